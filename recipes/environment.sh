@@ -1,7 +1,7 @@
 # Sourced by recipes/run.sh, tests/run.sh and recipes/minilibri/*.sh.
 #   speech3_options "NAME ..." "$@"
-# sets a variable for each option --NAME VALUE; for any other argument it prints the script's usage, which is in its
-# lines 2 to 6, and exits.
+# sets a variable for each option --NAME VALUE (of --jobs a number from 1); for any other argument it prints the script's
+# usage, which is in its lines 2 to 6, and exits.
 #   speech3_environment ROOT EXTRAS
 # activates an environment with speech3.
 # An active environment that already has speech3 is used as it is. Otherwise ROOT/.venv is created, once for each
@@ -19,6 +19,10 @@ speech3_options() {
     while [ $# -gt 0 ]; do
         [[ $1 == --* && $names == *" ${1#--} "* ]] || speech3_usage
         declare -g "${1#--}=${2:?$1 needs a value}"
+        if [ "$1" = --jobs ] && ! [[ $2 =~ ^[1-9][0-9]*$ ]]; then
+            echo "error: --jobs $2: give a number from 1" >&2
+            exit 1
+        fi
         shift 2
     done
 }

@@ -9,8 +9,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 recipe=fsdd out='' source='' jobs=1 workers=4,16 epochs=4 seed=1
 methods=sync,terngrad,asgd,asgd_ternary,downpour,downpour_adagrad,sandblaster
 speech3_options "recipe source out jobs workers methods epochs seed" "$@"
-for number in "$jobs" "$epochs" ${workers//,/ }; do
-    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: give --jobs, --epochs and --workers as numbers from 1" >&2 && exit 1; }
+for number in "$epochs" ${workers//,/ }; do
+    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: give --epochs and --workers as numbers from 1" >&2 && exit 1; }
 done
 [ -n "$source" ] || [ "$recipe" = digits ] || speech3_usage
 out=${out:-exp/$recipe}

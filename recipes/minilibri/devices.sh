@@ -69,12 +69,12 @@ for name in "${names[@]}"; do
         to=$run/$form options=()
         [ "$form" = float ] || options=(--int8)
         mkdir -p "$to"
-        [ -e "$to/seconds" ] || {
-            speech3 export "$run" "$to/$name.onnx" "${options[@]}" >"$to/export.txt" &&
-                seconds=$(cpu "$to/decode.log" speech3 decode "$to/$name.onnx" "$out/data/test" "$to/test" --jobs 1) &&
-                [ -e "$to/test/hyp.txt" ] || { tail -n 1 "$to/decode.log" >&2 && exit 1; }
+        if [ ! -e "$to/seconds" ]; then
+            speech3 export "$run" "$to/$name.onnx" "${options[@]}" >"$to/export.txt" || exit 1
+            seconds=$(cpu "$to/decode.log" speech3 decode "$to/$name.onnx" "$out/data/test" "$to/test" --jobs 1) &&
+                [ -e "$to/test/hyp.txt" ] || { tail -n 1 "$to/decode.log" >&2; exit 1; }
             echo "$seconds" >"$to/seconds"
-        }
+        fi
         speech3 score "$out/data/test/text" "$to/test/hyp.txt" --against "$run/float/test/hyp.txt" --json >"$to/score.json"
         python - "$run" "$form" "$out/data/test" <<'END'
 import json, re, sys

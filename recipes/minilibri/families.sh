@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # DNN, CNN, LSTM and BLSTM on minilibri: the tables of README.md, "Families of networks", where their cost is.
 #   recipes/minilibri/families.sh --source DIR [--out OUT] [--jobs N] [--large yes] [--device cpu|cuda]
-# Runs the recipe if OUT (default exp/minilibri) does not hold it, trains a network of each family on its frames, then
-# each family with 1 and 5 simulated workers, and prints error rates. Finished runs are not run again. --jobs: runs at a
-# time (their times then are those of shared cores). --large yes: the large presets, too, over 30 minutes each.
+# Runs the recipe if OUT (default exp/minilibri) does not hold it, trains a network of each family on its frames, by
+# cross-entropy and by LF-MMI, then each with 1 and 5 simulated workers, and prints error rates. Finished runs are not
+# run again. --jobs: runs at a time (their times then are those of shared cores). --large yes: the large presets, too.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/recipes/environment.sh"
@@ -13,11 +13,14 @@ speech3_options "source out jobs large device" "$@"
 speech3_environment "$root" espeak
 export OMP_NUM_THREADS=1
 
-[ -e "$out/frames/tri/train.frames" ] || speech3 recipe minilibri --source "$source" --out "$out"
+if [ ! -e "$out/frames/tri/train.frames" ] || [ ! -e "$out/lfmmi_hmm/graph/HCLG.fst" ] || [ ! -e "$out/frames/lfmmi/train.frames" ]; then
+    speech3 recipe minilibri --source "$source" --out "$out"
+fi
 runs=$out/families
 mkdir -p "$runs"
 conf=$runs/conf.yaml
 printf 'frames: %s\nhmm: %s\nmodel: dnn\ntraining: {}\n' "$out/frames/tri" "$out/tri" >"$conf"
+printf 'frames: %s\nhmm: %s\nmodel: dnn\ntraining: lfmmi\n' "$out/frames/lfmmi" "$out/lfmmi_hmm" >"$runs/lfmmi.yaml"
 
 windows="training.learning_rate=0.1 training.momentum=0.9 training.max_epochs=14 training.frequency_warp=0.1"
 chunks="training=lstm training.frequency_warp=0.1"
@@ -32,18 +35,28 @@ rows=(
     "cnn model=cnn $windows"
     "tc_dnn_blstm_dnn model=tc_dnn_blstm_dnn $chunks"
 )
+# LF-MMI: the recipe's frames have no deltas, of which a cnn of three channels would make its channels.
+rows+=(
+    "lfmmi_dnn model=dnn"
+    "lfmmi_cnn model=cnn_kaldi model.channels=1"
+    "lfmmi_lstm model=lstm"
+    "lfmmi_blstm model=blstm"
+)
 train() { # a row: its name and keys
-    local name keys
+    local name keys of=$conf
     read -r -a keys <<<"$1"
     name=${keys[0]} keys=("${keys[@]:1}")
-    speech3 train "$conf" --out "$runs/$name" --device "$device" "${keys[@]}" >"$runs/$name.log" 2>&1 ||
-        tail -n 1 "$runs/$name.log" >&2
+    [[ $name != lfmmi_* ]] || of=$runs/lfmmi.yaml
+    speech3 train "$of" --out "$runs/$name" --device "$device" "${keys[@]}" >"$runs/$name.log" 2>&1 ||
+        { echo "$name: $(tail -n 1 "$runs/$name.log") (full log: $runs/$name.log)" >&2 && touch "$runs/failed"; }
 }
+rm -f "$runs/failed"
 for row in "${rows[@]}"; do
-    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
     train "$row" &
 done
 wait
+[ ! -e "$runs/failed" ] || exit 1
 
 # A smaller network of each family, so that its runs take minutes. Virtual time: a minibatch 10 ms, a sync 0.6 ms.
 common=(
@@ -95,17 +108,24 @@ print(f"{run.parent.name + '/' if run.parent.name != 'families' else ''}{run.nam
 END
 }
 for row in "${rows[@]}"; do
-    decode "$runs/${row%% *}" "$runs/dnn"
+    name=${row%% *}
+    [[ $name = lfmmi_* ]] && against=lfmmi_dnn || against=dnn
+    decode "$runs/$name" "$runs/$against"
 done
-best() { # of some runs, by held-out frame accuracy
+best() { # of some runs, by held-out frame accuracy; a run whose rate was too high has no model
     python -c '
 import sys
+from pathlib import Path
 from speech3.io.checkpoint import read_about
-print(max(sys.argv[1:], key=lambda run: read_about(f"{run}/model.safetensors")["heldout_accuracy"]))' "$@"
+found = {run: path for run in sys.argv[1:] if (path := Path(run, "model.safetensors")).exists()}
+if not found:
+    sys.exit(f"error: no run has ended with a network: {chr(32).join(sys.argv[1:])}")
+print(max(found, key=lambda run: read_about(found[run])["heldout_accuracy"]))' "$@"
 }
 declare -A like=([dnn]=dnn [cnn]=cnn_kaldi [lstm]=lstm [blstm]=blstm)
 for family in dnn cnn lstm blstm; do
     one=$(best "$runs/simulated/$family"/sgd_*_seed1)
+    five=$(best "$runs/simulated/$family"/async5_*_seed1)
     decode "$one" "$one" "$runs/${like[$family]}"
-    decode "$(best "$runs/simulated/$family"/async5_*_seed1)" "$one" "$runs/${like[$family]}"
+    decode "$five" "$one" "$runs/${like[$family]}"
 done

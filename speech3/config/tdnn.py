@@ -5,7 +5,9 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from speech3.config.base import Config
+from speech3.config.features import FeatureConfig
 from speech3.config.models import ModelConfig, check_sizes
+from speech3.errors import Speech3Error
 
 
 class TdnnConfig(ModelConfig):
@@ -88,3 +90,27 @@ class CnnTdnnConfig(TdnnConfig):
                 f"make the kernel longer in time"
             )
         return self
+
+
+def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, prefix: str = "") -> None:
+    """Refuse features that are not bins alone for a ``cnn_tdnn``, which takes all values of a frame for frequencies.
+
+    Parameters
+    ----------
+    source
+        The file or the key that says which features they are, for the error message.
+    prefix
+        Of the key ``model``: ``lfmmi.`` for the LF-MMI network of a recipe.
+
+    Raises
+    ------
+    Speech3Error
+        They have derivatives, energy, pitch or spliced frames.
+    """
+    keys = ("deltas", "pitch", "left_context", "right_context", *(["use_energy"] if features.kind == "fbank" else []))
+    found = [key for key in keys if getattr(features, key)]
+    if found and isinstance(model, CnnTdnnConfig):
+        raise Speech3Error(
+            f"{prefix}model: a {model.family} convolves over neighbouring frequencies, but {source} has"
+            f" {', '.join(found)} besides bins; take features without, such as fbank40_utt, or set {prefix}model=tdnn"
+        )

@@ -74,10 +74,13 @@ def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
     """
     if hmm.topology.states != FIRST_AND_LOOP.states:
         raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for the later ones")
-    phones = range(1, len(hmm.lexicon.phones) + 1)
-    pdfs_NN2 = np.zeros((len(phones) + 1, len(phones) + 1, 2), np.int32)
-    for left in (0, *phones):
-        pdfs_NN2[left, 1:] = [hmm.pdfs(left, phone, 0) for phone in phones]
+    phones = np.arange(len(hmm.lexicon.phones) + 1, dtype=np.int32)
+    pdfs_NN2 = np.zeros((len(phones), len(phones), 2), np.int32)
+    windows_W3 = np.zeros((len(phones) - 1, 3), np.int32)
+    windows_W3[:, CENTRE] = phones[1:]
+    for left in phones:
+        windows_W3[:, LEFT] = left
+        pdfs_NN2[left, 1:] = hmm.tree.pdfs_of(windows_W3)
     return pdfs_NN2
 
 

@@ -28,7 +28,7 @@ from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
-from speech3.recipe.experiment import BMMI, GMMS, SELF, Experiment
+from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
@@ -72,7 +72,8 @@ def decode_system(e: Experiment, system: str) -> None:
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
     metric = e.recipe.metric
     config = e.recipe.decode.model_copy(update={"metric": metric})
-    write_json(e.model(system) / TUNING, config.model_dump())
+    for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
+        write_json(e.model(directory) / TUNING, config.model_dump())
     best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, ERROR_RATES[metric])).best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")

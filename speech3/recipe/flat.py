@@ -31,7 +31,7 @@ from speech3.io.computed import Computed
 from speech3.io.progress import say
 from speech3.lexicon.lexicon import Lexicon
 from speech3.recipe.experiment import FLAT, FLAT_HMM, Experiment
-from speech3.recipe.stages import training_material
+from speech3.recipe.stages import train_group, training_material
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 from speech3.sequence.transcripts import random_phones, word_labels
@@ -102,7 +102,8 @@ def _pack(
         raise Speech3Error(
             f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}; increase it"
         )
-    info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words"}
+    speeds = list(e.recipe.speed_perturb)
+    info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words", "speed_perturb": speeds}
     labels = Computed(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
     pack(
         e.frames(FLAT) / name, feats, labels, 2 * len(lexicon.by_word),
@@ -112,10 +113,8 @@ def _pack(
 
 def train_network(e: Experiment) -> None:
     """Train the network that makes the alignment."""
-    from speech3.training import train
-
     config = TrainConfig(
         frames=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
         training=e.recipe.flat.training, seed=e.recipe.seed,
     )  # fmt: skip
-    train(config, e.model(FLAT))
+    train_group(config, e.model(FLAT), FLAT)

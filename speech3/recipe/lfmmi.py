@@ -26,7 +26,7 @@ from speech3.io.atomic import read_json, write_json
 from speech3.io.computed import Computed
 from speech3.io.progress import progress, say
 from speech3.recipe.experiment import LFMMI, LFMMI_HMM, Experiment
-from speech3.recipe.stages import More, pack_split
+from speech3.recipe.stages import More, pack_split, train_group
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 
@@ -85,9 +85,7 @@ def pack_frames(e: Experiment, out: Path, more: More | None = None) -> None:
 
 def train_network(e: Experiment) -> None:
     """Train the network; the HMM and its graphs are copied into its model directory."""
-    from speech3.training import train
-
-    train(config_of(e, LFMMI), e.model(LFMMI))
+    train_group(config_of(e, LFMMI), e.model(LFMMI), LFMMI)
 
 
 def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:

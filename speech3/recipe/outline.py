@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+from speech3.config.tdnn import check_frequencies
 from speech3.recipe.experiment import (
     BMMI,
     FLAT,
@@ -111,6 +112,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
     )
     if e.bootstrap == FLAT:
         assert lfmmi is not None
+        check_frequencies(recipe.flat.model, e.presets[lfmmi.features], f"lfmmi.features={lfmmi.features}", "flat.")
         steps = [
             Step("hmm/flat.frames", partial(flat.prepare, e),
                  [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
@@ -158,6 +160,7 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     from speech3.recipe import stages
 
     recipe, source = e.recipe, e.label_source(network)
+    check_frequencies(recipe.model, e.presets[recipe.features], f"features={recipe.features}")
     realign = [] if source == "tri" else [
         Step(f"train/{network}.align", partial(stages.align_data, e, source, recipe.features, (e.train, "dev")), None,
              [e.alignment(source, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{source}"])
@@ -197,6 +200,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
 
     system = e.recipe.lfmmi
     assert system is not None
+    check_frequencies(system.model, e.presets[system.features], f"lfmmi.features={system.features}", "lfmmi.")
     hmm, frames = e.model(LFMMI_HMM), [e.frames(LFMMI) / f"{name}.frames" for name in ("train", "heldout")]
     tree_features = [f"features/{Path(e.recipe.hmm.features).stem}"] if e.bootstrap == FLAT else []  # tri needs them
     return {

@@ -36,7 +36,7 @@ from speech3.io.computed import Computed
 from speech3.io.progress import progress, say
 from speech3.recipe import lfmmi
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
-from speech3.recipe.stages import More
+from speech3.recipe.stages import More, train_group
 
 _PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
 _LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several sentences is seldom all correct
@@ -135,11 +135,9 @@ def pack_frames(e: Experiment) -> None:
 
 def train_network(e: Experiment) -> None:
     """Train the second network as the first, but with passes for the transcribed and the chosen speech together."""
-    from speech3.training import train
-
     lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))
     more_h = sum(lengths[key] for key in read_int_ark(e.out / "self" / "labels.ark")) / 3600
-    train(lfmmi.config_of(e, SELF, more_h), e.model(SELF))
+    train_group(lfmmi.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
 
 
 def _minutes(seconds: Iterable[float]) -> float:

@@ -1,6 +1,7 @@
 """The stages `data`, `features`, `hmm` and `train`: each calls its package and stores the results."""
 
 import inspect
+import re
 import shutil
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +38,8 @@ from speech3.io.progress import Metrics, say
 from speech3.lexicon.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.recipe.experiment import CORPORA, Experiment
 from speech3.recipe.language import check_given
+
+_KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
 
 
 def make_data(e: Experiment) -> None:
@@ -197,7 +200,7 @@ def pack_frames(e: Experiment, network: str) -> None:
     hmm, source = load_hmm(e.model("tri")), e.label_source(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         senones = IntArkReader(e.alignment(source, split) / "ali.ark")
-        info = {"alignment": source, "speed_perturb": list(e.recipe.speed_perturb)}
+        info = {"alignment": source}
         pack_split(e, split, e.recipe.features, senones, hmm.num_pdfs, e.frames(network) / name, e.training.dtype, info)
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
 
@@ -225,7 +228,8 @@ def pack_split(
         Utterances that are not packed; nor are their copies.
     """
     feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
-    used, info = [utterance for utterance in feats if utterance not in left_out], {"corpus": e.name, **info}
+    used = [utterance for utterance in feats if utterance not in left_out]
+    info = {"corpus": e.name, "speed_perturb": list(e.recipe.speed_perturb), **info}
     if e.recipe.augment and split == e.train:
         info["augment"] = e.recipe.augment.model_dump()
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
@@ -259,3 +263,13 @@ def train_network(e: Experiment, network: str) -> None:
         init=str(start.directory) if start else None, seed=recipe.seed,
     )  # fmt: skip
     train(config, e.model(network))
+
+
+def train_group(config: TrainConfig, out: Path, group: str) -> None:
+    """Train a network whose keys are in a group of the recipe, `lfmmi` or `flat`; errors name them with the group."""
+    from speech3.training import train
+
+    try:
+        train(config, out)
+    except Speech3Error as error:
+        raise Speech3Error(_KEYS.sub(rf"{group}.\g<0>", str(error))) from error

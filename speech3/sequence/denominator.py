@@ -18,7 +18,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.first_and_loop import left_biphone_pdfs
-from speech3.hmm.model import Hmm
+from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.sequence.graph import Graph, average_occupancy, graph_arrays
 from speech3.sequence.phone_lm import START, PhoneLm
@@ -92,6 +92,22 @@ def _load(path: Path, _: int) -> Denominator:
     arrays, about = load_tensors(path, "denominator")
     lm = PhoneLm(*(arrays[name] for name in ("left", "phone", "ptr", "arc_phone", "next", "prob")))
     return assemble(lm, about["num_pdfs"], arrays["pdfs"])
+
+
+def check_tree(directory: Path | str) -> None:
+    """Check that the denominator in a model directory is that of its tree: others may have as many pdfs.
+
+    Raises
+    ------
+    Speech3Error
+        It is not; or as for `load_denominator`, `load_hmm` and `left_biphone_pdfs`.
+    """
+    denominator, hmm = load_denominator(directory), load_hmm(directory)
+    if denominator.num_pdfs != hmm.num_pdfs or not np.array_equal(denominator.pdfs_PP2, left_biphone_pdfs(hmm)):
+        raise Speech3Error(
+            f"{directory}: its denominator, with {denominator.num_pdfs} pdfs, belongs to another tree than the one"
+            f" there, which has {hmm.num_pdfs}; run the recipe's stage hmm again"
+        )
 
 
 def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:

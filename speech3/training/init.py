@@ -96,7 +96,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
         raise Speech3Error(
             f"{path}: lacks {', '.join(sorted(missing))}; it was written by another version of speech3, train it again"
         )
-    there = _check_architecture(path, about, config.model, frames)
+    there = _check_architecture(path, about, config, frames)
     _compare_features(path, Path(config.frames))
     tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
     same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
@@ -125,9 +125,9 @@ def _widened(tensors: dict[str, np.ndarray], there: LstmConfig, here: LstmConfig
     return wide
 
 
-def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, frames: PackedFrames) -> ModelConfig:
+def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, frames: PackedFrames) -> ModelConfig:
     """Return the config of the model there."""
-    old = parse(ModelConfig, about["model"], path)
+    old, model = parse(ModelConfig, about["model"], path), config.model
     there, here = old.model_dump(), model.model_dump()
     if there["family"] != here["family"]:
         raise Speech3Error(
@@ -143,9 +143,15 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
             f"{path}: this run's model has another architecture ({changes}); set {remedy}, or give --init another model"
         )
     if about["feat_dim"] != frames.dim:
+        features = path.parent / "features.yaml"
+        remedy = f"extract and pack the features that this model reads ({features})"
+        if config.training.objective == "lfmmi":  # only a recipe packs such frames
+            remedy = (
+                f"run the recipe with lfmmi.features={features} lfmmi.model={old.family} and another --out, and give "
+                f"its frames/lfmmi and lfmmi_hmm as frames and hmm"
+            )
         raise Speech3Error(
-            f"{path}: trained on {about['feat_dim']} feature bins per frame, {frames.path} has {frames.dim}; extract "
-            f"and pack the features that this model reads ({path.parent / 'features.yaml'})"
+            f"{path}: trained on {about['feat_dim']} feature bins per frame, {frames.path} has {frames.dim}; {remedy}"
         )
     return old
 

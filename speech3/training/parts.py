@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.config.tdnn import check_frequencies
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
@@ -33,7 +34,7 @@ from speech3.models.linear import use
 from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 from speech3.models.lstm import Lstm
 from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.denominator import load_denominator
+from speech3.sequence.denominator import check_tree, load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
 from speech3.training.removal import check_group_lasso
@@ -95,7 +96,8 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     Raises
     ------
     Speech3Error
-        Frames are missing, damaged or empty, or do not match each other or the model directory ``config.hmm``.
+        Frames are missing, damaged or empty, or do not match each other, the network or the model directory
+        ``config.hmm``.
     """
     expected = num_labels(config)
     packed = {name: open_packed(Path(config.frames) / f"{name}.frames") for name in ("train", "heldout")}
@@ -118,6 +120,8 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
                 f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
                 f"the same features"
             )
+    if (features := Path(config.frames) / "features.yaml").exists():
+        check_frequencies(config.model, parse(FeatureConfig, read_yaml(features), features), str(features))
     return packed
 
 
@@ -205,11 +209,8 @@ def check_objective(config: TrainConfig) -> None:
     if training.group_lasso:
         check_group_lasso(config)
     about = read_json(Path(config.hmm) / "hmm.json")
-    if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
-        raise Speech3Error(
-            f"{config.hmm}: its denominator has {pdfs} pdfs, but its tree has {about['pdfs']}: the denominator belongs "
-            f"to another tree; run the recipe's stage hmm again"
-        )
+    if training.objective == "lfmmi":
+        check_tree(config.hmm)
     subsampling = about.get("subsampling", 1)
     if (model.subsampling or 1) != subsampling:
         raise Speech3Error(

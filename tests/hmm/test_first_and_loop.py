@@ -1,6 +1,7 @@
 """Alignments at a third of the frames, and trees of left biphones grown on them."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.first_and_loop import convert, middle_frames, train_tree
+from speech3.hmm.first_and_loop import convert, left_biphone_pdfs, middle_frames, train_tree
+from speech3.hmm.model import Hmm
 from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP
-from speech3.hmm.tree import CENTRE, LEFT
+from speech3.hmm.tree import CENTRE, LEFT, context_free_tree
 from speech3.lexicon.lexicon import Lexicon, Pronunciation
 
 
@@ -112,9 +114,23 @@ def test_left_biphones(drawn) -> None:
     everywhere = [tree.pdfs(left, phone, right) for left in range(7) for phone in range(1, 7) for right in range(7)]
     assert len({pdf for pdfs in everywhere for pdf in pdfs}) == 14
     assert {pdfs[0] for pdfs in everywhere}.isdisjoint(pdfs[1] for pdfs in everywhere)
+    pdfs_NN2 = left_biphone_pdfs(hmm)
+    assert not pdfs_NN2[:, 0].any()
+    assert all(tuple(pdfs_NN2[left, phone]) == tree.pdfs(left, phone, 0) for left in range(7) for phone in range(1, 7))
     for utterance in ("u0", "u1"):
         pdf_K = alignments[utterance].pdfs(hmm)
         assert len(pdf_K) == -(-len(feats[utterance]) // 3)
+
+
+def test_the_biphones_of_many_phones_are_not_kept_in_memory() -> None:
+    lexicon = Lexicon(tuple(Pronunciation(f"w{number}", (f"p{number}",)) for number in range(300)))
+    pdfs_P2 = np.arange(2 * len(lexicon.phones)).reshape(-1, 2)
+    hmm = Hmm(lexicon, context_free_tree(pdfs_P2), np.full(pdfs_P2.size, 0.5), FIRST_AND_LOOP, 3)
+    tracemalloc.start()
+    pdfs_NN2 = left_biphone_pdfs(hmm)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (pdfs_NN2[:, 1:] == pdfs_P2).all() and kept < 2 * pdfs_NN2.nbytes
 
 
 def test_statistics_are_gathered_only_for_neighbours_that_may_be_asked_about() -> None:

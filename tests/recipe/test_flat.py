@@ -13,7 +13,7 @@ from speech3.frames.packed import open_packed
 from speech3.frames.segments import segment_numbers
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import write_ark
-from speech3.recipe import flat
+from speech3.recipe import flat, lfmmi
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.sequence.denominator import load_denominator
 
@@ -54,6 +54,7 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
     for name, split in (("train", "train"), ("heldout", "dev")):
         packed = open_packed(e.frames("flat") / f"{name}.frames")
         assert packed.utterances == tuple(f"{split}-{number:02}" for number in range(USUAL))
+        assert packed.info["speed_perturb"] == []
         words = segment_numbers(packed.senones_N[:30])
         assert [list(hmm.lexicon.word_numbers)[word] for word in words] == ["one", "two", "three"]
         assert re.search(rf"skipped {split}-40: too short at a third .*: 8 phones, 7 outputs", said)
@@ -71,6 +72,28 @@ def test_too_many_short_utterances_stop_it(tmp_path: Path) -> None:
         Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*too short at a third"
     ):
         flat.prepare(e)
+
+
+def test_what_cannot_be_trained_is_named_by_the_recipe_s_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = experiment(tmp_path)
+    flat.prepare(e)
+    smoothed = e.recipe.flat.training.model_copy(update={"label_smoothing": 0.1})
+    config = e.recipe.flat.model_copy(update={"training": smoothed})
+    e = Experiment(e.name, e.recipe.model_copy(update={"flat": config}), e.out, None, "")
+    with pytest.raises(
+        Speech3Error, match=r"^flat\.training\.label_smoothing=0\.1: only for flat\.training\.objective="
+    ):
+        flat.train_network(e)
+
+    def fail(*_: object) -> None:
+        raise Speech3Error("a/model.safetensors: lower training.learning_rate, or set model.width=24, not model=dnn")
+
+    monkeypatch.setattr("speech3.training.train", fail)
+    with pytest.raises(
+        Speech3Error,
+        match=r"^a/model\.s\w+: lower lfmmi\.training\.l\w+, or set lfmmi\.model\.width=24, not lfmmi\.model=dnn$",
+    ):
+        lfmmi.train_network(e)
 
 
 def test_nothing_but_long_utterances_names_the_key(tmp_path: Path) -> None:

@@ -101,6 +101,23 @@ def test_frequencies_that_are_not_mel_bins_are_not_warped(tmp_path: Path):
     assert (training.frequency_warp, training.frequency_masks, training.time_masks) == (0, 0, 2)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["lfmmi.features=fbank40_d2"], r"lfmmi\.model: .*lfmmi\.features=fbank40_d2 has deltas.*lfmmi\.model=tdnn"),
+        (["model=cnn_tdnn", "model.two_outputs=false"], r"^model: .* features=fbank40_d2 has deltas.* model=tdnn"),
+        (
+            ["hmm.flat_start=lfmmi", "flat.model=cnn_tdnn", "lfmmi.model=dnn", "lfmmi.features=fbank40_pitch"],
+            r"flat\.model: .* has pitch",
+        ),
+    ],
+)
+def test_features_that_are_not_bins_alone_are_refused_before_anything_runs(tmp_path: Path, overrides, message: str):
+    e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["lfmmi={}", *overrides], "")
+    with pytest.raises(Speech3Error, match=message):
+        steps(e)
+
+
 SMALL = (
     "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.model.layers=2", "lfmmi.model.width=64",
     "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.passes=4",
@@ -124,6 +141,9 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     assert read_json(mine / "lfmmi" / "decode.json")["acoustic_scale"] in DecodeConfig().lfmmi_acoustic_scales
     assert ">lfmmi</td>" in (mine / "report.html").read_text()
     assert "LF-MMI" in (mine / "lfmmi" / "MODEL_CARD.md").read_text()
+    assert open_packed(mine / "frames" / "lfmmi" / "train.frames").info["speed_perturb"] == []
+    # Networks that `speech3 train` trains on these outputs are tuned as this one.
+    assert read_json(mine / "lfmmi_hmm" / "tuning.json") == read_json(mine / "lfmmi" / "tuning.json")
 
     test = mine / "data" / "test"
     aligned = speech3("align", mine / "lfmmi", test, tmp_path / "aligned", "--jobs", "1")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from interrupted import both_runs
 
-from speech3.config import ModelConfig, TrainingConfig, load_preset
+from speech3.config import ModelConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
@@ -20,7 +20,8 @@ from speech3.training.parts import minibatches
 
 TDNN = {"family": "tdnn", "layers": 1, "width": 24, "bottleneck": 8, "prefinal": 16, "subsampling": 1}
 FAMILIES = {**frame_corpus.MODELS, "tdnn": TDNN}
-SMALL = {"minibatch": 180, "sequence": 30, "max_epochs": 2, "learning_rate": 0.3, "schedule": "constant"}
+SMALL = {"minibatch": 180, "sequence": 30, "max_epochs": 2, "learning_rate": 0.3, "schedule": "constant",
+         "frequency_warp": 0.0}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,12 @@ def config_of(home, family="dnn", **training):
             "training": TrainingConfig.model_validate(preset | SMALL | training),
         }
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("objective", ["mmi", "smbr"])
+def test_frequencies_are_warped_as_before(objective):
+    recipe = load_config(RecipeConfig, shipped("recipes") / "minilibri" / "recipe.yaml")
+    assert load_preset(TrainingConfig, "training", objective).frequency_warp == recipe.training.frequency_warp == 0.1
 
 
 @pytest.mark.parametrize("objective", ["mmi", "smbr"])

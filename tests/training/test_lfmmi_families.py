@@ -133,6 +133,18 @@ def test_it_continues_from_cross_entropy(corpus, tmp_path, capsys, family):
     assert result["before"]["path"].endswith("ce/model.safetensors") and result["best_epoch"] > 0
 
 
+def test_other_features_than_those_of_cross_entropy_name_the_recipe_s_keys(corpus, tmp_path):
+    """`speech3 pack` does not pack labels of phones."""
+    tensors = network_tensors(build(ModelConfig(**FAMILIES["lstm"]), 3 * DIM, 7, seed=5))
+    about = {"kind": "nn", "model": FAMILIES["lstm"], "feat_dim": 3 * DIM, "num_senones": 7}
+    save_tensors(tmp_path / "ce" / "model.safetensors", tensors, about)
+    config = _config(corpus, "lstm").model_copy(update={"init": str(tmp_path / "ce")})
+    with pytest.raises(
+        Speech3Error, match=r"24 feature bins.* has 8; .*lfmmi\.features=\S+ce/features\.yaml .*another --out"
+    ):
+        train(config, tmp_path / "out")
+
+
 def test_frame_cross_entropy_at_a_third_of_the_frames(corpus, tmp_path):
     rng = np.random.default_rng(0)
     for name in ("train", "heldout"):

@@ -135,3 +135,22 @@ def test_a_denominator_of_another_tree_is_refused(corpus, tmp_path):
     (tmp_path / "hmm" / "denominator.safetensors").write_bytes((corpus / "hmm/denominator.safetensors").read_bytes())
     with pytest.raises(Speech3Error, match=r"10 pdfs.*2"):
         train(config.model_copy(update={"hmm": str(tmp_path / "hmm")}), tmp_path / "out")
+
+
+def test_a_denominator_of_another_tree_with_as_many_leaves_is_refused(corpus, tmp_path):
+    shutil.copytree(corpus / "hmm", tmp_path / "hmm")
+    pdfs_P2 = np.arange(2 * PHONES).reshape(PHONES, 2)[::-1]
+    other = Hmm(LEXICON, context_free_tree(pdfs_P2), np.full(2 * PHONES, 0.5), FIRST_AND_LOOP, 3)
+    make_denominator(estimate([[1, 2, 3]], 10), other).save(tmp_path / "hmm")
+    with pytest.raises(Speech3Error, match=r"hmm: its denominator, with 10 pdfs, belongs to another tree.* has 10;"):
+        train(config_of(corpus).model_copy(update={"hmm": str(tmp_path / "hmm")}), tmp_path / "out")
+
+
+def test_features_that_are_not_bins_alone_are_refused_for_convolutions_over_frequency(corpus, tmp_path):
+    shutil.copytree(corpus / "frames", tmp_path / "frames")
+    (tmp_path / "frames" / "features.yaml").write_text("{kind: fbank, num_mel_bins: 3, deltas: 1, use_energy: true}\n")
+    config = config_of(corpus, {"family": "cnn_tdnn"}).model_copy(update={"frames": str(tmp_path / "frames")})
+    with pytest.raises(
+        Speech3Error, match=r"model: a cnn_tdnn .*features\.yaml has deltas, use_energy.*set model=tdnn"
+    ):
+        train(config, tmp_path / "out")
