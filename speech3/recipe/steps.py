@@ -182,7 +182,8 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
     since = [name for name, run in _runs_of(out, step.needs).items() if done.get("used", {}).get(name, run) != run]
     if since:
         return f"{since[0]} has run again"
-    return "config or input changed" if changed else ""
+    # An earlier release recorded only the fingerprint, which also depends on what a step was said to need.
+    return "config or input changed" if changed and "settings" not in done else ""
 
 
 def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> list[str]:

@@ -322,6 +322,12 @@ def test_keys_that_are_still_open_have_not_changed(kitchen: Kitchen) -> None:
         assert plan[-1].why == why
 
 
+def test_a_step_that_needs_less_than_in_an_earlier_release_is_done(done: Kitchen) -> None:
+    *others, eat = done.steps()
+    plans = make_plan([*others, replace(eat, needs=["cook/soup"])], done.out, None, None)
+    assert {plan.why for plan in plans} == {""}
+
+
 def test_what_an_earlier_release_did_not_record(done: Kitchen) -> None:
     for record in (done.out / ".done").glob("*.json"):
         known = json.loads(record.read_text())
