@@ -21,6 +21,7 @@ import numpy as np
 from speech3.alignment.times import read_ctm, write_ctm
 from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.corpora.untranscribed import read_untranscribed
+from speech3.corpus.audio import AudioError
 from speech3.corpus.datadir import Utterance, read_datadir, write_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.latticed import Wanted, decode_latticed
@@ -51,7 +52,11 @@ def make_data(e: Experiment) -> None:
     for utterance in progress(data.utterances.values(), len(data.utterances), "pauses"):
         assert utterance.end_s is not None
         length_s = utterance.end_s - utterance.start_s
-        parts = [utterance] if length_s <= _LONG_S else parts_at_pauses(data, utterance, length_s)
+        try:
+            parts = [utterance] if length_s <= _LONG_S else parts_at_pauses(data, utterance, length_s)
+        except AudioError as error:
+            say(f"  left out: {error}")
+            continue
         utterances |= {part.id: part for part in parts}
     data = replace(data, utterances=dict(sorted(utterances.items())))
     write_datadir(data, e.data(UNTRANSCRIBED))
