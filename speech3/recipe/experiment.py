@@ -251,6 +251,10 @@ class Experiment:
             say(f"  so {' and '.join(unused)} cannot be used; a lower limit ({', '.join(little)}) allows it")
         return found
 
+    def without_selftraining(self) -> "Experiment":
+        """The experiment without the system `SELF`."""
+        return replace(self, recipe=self.recipe.model_copy(update={"untranscribed": None}))
+
     @cached_property
     def hours(self) -> float:
         """Hours of training speech."""
