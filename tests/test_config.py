@@ -310,3 +310,19 @@ def test_the_old_name_of_the_frames_still_works(tmp_path: Path) -> None:
     (tmp_path / "old.yaml").write_text("data: d\nhmm: h\nmodel: dnn\ntraining: sgd\n")
     (tmp_path / "new.yaml").write_text("frames: d\nhmm: h\nmodel: dnn\ntraining: sgd\n")
     assert load_config(TrainConfig, tmp_path / "old.yaml") == load_config(TrainConfig, tmp_path / "new.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("tier=*CHI", "*CHI"), ("tier=%mor", "%mor"), ("tier=ref: gls", "ref: gls"), ("tier=1", "1"), ("tier=#1", "#1"),
+        ("lang=no", "no"), ("lang=null", None), ("lang=", None), ("tier='a: b'", "a: b"), ("lm.text=2024", "2024"),
+        ("hmm.features=1", "1"), ("untranscribed.recordings=on", "on"), ("lfmmi.features=no", "no"),
+    ],
+)  # fmt: skip
+def test_keys_of_strings_take_what_is_written(recipe: Path, override: str, value: str | None) -> None:
+    extra = ["lfmmi={}", "untranscribed=more", override]
+    found: object = load_config(RecipeConfig, recipe, extra)
+    for key in override.partition("=")[0].split("."):
+        found = getattr(found, key)
+    assert found == value

@@ -63,7 +63,7 @@ def usable_transcripts(
     """
     utterances = list(utterances)
     if strict:
-        check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
+        check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon.by_word)
     words, bad = WordLists(), dict[str, str]()
     for utterance in utterances:
         text = (texts.get(utterance) or "").split()

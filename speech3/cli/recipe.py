@@ -35,7 +35,7 @@ def command(
     """
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
-    from speech3.recipe.outline import DATA, steps
+    from speech3.recipe.outline import CHOOSE, DATA, SELF_STAGE, steps
     from speech3.recipe.steps import describe, is_done, make_plan, run_plan
 
     if corpus is None:
@@ -67,6 +67,17 @@ def command(
         if any(each.why for each in plan):
             print(totals(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
         return
+    chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE), 0)
+    if chosen:
+        from speech3.recipe.selftrain import found_nothing
+
+        run_plan(plan, experiment.out, first=first, end=chosen)
+        first = chosen
+        if found_nothing(experiment):  # the other systems are scored without it
+            experiment, done = experiment.without_selftraining(), {each.step.name for each in plan[:chosen]}
+            from_stage, to_stage = (None if each == SELF_STAGE else each for each in (from_stage, to_stage))
+            plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+            first = sum(each.step.name in done for each in plan)
     run_plan(plan, experiment.out, first=first)
     if plan[-1].step.stage == "report":
         print(evaluation.summary(experiment))

@@ -79,7 +79,10 @@ class LfmmiSystemConfig(Config):
         description="preset in conf/features; for a cnn of three channels the default is fbank40_d2_utt, with deltas",
     )
     least_minutes: float = Field(
-        0, ge=0, description="minutes of training speech below which this system is not trained"
+        0,
+        ge=0,
+        description="minutes of training speech below which this system is not trained; at most 1 with a network to"
+        " start from (init)",
     )
     leaves: int = Field(
         0, ge=0, description="leaves of the left-biphone tree; 0: chosen according to the amount of speech"

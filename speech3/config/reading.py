@@ -137,7 +137,8 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     if "recurrent" in cls.model_fields:
         default = cls.model_fields["recurrent"].get_default(call_default_factory=True)
         values.setdefault("recurrent", default.model_dump())
-    changes = [(override, *_split(override)) for override in overrides or []]
+    split = [(override, *_split(override)) for override in overrides or []]
+    changes = [(override, keys, _value(cls, keys, text, override)) for override, keys, text in split]
     written = "training" in values and _recurrent(values)  # the file's `training` is meant for the file's own LSTM
     _fill_groups(values)
     for override, keys, value in changes:
@@ -178,10 +179,10 @@ def changed(config: C, prefix: str, overrides: list[str], source: Path | str) ->
     """
     values = {prefix: config.model_dump()}
     for override in overrides:
-        keys, value = _split(override)
+        keys, text = _split(override)
         if keys[0] != prefix or len(keys) == 1:
             raise Speech3Error(f"{override}: unknown key; known here: {', '.join(_named(type(config), prefix))}")
-        _set(values, keys, value, override)
+        _set(values, keys, _value(type(config), keys[1:], text, override), override)
     return parse(type(config), values[prefix], f"{source} with {' '.join(overrides)}" if overrides else source)
 
 
@@ -189,14 +190,37 @@ def _named(cls: type[Config], prefix: str) -> list[str]:
     return [f"{prefix}.{key}" for key in sorted(cls.model_fields)]
 
 
-def _split(override: str) -> tuple[list[str], Any]:
+def _split(override: str) -> tuple[list[str], str]:
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
+    return key.split("."), text
+
+
+def _value(cls: type[Config], keys: list[str], text: str, override: str) -> Any:
+    """The value of an override: YAML, but what is not in quotes is taken as it is for a key that holds a string.
+
+    So ``tier=*CHI`` (in YAML an alias) and ``lang=no`` (false) mean what they say; ``lang=null`` is none.
+    """
+    raw = text.strip()
+    if _is_text(cls, keys) and raw.lower() not in ("", "~", "null") and raw[0] not in "'\"":
+        return raw
     try:
-        return key.split("."), yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise Speech3Error(f"{override}: not valid YAML: {error}") from error
+
+
+def _is_text(cls: type[Config], keys: list[str]) -> bool:
+    """Whether a key holds a string or none."""
+    for group in keys[:-1]:
+        kind = cls.model_fields[group].annotation if group in cls.model_fields else None
+        below = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Config)]
+        if not below:
+            return False
+        cls = below[0]
+    kind = cls.model_fields[keys[-1]].annotation if keys[-1] in cls.model_fields else None
+    return kind is str or set(get_args(kind)) == {str, type(None)}
 
 
 def _recurrent(values: dict[str, Any]) -> bool:

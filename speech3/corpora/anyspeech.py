@@ -8,33 +8,31 @@ estimated on). Missing splits are drawn from train, missing pronunciations are g
 """
 
 import gzip
-import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from speech3.corpora.folder import has_recordings, read_folder
+from speech3.corpora.folder import read_folder
+from speech3.corpora.pairs import has_recordings
+from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
 from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
-from speech3.corpus.split import check_apart, seconds_of, split_by_speaker, split_by_utterance
+from speech3.corpus.normalize import plain_words
+from speech3.corpus.split import check_apart
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_lines, write_text
 from speech3.io.progress import say
 from speech3.lexicon import langdir
-from speech3.lexicon.graphemes import near_letters, read_graphemes
-from speech3.lexicon.guess import Words, guess
+from speech3.lexicon.graphemes import read_graphemes
+from speech3.lexicon.guess import Table, Words, guess
 from speech3.lexicon.pronounce import scripts
 from speech3.lexicon.subwords import Cutter, single_letters, train_pieces
+from speech3.lexicon.vocabulary import check_vocabulary
 
-DEV_SHARE = 0.1
-TEST_SHARE = 0.1
-_LARGEST_SHARE = 0.25  # of dev and of test, if few speakers allow no smaller part
 _MANY_UNKNOWN = 0.2  # share of the words
-_ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
-# Size of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
-_LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 HELD_OUT_LEXICON = "held_out_lexicon.txt"
 LETTERS = "letters.txt"
 SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
@@ -64,9 +62,9 @@ def prepare(
 
     ``out/splits.txt``: the speakers of each split, if any was drawn. ``out/guessed.txt``: words whose pronunciation was
     guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation.
-    ``out/held_out_lexicon.txt``: spellings of words that only dev and test have. ``out/letters.txt``: the letters that
-    words are spelled with, and their phones. ``out/left_out.txt``: the files and annotations of a folder of recordings
-    that are not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a language model from.
+    ``out/held_out_lexicon.txt``: pronunciations of words that only dev and test have. ``out/letters.txt``: the letters
+    that words are spelled with, and their phones. ``out/left_out.txt``: the files and annotations of a folder that are
+    not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a language model from.
     ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model and pieces.
 
     Parameters
@@ -92,19 +90,21 @@ def prepare(
     ------
     Speech3Error
         A directory is faulty, a part has no text, two parts have the same utterances, or there are no pronunciations
-        for most words.
+        for most words of train or dev.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if graphemes and not spelled:
         raise Speech3Error(f"graphemes={graphemes}: words are not spelled by their letters; set lexicon=graphemes, too")
     given = read_graphemes(Path(graphemes)) if graphemes else ()
     faults: list[Fault] = []
+    plain = set[str]()  # parts whose transcripts are in plain words
 
     def read(path: Path, part: str) -> DataDir:
         if _is_datadir(path) or not has_recordings(path):
             return _with_text(path, part)
-        data, found = read_folder(path, tier, sample_rate)
+        data, found = read_folder(path, tier, sample_rate, given)
         faults.extend(found)
+        plain.add(part)
         return data
 
     parts, drawn = _splits(source, seed, read)
@@ -112,7 +112,7 @@ def prepare(
         raise Speech3Error(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
     write_corpus(
         parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
-        graphemes=given,
+        graphemes=given, plain="train" in plain,
     )  # fmt: skip
     if faults:
         write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in faults))
@@ -131,11 +131,13 @@ def write_corpus(
     units: str,
     pieces: int,
     graphemes: Sequence[str] = (),
+    plain: bool = False,
 ) -> None:
     """Write the splits, and what is known or can be guessed about their language.
 
-    Parameters, files and errors are those of `prepare`, except that `given` is the content of ``lang/`` and `graphemes`
-    are the graphemes themselves. The modules of corpora with other layouts call this function, too.
+    Parameters, files and errors are those of `prepare`, except that `given` is the content of ``lang/``, `graphemes`
+    are the graphemes themselves, and with `plain` the transcripts of train are in plain words (`plain_words`), so the
+    text in ``lang/`` is changed in the same way. The modules of corpora with other layouts call this function, too.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if units == "sentencepiece" and given.arpa:
@@ -149,7 +151,8 @@ def write_corpus(
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
     check_apart(parts)
-    text = _Text(parts["train"], None if given.arpa else given.text)
+    change: Callable[[str], str] = partial(plain_words, graphemes=graphemes) if plain else str
+    text = _Text(None if given.arpa else parts["train"], given.text, change)
     counts = Counter(_words(parts["train"]))
     further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in langdir.NOT_WORDS)
@@ -157,19 +160,22 @@ def write_corpus(
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)
+    held_out = _held_out(parts, words)
 
     lines = list(words.lines)
     if units == "sentencepiece":
         lines += _write_pieces(out, text, words, pieces)
-    elif not given.arpa:
+    elif not given.arpa or (plain and given.text):
         write_lines(out / "lm_text", (f"{' '.join(sentence)}\n" for sentence in text))
     if given.arpa:
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
     if spelled:
-        _write_held_out(out, parts, words, counts)
         letters = sorted({part for word in words.known for part in words.spelling.parts(word)})
         write_text(out / LETTERS, "".join(f"{part} {' '.join(words.spell(part))}\n" for part in letters))
+    if held_out:
+        rows = (f"{word} {' '.join(phones)}\n" for word, variants in held_out.items() for phones in variants)
+        write_text(out / HELD_OUT_LEXICON, "".join(rows))
     _write_lists(out, words, counts)
     for name, data in parts.items():
         write_datadir(data, out / name)
@@ -216,92 +222,31 @@ def _with_text(path: Path, part: str) -> DataDir:
     return data
 
 
-def split_data(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Split by speaker; with few speakers, split off dev by utterance, and with even fewer test, too.
-
-    If dev were one of a few speakers, the epoch, the scale and the penalty would be chosen for that speaker, and the
-    speech would be missing in training.
-    """
-    voices = len(data.speakers())
-    if voices >= _ENOUGH_VOICES:
-        return _by_speaker(data, shares, seed) or _by_utterance(data, shares, seed)
-    unseen = {name: share for name, share in shares.items() if name == "test"}
-    parts = _by_speaker(data, unseen, seed) if unseen else None
-    if parts is None:
-        return _by_utterance(data, shares, seed)
-    if len(shares) == len(unseen):
-        return parts
-    return {**parts, **_by_utterance(parts["train"], {"dev": shares["dev"]}, seed)}
-
-
-def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir] | None:
-    """Parts that share no speaker, larger than usual if few speakers require it; None if there are too few."""
-    for share in (None, 0.15, 0.2, _LARGEST_SHARE):
-        wanted = {name: share or usual for name, usual in shares.items()}
-        try:
-            parts = split_by_speaker(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
-        except Speech3Error:
-            continue
-        if share:
-            say(
-                f"  {len(data.speakers())} speakers: those held out for {' and for '.join(shares)} have at most"
-                f" {share:.0%} of the speech"
-            )
-        return parts
-    return None
-
-
-def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on."""
-    total_s = max(sum(seconds_of(data).values()), 1e-9)
-    wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
-    try:
-        parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
-    except Speech3Error as error:
-        raise Speech3Error(
-            f"{data.path}: {_number(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
-            f" {' and '.join(shares)}, which get at most {max(wanted.values()):.0%} of the speech each: at least"
-            f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed (a recogniser"
-            " needs ten minutes of speech or more)"
-        ) from error
-    sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
-    they = "they are" if len(shares) > 1 else "it is"
-    say(
-        f"  {data.path}: {_number(len(data.speakers()), 'speaker')}, where {_ENOUGH_VOICES} are needed to hold some"
-        f" out: {sizes} split by utterance, so {they} from speakers that are also in train; expect more errors on"
-        " new speakers"
-    )
-    return parts
-
-
 @dataclass(frozen=True)
 class _Text(Iterable[list[str]]):
     """The sentences for the language model: the transcripts of train, then those of a file, read when they are used."""
 
-    train: DataDir
+    train: DataDir | None
     path: Path | None
+    change: Callable[[str], str]
 
     def __iter__(self) -> Iterator[list[str]]:
-        for utterance in self.train.utterances.values():
+        for utterance in self.train.utterances.values() if self.train else ():
             yield (utterance.text or "").split()
         if self.path is None:
             return
         empty = True
         for line in langdir.text_lines(self.path):
-            if words := line.split():
+            if words := self.change(line).split():
                 empty = False
                 yield words
         if empty:
             raise Speech3Error(f"{self.path}: is empty; write one sentence per line, or remove it")
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
     for name in ("dev", "test"):
-        spoken = Counter(_words(parts[name]))
+        spoken = Counter(filter(langdir.is_word, _words(parts[name])))
         total, unknown = spoken.total(), sum(count for word, count in spoken.items() if word not in vocabulary)
         if not unknown:
             continue
@@ -348,22 +293,22 @@ def _write_pieces(out: Path, text: Iterable[list[str]], words: Words, vocabulary
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
 
 
-def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words, counts: Mapping[str, int]) -> None:
-    """Spell words that only dev and test have: to align them, never to recognise them.
+def _held_out(parts: Mapping[str, DataDir], words: Words) -> Table:
+    """Pronounce words that only dev and test have: to align them, never to recognise them.
 
-    Letters that train lacks are treated as similar ones there, like rare letters.
+    Raises
+    ------
+    Speech3Error
+        Most words of dev have no pronunciation, so it could not be aligned.
     """
     new = sorted({*_words(parts["dev"]), *_words(parts["test"])} - words.known)
-    trained = Counter[str]()
-    for word in words.known:
-        trained.update({phone: counts.get(word, 0) for phone in words.spell(word)})
-    strange = {phone for word in new for phone in words.spell(word)} - trained.keys()
-    if like := near_letters(sorted(strange), trained):
-        shown = ", ".join(f"{letter} as {' '.join(found)}" for letter, found in like.items())
-        say(f"  letters that only dev and test have are treated as others to align them: {shown}")
-    words = replace(words, replaced={**words.replaced, **like})
-    if lines := [f"{word} {' '.join(phones)}\n" for word in new if (phones := words.spell(word))]:
-        write_text(out / HELD_OUT_LEXICON, "".join(lines))
+    found = words.further(new) if new else {}
+    texts = {key: utterance.text for key, utterance in parts["dev"].utterances.items()}
+    try:
+        check_vocabulary(texts, dict.fromkeys((*sorted(words.known), "<unk>", *found)))
+    except Speech3Error as error:
+        raise Speech3Error(f"{parts['dev'].path}: dev: {error}") from error
+    return found
 
 
 def _copy_arpa(arpa: Path, out: Path) -> None:

@@ -12,46 +12,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import soundfile
-
 from speech3.corpora.elan import read_elan
+from speech3.corpora.pairs import AUDIO as AUDIO
+from speech3.corpora.pairs import Item, find_pairs, stem
 from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
 from speech3.corpora.tiers import Annotation, Tier, choose
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.normalize import plain_words
-from speech3.corpus.paths import files_below
+from speech3.corpus.normalize import marked_at_edge, plain_words
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
 
-_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}  # preferred first
-_TRANSCRIPTS = (*_READERS, ".txt")
-AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
-AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
-_NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
+_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
 _MOST_OVERLAP = 0.1  # share of an annotation's length
-_LONG_S = 60.0  # a longer utterance is hard to align
+_LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
-
-
-@dataclass(frozen=True)
-class _Item:
-    """A recording, its transcript, and its key in the data directory."""
-
-    key: str
-    audio: Path
-    transcript: Path
 
 
 @dataclass
 class _Found:
-    """What was read so far, and what was left out; `spellings`: a speaker's first spelling by case-folded name."""
+    """What was read so far, and what was left out.
+
+    `spellings`: a speaker's first spelling by case-folded name. `marked`: words that lost a mark at an edge.
+    """
 
     utterances: dict[str, Utterance] = field(default_factory=dict)
     recordings: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     spellings: dict[str, str] = field(default_factory=dict)
+    graphemes: Sequence[str] = ()
+    marked: Counter[str] = field(default_factory=Counter)
 
     def speaker(self, name: str) -> str:
         """The speaker as a field of ``utt2spk``; names that differ only in capitals are one speaker."""
@@ -64,6 +55,18 @@ class _Found:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
 
+    def missing_end(self, audio: Path, header: AudioInfo) -> None:
+        """Warn about a recording that ends before the end given in its header, which `lengths_s` need not read."""
+        if header.missing_s:
+            problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"
+            self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
+
+    def words(self, text: str) -> str:
+        """The words of a transcript; without a list of graphemes, those that lose a mark at an edge are counted."""
+        if not self.graphemes:
+            self.marked.update(marked_at_edge(text))
+        return plain_words(text, self.graphemes)
+
     def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
         """Record what is not used, and why."""
         self.faults.append(Fault(kind, str(where), subject, problem, remedy))
@@ -74,17 +77,9 @@ class _Found:
         self.skip("unreadable transcript", transcript, problem, remedy)
 
 
-def has_recordings(source: Path) -> bool:
-    """Does the folder, or a folder in it, contain recordings?"""
-    return bool(recordings_in(source))
-
-
-def recordings_in(source: Path) -> list[Path]:
-    """The recordings in the folder and in folders in it, sorted; none of ``lang/`` and hidden folders."""
-    return [path for path in _files(source) if path.suffix.lower() in AUDIO]
-
-
-def read_folder(source: Path, tier: str | None = None, sample_rate: int | None = None) -> tuple[DataDir, list[Fault]]:
+def read_folder(
+    source: Path, tier: str | None = None, sample_rate: int | None = None, graphemes: Sequence[str] = ()
+) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
     Parameters
@@ -93,6 +88,8 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
         As `wanted` of `tiers.choose`.
     sample_rate
         Hz, to which recordings will be resampled; None: all must have one rate and one channel.
+    graphemes
+        As for `plain_words`.
 
     Returns
     -------
@@ -104,8 +101,8 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
     Speech3Error
         No recording has a transcript, the tier is not clear, recordings differ in rate, or nothing is left.
     """
-    found = _Found()
-    items = _pairs(source, found)
+    items, faults = find_pairs(source)
+    found = _Found(faults=faults, graphemes=graphemes)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise Speech3Error(
@@ -119,6 +116,7 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
         try:
             infos[item.key] = info(item.audio)
             if item.transcript in tiers:
+                found.missing_end(item.audio, infos[item.key])
                 named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])
@@ -127,6 +125,7 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
         except Speech3Error as error:
             found.unreadable(item.transcript, error)
     _say_skipped(source, found.faults)
+    _say_marked(found.marked)
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
         raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
@@ -135,73 +134,7 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
     return data, found.faults
 
 
-def _files(source: Path) -> list[Path]:
-    lang = source / "lang"
-    return [
-        path for path in sorted(files_below(source))
-        if lang not in path.parents
-        and not any(part.startswith(".") for part in path.relative_to(source).parts)
-    ]  # fmt: skip
-
-
-def _stem(path: Path) -> str:
-    return unicodedata.normalize("NFC", path.stem)  # macOS decomposes names
-
-
-def _pairs(source: Path, found: _Found) -> list[_Item]:
-    """Recordings with their transcripts."""
-    files = _files(source)
-    audio = [path for path in files if path.suffix.lower() in AUDIO]
-    texts = [path for path in files if path.suffix.lower() in _TRANSCRIPTS]
-    texts.sort(key=lambda path: _TRANSCRIPTS.index(path.suffix.lower()))
-    beside: dict[tuple[Path, str], Path] = {}
-    anywhere: dict[str, list[Path]] = {}
-    for path in texts:
-        beside.setdefault((path.parent, _stem(path)), path)
-        anywhere.setdefault(_stem(path).casefold(), []).append(path)
-    alone = Counter(_stem(path).casefold() for path in audio)
-    items: dict[str, _Item] = {}
-    for path in audio:
-        name = _stem(path).casefold()  # in another folder, or in another case, if it is unique
-        available = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
-        transcript = beside.get((path.parent, _stem(path)))
-        if not transcript and alone[name] == 1 and len(available) == 1:
-            transcript = available[0]
-        key = "_".join("_".join((*path.relative_to(source).parts[:-1], _stem(path))).split())
-        if not transcript:
-            remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
-            found.skip("no transcript", path, "has no transcript", remedy)
-        elif key in items:
-            remedy = "rename or remove one of them"
-            found.skip("second recording", path, f"has the same name as {items[key].audio.name}", remedy)
-        else:
-            items[key] = _Item(key, path, transcript)
-    _note_others(files, texts, {item.transcript for item in items.values()}, found)
-    if not items:
-        example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
-        raise Speech3Error(
-            f"{source}: {len(audio)} recordings and {len(texts)} transcripts, but none of the same name; each recording"
-            f" needs a transcript (.eaf, .TextGrid or .txt) of its name{example}"
-        )
-    return list(items.values())
-
-
-def _note_others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], found: _Found) -> None:
-    taken = {(path.parent, _stem(path)) for path in used}
-    for path in files:
-        if path.suffix.lower() in _NOT_READ:
-            found.skip("format not read", path, "is not read", "convert it, for instance: ffmpeg -i IN -ac 1 OUT.wav")
-    for path in texts:
-        if path in used:
-            continue
-        if (path.parent, _stem(path)) in taken:
-            problem = "is not used, since .eaf is preferred to .TextGrid and both to .txt"
-            found.skip("second transcript", path, problem, "remove the one that is wrong")
-        else:
-            found.skip("no recording", path, "has no recording", "name it like the recording, in the same folder")
-
-
-def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
+def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
     """The tiers that contain the transcript, for each TextGrid and ELAN file."""
     read: dict[Path, list[Tier]] = {}
     for item in progress(items, len(items), f"transcripts of {source}"):
@@ -221,20 +154,24 @@ def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Fo
     return {Path(path): tiers for path, tiers in by_name.items()}
 
 
-def _speakers(items: Sequence[_Item], source: Path) -> tuple[dict[str, str], str]:
+def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]:
     """The speaker of each recording, for use where its transcript names none, and where the names come from."""
     parents = {item.audio.parent for item in items}
     if source not in parents and len(parents) > 1:
         by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
         return by_folder, "their folders"
-    cut = {item.key: re.split(r"[\s_-]", _stem(item.audio))[0] or _stem(item.audio) for item in items}
+    cut = {item.key: re.split(r"[\s_-]", stem(item.audio))[0] or stem(item.audio) for item in items}
     return cut, "the recordings' names up to the first space, _ or -"
 
 
-def _add_text(found: _Found, item: _Item, header: AudioInfo, speaker: str) -> None:
-    words = plain_words(decoded(read_bytes(item.transcript), item.transcript))
+def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
+    words = found.words(decoded(read_bytes(item.transcript), item.transcript))
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
+        return
+    if header.duration_s < _SHORT_S:
+        problem = f"lasts {header.duration_s:.3f} s, in which no word can be said"
+        found.skip("too short", item.audio, problem, "get the whole recording")
         return
     found.long(item.transcript, header.duration_s)
     speaker = found.speaker(speaker)
@@ -258,7 +195,7 @@ def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
 
 
 def _add_tiers(
-    found: _Found, item: _Item, tiers: Sequence[Tier], header: AudioInfo, otherwise: str, voices: set[str]
+    found: _Found, item: Item, tiers: Sequence[Tier], header: AudioInfo, otherwise: str, voices: set[str]
 ) -> set[str]:
     """Add the annotations that can be used; return the speakers whom the tiers name."""
     spoken: list[tuple[str, Annotation]] = []
@@ -284,9 +221,9 @@ def _add_tiers(
     return named
 
 
-def _usable(found: _Found, item: _Item, annotation: Annotation, duration_s: float) -> Annotation | None:
+def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
     """The annotation with its words, and an end within the recording; None if it cannot be used."""
-    words, place = plain_words(annotation.text), _place(annotation)
+    words, place = found.words(annotation.text), _place(annotation)
     if not words:
         # A TextGrid stores silence as an interval without text.
         if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":
@@ -302,9 +239,11 @@ def _usable(found: _Found, item: _Item, annotation: Annotation, duration_s: floa
         problem = f"lies outside the recording, which lasts {duration_s:.2f} s"
         found.skip("outside", item.transcript, problem, "correct its times, or get the whole recording", place)
     else:
-        return replace(
-            annotation, start_s=max(annotation.start_s, 0.0), end_s=min(annotation.end_s, duration_s), text=words
-        )
+        start_s, end_s = max(annotation.start_s, 0.0), min(annotation.end_s, duration_s)
+        if round(end_s - start_s, 3) >= _SHORT_S:
+            return replace(annotation, start_s=start_s, end_s=end_s, text=words)
+        problem = f"lasts {end_s - start_s:.3f} s, in which no word can be said"
+        found.skip("too short", item.transcript, problem, "correct its times", place)
     return None
 
 
@@ -346,6 +285,16 @@ def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:
         where = Path(first.where).relative_to(source) if Path(first.where).is_relative_to(source) else first.where
         subject = f"{first.subject}: " if first.subject else ""
         say(f"  {what} {count} ({kind}): {where}: {subject}{first.problem}; {first.remedy}")
+
+
+def _say_marked(marked: Counter[str]) -> None:
+    """Name words that lost a mark which may be a letter: ejectives (k'), long vowels (a:), glottal stops."""
+    if marked:
+        shown = listed([word for word, _ in marked.most_common()], _SHOWN)
+        say(
+            f"  {marked.total():,} words lost an apostrophe, a colon or a middle dot at an edge: {shown}; if it is a"
+            " letter there, list it in a file, such as k' or a:, and add lexicon=graphemes graphemes=FILE"
+        )
 
 
 def _first(faults: Sequence[Fault]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from speech3.corpora.folder import recordings_in
+from speech3.corpora.pairs import recordings_in
 from speech3.corpus.audio import AudioError, info
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir, segment_name
 from speech3.corpus.paths import moved, resolve

@@ -135,7 +135,7 @@ def read_file(
         The part to read, in seconds; sample numbers are rounded to the nearest.
     """
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    sound, _ = _opened(name, source)
+    sound, missing_s = _opened(name, source)
     with sound:
         if sound.channels > 1 and not mix_channels:
             raise AudioError(
@@ -153,7 +153,7 @@ def read_file(
                 f"has {rate_hz} Hz where {wanted_hz} Hz are expected",
                 "set resample: true in the feature configuration, or convert it",
             )
-        samples = _decode(name, sound, *_bounds(name, sound, start_s, end_s))
+        samples = _decode(name, sound, *_bounds(name, sound, missing_s, start_s, end_s))
     return change_rate(_mono(samples), rate_hz, wanted_hz), wanted_hz
 
 
@@ -172,10 +172,10 @@ def read_blocks(
 ) -> Iterator[np.ndarray]:
     """Yield blocks of `block_s` seconds, float32 (samples,), channels averaged; other arguments as for `read_file`."""
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    sound, _ = _opened(name, source)
+    sound, missing_s = _opened(name, source)
     with sound:
         size = max(1, round(block_s * sound.samplerate))
-        first, last = _bounds(name, sound, start_s, end_s)
+        first, last = _bounds(name, sound, missing_s, start_s, end_s)
         for start in range(first, last, size):
             decode = _decode if start == first else _read  # only the first block needs a seek
             samples = decode(name, sound, start, min(start + size, last))
@@ -266,8 +266,10 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
     raise AudioError("unreadable audio", name, "has no length in its header", remedy)
 
 
-def _bounds(name: str, sound: soundfile.SoundFile, start_s: float, end_s: float | None) -> tuple[int, int]:
-    problem = segment_fault(start_s, end_s, sound.frames / sound.samplerate)
+def _bounds(
+    name: str, sound: soundfile.SoundFile, missing_s: float, start_s: float, end_s: float | None
+) -> tuple[int, int]:
+    problem = segment_fault(start_s, end_s, sound.frames / sound.samplerate, missing_s)
     if problem:
         raise AudioError("segment", name, problem, "correct segments, or run `speech3 fix`")
     stop = sound.frames if end_s is None else min(round(end_s * sound.samplerate), sound.frames)
@@ -277,11 +279,11 @@ def _bounds(name: str, sound: soundfile.SoundFile, start_s: float, end_s: float 
     return start, stop
 
 
-def segment_fault(start_s: float, end_s: float | None, duration_s: float) -> str:
-    """Describe how a segment lies outside a recording of `duration_s`; the empty string if it does not."""
+def segment_fault(start_s: float, end_s: float | None, duration_s: float, missing_s: float = 0.0) -> str:
+    """Describe how a segment lies outside a recording of `duration_s` that lacks `missing_s` at its end; or empty."""
     if start_s >= duration_s:
         return f"the segment starts at {start_s:g} s, the recording ends at {duration_s:.3f} s"
-    if end_s is not None and end_s > duration_s + SEGMENT_TOLERANCE_S:
+    if end_s is not None and end_s > duration_s + missing_s + SEGMENT_TOLERANCE_S:
         return f"the segment ends at {end_s:g} s, the recording at {duration_s:.3f} s"
     return ""
 

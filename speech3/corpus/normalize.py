@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from speech3.corpus.phone_classes import fold
 from speech3.errors import Speech3Error
@@ -31,6 +32,7 @@ def _punct(text: str) -> str:
 # Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
 APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
 _WITHIN_WORDS = "'-:·"
+_MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
 _SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
 
 
@@ -51,26 +53,67 @@ class _Marks(dict[int, str]):
 _MARKS = _Marks()
 
 
-def plain_words(text: str) -> str:
+def plain_words(text: str, graphemes: Sequence[str] = ()) -> str:
     """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
 
     Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
     becomes ASCII. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` becomes
     ``[laughs_loudly]``. NFKC is not used, since it would turn the sign of aspiration, U+02B0, into ``h``.
+
+    Parameters
+    ----------
+    graphemes
+        As `speech3.lexicon.graphemes.read_graphemes` returns them. Where one of them matches, also at the edge of a
+        word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
     """
+    listed = _matching(tuple(graphemes))
     words: list[str] = []
     end = 0
     for apart in _SET_APART.finditer(text):
-        words += _plain(text[end : apart.start()])
+        words += _plain(text[end : apart.start()], listed)
         words.append("_".join(apart.group().lower().split()))
         end = apart.end()
-    return " ".join([*words, *_plain(text[end:])])
+    return " ".join([*words, *_plain(text[end:], listed)])
 
 
-def _plain(text: str) -> list[str]:
-    composed = unicodedata.normalize("NFC", text.lower()).translate(_MARKS)
-    words = (word.strip(_WITHIN_WORDS) for word in composed.split())
+@cache
+def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
+    """The longest of the graphemes that matches, as in spelling."""
+    longest_first = sorted(graphemes, key=lambda grapheme: (-len(grapheme), grapheme))
+    return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text.lower())
+
+
+def _plain(text: str, listed: re.Pattern[str] | None) -> list[str]:
+    composed = _composed(text)
+    changed, kept = composed.translate(_MARKS), set[int]()
+    if listed:
+        typed = "".join("'" if letter in APOSTROPHES else letter for letter in composed)
+        kept = {place for match in listed.finditer(typed) for place in range(*match.span())}
+        changed = "".join(typed[place] if place in kept else letter for place, letter in enumerate(changed))
+    words = []
+    for match in re.finditer(r"\S+", changed):
+        first, end = match.span()
+        while first < end and changed[first] in _WITHIN_WORDS and first not in kept:
+            first += 1
+        while first < end and changed[end - 1] in _WITHIN_WORDS and end - 1 not in kept:
+            end -= 1
+        words.append(changed[first:end])
     return [re.sub("(?<=.)[ʼʻ](?=.)", "'", word) for word in words if word]
+
+
+def marked_at_edge(text: str) -> list[str]:
+    """Words that `plain_words` takes an apostrophe, a colon or a middle dot from, at one edge only: not quotations."""
+    found = []
+    for written in _composed(_SET_APART.sub(" ", text)).translate(_MARKS).split():
+        word = written.strip(_WITHIN_WORDS)
+        before, _, after = written.partition(word) if word else ("", "", "")
+        if any((mark in before) != (mark in after) for mark in _MAYBE_LETTERS):
+            found.append(written)
+    return found
 
 
 _STEPS: dict[str, Callable[[str], str]] = {

@@ -16,7 +16,9 @@ from speech3.io.progress import say
 _SHOWN = 3
 
 
-def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+def split_by_speaker(
+    data: DataDir, shares: Mapping[str, float], seed: int, seconds: Mapping[str, float] | None = None
+) -> dict[str, DataDir]:
     """Split into parts that share no speaker.
 
     Speakers are taken in a random order; each goes to the first of the smaller parts that it does not make too large,
@@ -26,13 +28,15 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
     ----------
     shares
         Each part's share of the hours; the shares add up to one.
+    seconds
+        Lengths of the utterances; None: as `seconds_of` finds them.
 
     Raises
     ------
     Speech3Error
         A part would be empty.
     """
-    seconds, of_speaker = seconds_of(data), data.speakers()
+    seconds, of_speaker = seconds or seconds_of(data), data.speakers()
     sizes = {name: sum(seconds[key] for key in keys) for name, keys in of_speaker.items()}
     members = _share_out(sizes, shares, seed)
     if empty := [part for part in shares if not members[part]]:
@@ -45,7 +49,9 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
 
 
-def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+def split_by_utterance(
+    data: DataDir, shares: Mapping[str, float], seed: int, seconds: Mapping[str, float] | None = None
+) -> dict[str, DataDir]:
     """Split into parts that may share speakers, drawn utterance by utterance; arguments as for `split_by_speaker`.
 
     Raises
@@ -53,7 +59,8 @@ def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) ->
     Speech3Error
         A part would be empty.
     """
-    members = _share_out(seconds_of(data), shares, seed)
+    seconds = seconds or seconds_of(data)
+    members = _share_out({key: seconds[key] for key in data.utterances}, shares, seed)
     if empty := [part for part in shares if not members[part]]:
         raise Speech3Error(
             f"{data.path}: {len(data.utterances)} utterances are too few: none is left for {', '.join(empty)}"

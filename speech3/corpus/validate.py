@@ -224,7 +224,7 @@ def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
 def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
     """Segments that reach beyond their recording: clipped if a part lies inside."""
     for utterance, found in scanned:
-        problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s)
+        problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
         inside = utterance.start_s < found.duration_s
         if problem:
             yield Fault(

@@ -78,7 +78,7 @@ def align_datadir(
             f"{data.path}: has no transcripts; write them to {data.path}/text, or use speech3 decode, which needs none"
         )
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
-    check_vocabulary(texts, recognizer.hmm.lexicon)  # before hours of audio are read
+    check_vocabulary(texts, recognizer.hmm.lexicon.by_word)  # before hours of audio are read
     feats, skipped = features_for(recognizer, data, jobs, out)
     durations = lengths_s(data.subset(feats))
     transcripts = usable_transcripts(texts, recognizer.hmm.lexicon, feats)

@@ -1,8 +1,10 @@
 """Pronunciations for all words: from the user's lexicon, from espeak-ng, or from their letters (graphemes)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from speech3.errors import Speech3Error
@@ -20,6 +22,10 @@ _MANY_LETTERS = 200
 _FOREIGN = "reads it in the language "
 
 Table = dict[str, list[Phones]]
+
+
+def _none(words: Sequence[str]) -> Table:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Words:
         Phones that are too rare in training, with their replacements.
     spelling
         How words are spelled, where their letters are their phones.
+    further
+        Pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out.
     """
 
     lines: list[str]
@@ -49,6 +57,7 @@ class Words:
     unpronounced: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, Phones] = field(default_factory=dict)
     spelling: Graphemes = field(default_factory=Graphemes)
+    further: Callable[[Sequence[str]], Table] = _none
 
     def spell(self, piece: str) -> Phones:
         """Phones of a word piece: its letters."""
@@ -131,12 +140,13 @@ def _finish(
     table: Table,
     counts: Mapping[str, int],
     reasons: Mapping[str, str],
+    pronounce: Callable[[Sequence[str]], Table],
     how: str = "",
     spelling: Graphemes | None = None,
 ) -> Words:
     """Replace rare phones by similar ones, and list the words left without a pronunciation.
 
-    The pronunciations are guesses, to be listed, unless they are spellings.
+    The pronunciations are guesses, to be listed, unless they are spellings; `pronounce` makes those of further words.
     """
     kept, replaced = replace_rare(table, counts, _LEAST_HEARD, near_letters if spelling else stand_ins)
     pronounced = {word: variants for word, variants in kept.items() if variants}
@@ -147,6 +157,9 @@ def _finish(
         shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
         what = "letters" if spelling else "phones"
         say(f"  {what} with fewer than {_LEAST_HEARD} occurrences in train are treated as others: {shown}")
+    trained = Counter[str]()
+    for word, variants in pronounced.items():
+        trained.update({phone: counts.get(word, 0) for phones in variants for phone in phones})
     return Words(
         [UNKNOWN_LINE, *_lines(pronounced)],
         frozenset(pronounced),
@@ -155,13 +168,34 @@ def _finish(
         unpronounced,
         replaced,
         spelling or Graphemes(),
+        lambda new: _in_phones_of_train(pronounce(new), replaced, trained, letters=spelling is not None),
     )
+
+
+def _in_phones_of_train(
+    table: Table, replaced: Mapping[str, Phones], trained: Mapping[str, int], *, letters: bool
+) -> Table:
+    """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out."""
+    strange = {phone for variants in table.values() for phones in variants for phone in phones}
+    strange -= trained.keys() | replaced.keys()
+    like = (near_letters if letters else stand_ins)(sorted(strange), trained)
+    if like:
+        shown = ", ".join(f"{phone} as {' '.join(found) or 'nothing'}" for phone, found in like.items())
+        what = "letters" if letters else "phones"
+        say(f"  {what} that only dev and test have are treated as others to align them: {shown}")
+    known: dict[str, Phones] = {phone: (phone,) for phone in trained}
+    known |= {**replaced, **like}
+    result: Table = {}
+    for word, variants in table.items():
+        found = [tuple(p for phone in v for p in known[phone]) for v in variants if v and all(known[ph] for ph in v)]
+        if found:
+            result[word] = list(dict.fromkeys(found))
+    return result
 
 
 def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str]) -> Words:
     spell = Graphemes(tuple(graphemes), uses_apostrophes(counts))
-    table: Table = {word: [] if _BRACKETED.fullmatch(word) else [spell(word)] for word in wanted}
-    table = {word: [phones for phones in variants if phones] for word, variants in table.items()}
+    table = _spelled(wanted, spell)
     used = {letter for variants in table.values() for phones in variants for letter in phones}
     apostrophe = "; the apostrophe is one of them" if "'" in used else ""
     say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones{apostrophe}")
@@ -172,13 +206,17 @@ def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Seq
         say(f"  without a sound in train: {silent}")
     if len(used) > _MANY_LETTERS:
         say("  this is not an alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
-    return _finish(table, counts, {word: "has no letter" for word in table if not table[word]}, spelling=spell)
+    reasons = {word: "has no letter" for word in table if not table[word]}
+    return _finish(table, counts, reasons, partial(_spelled, spell=spell), spelling=spell)
+
+
+def _spelled(words: Sequence[str], spell: Graphemes) -> Table:
+    return {word: [phones] if not _BRACKETED.fullmatch(word) and (phones := spell(word)) else [] for word in words}
 
 
 def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> Words:
     voice = espeak.voice_of(lang)
-    alone, reasons = _spoken(wanted, voice, stress=False)
-    again, _ = _spoken([f"{word} {word}" for word in wanted], voice, stress=False)
+    table, reasons = _heard(wanted, voice)
     foreign = sum(counts.get(word, 0) for word, why in reasons.items() if why.startswith(_FOREIGN))
     if foreign > 0.5 * sum(counts.values()):
         read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
@@ -186,12 +224,20 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
             f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({script(counts)} letters) are"
             f" not in lang={lang}: espeak-ng {read}; give the language of the text"
         )
+    how = f"{{words}} guessed by espeak-ng ({lang})"
+    return _finish(table, counts, reasons, lambda new: _heard(new, voice)[0], how)
+
+
+def _heard(words: Sequence[str], voice: str) -> tuple[Table, dict[str, str]]:
+    """Pronunciations of each word, by itself and before another word; and the remarks of `_spoken`."""
+    alone, reasons = _spoken(words, voice, stress=False)
+    again, _ = _spoken([f"{word} {word}" for word in words], voice, stress=False)
     table: Table = {}
-    for word in wanted:
+    for word in words:
         phones, twice = alone[word], again[f"{word} {word}"]
         before_another = twice[: len(twice) - len(phones)] if twice[len(twice) - len(phones) :] == phones else ()
         table[word] = [] if not phones else list(dict.fromkeys(v for v in (phones, before_another) if v))
-    return _finish(table, counts, reasons, f"{{words}} guessed by espeak-ng ({lang})")
+    return table, reasons
 
 
 def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
@@ -221,19 +267,33 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     if "<unk>" not in table:
         lines.append(UNKNOWN_LINE)
     missing = [word for word in wanted if word not in table]
-    if not lang or not missing:
+    if not lang:
         return Words(lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon"))
-    voice = espeak.voice_of(lang)
-    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
-    taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
-    said, reasons = _spoken([*missing, *taught], voice, stress=True)
-    convertible = _conversion(table, said, lexicon, lang)
-    converted = {word: convertible(said[word]) for word in missing}
-    guessed = {word: [phones] for word, phones in converted.items() if phones}
+    further = partial(_further_converted, table=table, lexicon=lexicon, lang=lang)
+    if not missing:
+        return Words(lines, frozenset(table), further=further)
+    guessed, reasons = _converted(missing, table, lexicon, lang)
     how = f"{len(guessed):,} of {len(wanted):,} words guessed by espeak-ng ({lang}), in the phones of {lexicon.name}"
     unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
-    return Words([*lines, *_lines(guessed)], frozenset(table) | frozenset(guessed), guessed, how, unpronounced)
+    known = frozenset(table) | frozenset(guessed)
+    return Words([*lines, *_lines(guessed)], known, guessed, how, unpronounced, further=further)
+
+
+def _further_converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> Table:
+    try:
+        return _converted(words, table, lexicon, lang)[0]
+    except Speech3Error:  # the lexicon is too small to learn from, but has all words of train
+        return {}
+
+
+def _converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> tuple[Table, dict[str, str]]:
+    """Pronounce words by espeak-ng in the phones of a lexicon, where that is possible; and the remarks of `_spoken`."""
+    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
+    taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
+    said, reasons = _spoken([*words, *taught], espeak.voice_of(lang), stress=True)
+    convertible = _conversion(table, said, lexicon, lang)
+    return {word: [phones] for word in words if (phones := convertible(said[word]))}, reasons
 
 
 def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: str) -> convert.Conversion:

@@ -19,7 +19,7 @@ from speech3.lexicon.pronounce import Phones
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
 _ALIGN_LEXICON = "align_lexicon.txt"
 _TEXTS = ("text", "text.gz", "lm_train.txt", "lm_train.txt.gz")
-_NO_WORD = re.compile(r"[<\[({].*[>\])}]|!.+")  # <noise>, [laughter], !SIL
+_NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
 _KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 
 

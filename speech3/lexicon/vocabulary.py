@@ -5,10 +5,9 @@ Otherwise a lexicon with `<unk>` would turn a transcript in another script, or i
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from speech3.errors import Speech3Error, listed
-from speech3.lexicon.lexicon import Lexicon
 from speech3.lexicon.pronounce import script
 
 _MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
@@ -21,13 +20,15 @@ _SAME: dict[str, Callable[[str], str]] = {
 }
 
 
-def check_vocabulary(texts: Mapping[str, str | None], lexicon: Lexicon) -> None:
+def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) -> None:
     """Check that most words of the transcripts are in the lexicon.
 
     Parameters
     ----------
     texts
         Transcript of each utterance.
+    known
+        The words of the lexicon.
 
     Raises
     ------
@@ -36,11 +37,11 @@ def check_vocabulary(texts: Mapping[str, str | None], lexicon: Lexicon) -> None:
         case.
     """
     words = Counter(word for text in texts.values() for word in (text or "").split())
-    unknown = Counter({word: count for word, count in words.items() if word not in lexicon.by_word})
+    unknown = Counter({word: count for word, count in words.items() if word not in known})
     if unknown.total() <= _MOST_UNKNOWN * words.total():
         return
     utterance = next(key for key, text in texts.items() if set((text or "").split()) & unknown.keys())
-    spelled = [word for word in lexicon.by_word if not word.startswith(("<", "!"))] or list(lexicon.by_word)
+    spelled = [word for word in known if not word.startswith(("<", "!"))] or list(known)
     raise Speech3Error(
         f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
         f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"

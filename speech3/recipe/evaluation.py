@@ -29,6 +29,7 @@ from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
+from speech3.recipe.noises import error_rate, spoken
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
@@ -38,7 +39,7 @@ from speech3.reports.scores_in_card import write_scores
 from speech3.scoring import tables
 from speech3.scoring.boundaries import compare_boundaries
 from speech3.scoring.confidence import reliability_beside
-from speech3.scoring.text import ERROR_RATES, PHONE_CLASSES, read_text
+from speech3.scoring.text import PHONE_CLASSES, read_text
 from speech3.scoring.wer import Metric, Score, score
 from speech3.training.package import share_graphs
 
@@ -74,7 +75,7 @@ def decode_system(e: Experiment, system: str) -> None:
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
         write_json(e.model(directory) / TUNING, config.model_dump())
-    best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, ERROR_RATES[metric])).best
+    best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))).best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
@@ -109,7 +110,7 @@ def _table(found: Tuning, metric: Metric) -> str:
 
 
 def score_of(e: Experiment, system: str, decoded: str = "test", normalize: Sequence[str] = ()) -> Score:
-    """The score of a system on the test set, with intervals over speakers.
+    """The score of a system on the test set, without noises, with intervals over speakers.
 
     Parameters
     ----------
@@ -119,10 +120,11 @@ def score_of(e: Experiment, system: str, decoded: str = "test", normalize: Seque
         Steps that replace those of the recipe's metric.
     """
     utterances = read_datadir(e.data("test")).utterances
-    references = {key: utterance.text or "" for key, utterance in utterances.items()}
+    references = {key: spoken(utterance.text) for key, utterance in utterances.items()}
     speakers = {key: utterance.speaker for key, utterance in utterances.items()}
     steps = normalize or (PHONE_CLASSES if e.recipe.metric == "PER" else ())
-    return score(references, read_text(e.out / "decode" / system / decoded / "hyp.txt"), speakers, steps)
+    found = read_text(e.out / "decode" / system / decoded / "hyp.txt")
+    return score(references, {key: spoken(text) for key, text in found.items()}, speakers, steps)
 
 
 def _second_score(e: Experiment, system: str, decoded: str) -> Score | None:

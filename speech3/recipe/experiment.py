@@ -72,6 +72,7 @@ LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
 SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
+_LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
@@ -210,10 +211,15 @@ class Experiment:
 
     @property
     def least_minutes(self) -> dict[str, float]:
-        """The minimum minutes of training speech for networks and for LF-MMI, by key; without those that are 0."""
+        """The minimum minutes of training speech for networks and for LF-MMI, by key; without those that are 0.
+
+        An LF-MMI network that starts from a trained one needs less than one from scratch.
+        """
         if self.bootstrap == FLAT:
             return {}
         lfmmi = self.recipe.lfmmi.least_minutes if self.recipe.lfmmi else 0.0
+        if LFMMI in self.starts:
+            lfmmi = min(lfmmi, _LEAST_WITH_START)
         found = {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
         return {key: minutes for key, minutes in found.items() if minutes}
 
@@ -244,7 +250,16 @@ class Experiment:
         if not little:
             return e
         recipe = e.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
-        return replace(e, recipe=recipe, enough="least_minutes" not in little)
+        found = replace(e, recipe=recipe, enough="least_minutes" not in little)
+        unused = [f"untranscribed={e.recipe.untranscribed.recordings}"] if e.recipe.untranscribed else []
+        unused += [f"init={recipe.init}"] if recipe.init and not any(map(found.start, found.networks)) else []
+        if unused:
+            say(f"  so {' and '.join(unused)} cannot be used; a lower limit ({', '.join(little)}) allows it")
+        return found
+
+    def without_selftraining(self) -> "Experiment":
+        """The experiment without the system `SELF`."""
+        return replace(self, recipe=self.recipe.model_copy(update={"untranscribed": None}))
 
     @cached_property
     def hours(self) -> float:

@@ -183,7 +183,7 @@ def _path_of_text(e: Experiment, given: ArpaLm | None) -> Path | None:
     """The text; None: the transcripts of train or, if a model was given, none."""
     lm, written = e.recipe.lm, e.out / "data" / "lm_text"
     if given and not lm.arpa and e.source:
-        return langdir.find(e.source / "lang").text
+        return written if written.exists() else langdir.find(e.source / "lang").text  # written: in plain words
     if not given and not lm.text and written.exists():
         return written
     return Path(lm.text) if lm.text else None
@@ -267,5 +267,6 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
 def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     directory = e.out / "lm"
     tuning = directory / _SECOND[TUNING_GRAPH]
-    weight = weight_for(read_arpa(tuning if tuning.exists() else directory / _LM), _said(e, "dev"))
+    said = ([word for word in sentence if langdir.is_word(word)] for sentence in _said(e, "dev"))
+    weight = weight_for(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))

@@ -19,6 +19,8 @@ from speech3.recipe.sizes import open_sizes
 from speech3.recipe.steps import Step, ended_ns
 
 DATA = "data"  # the first stage, after which the amount of speech is known
+SELF_STAGE = "self"
+CHOOSE = f"{SELF_STAGE}/choose"  # after it, it is known whether self-training has anything to train on
 
 
 def steps(experiment: Experiment) -> list[Step]:
@@ -241,7 +243,7 @@ def _self_steps(e: Experiment) -> dict[str, list[Step]]:
         "self": [
             Step("self/transcribe", partial(selftrain.transcribe, e), None, [out / "hyp.ctm"],
                  [f"decode/{LFMMI}", f"features/{UNTRANSCRIBED}"], owns=out),
-            Step("self/choose", partial(selftrain.choose, e), given.confidence, [out / "labels.ark"],
+            Step(CHOOSE, partial(selftrain.choose, e), given.confidence, [out / "labels.ark"],
                  ["self/transcribe"], keys=("untranscribed.confidence",)),
             Step("self/frames", partial(selftrain.pack_frames, e), None,
                  [e.frames(SELF) / f"{name}.frames" for name in ("train", "heldout")],

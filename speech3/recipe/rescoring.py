@@ -12,7 +12,7 @@ from speech3.decoding.rescore_files import Options, rescore
 from speech3.io.progress import say
 from speech3.lattices.directory import open_lattices
 from speech3.recipe.experiment import Experiment
-from speech3.scoring.text import ERROR_RATES
+from speech3.recipe.noises import error_rate
 
 RESCORED = "test_rescored"
 
@@ -29,7 +29,7 @@ def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.n
         key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()
     }
     lm, metric = str(e.rescoring_lm), e.recipe.metric
-    tuning = Options(references=references, error_rate=ERROR_RATES[metric])
+    tuning = Options(references=references, error_rate=error_rate(metric))
     found = rescore(open_lattices(out / "dev"), lm, out / "dev_rescored", tuning)
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")

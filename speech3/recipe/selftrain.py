@@ -21,13 +21,13 @@ import numpy as np
 from speech3.alignment.times import read_ctm, write_ctm
 from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.corpora.untranscribed import read_untranscribed
+from speech3.corpus.audio import AudioError
 from speech3.corpus.datadir import Utterance, read_datadir, write_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.latticed import Wanted, decode_latticed
 from speech3.decoding.long_utterances import parts_at_pauses
 from speech3.decoding.output import times_in
 from speech3.decoding.recognizer import Recognizer, load_recognizer
-from speech3.errors import Speech3Error
 from speech3.features.extract import extract
 from speech3.frames.segments import segment_labels
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
@@ -38,6 +38,7 @@ from speech3.recipe import lfmmi
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.stages import More, train_group
 
+CHOSEN = "chosen.txt"  # empty if no utterance is certain enough
 _PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
 _LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several sentences is seldom all correct
 
@@ -51,7 +52,11 @@ def make_data(e: Experiment) -> None:
     for utterance in progress(data.utterances.values(), len(data.utterances), "pauses"):
         assert utterance.end_s is not None
         length_s = utterance.end_s - utterance.start_s
-        parts = [utterance] if length_s <= _LONG_S else parts_at_pauses(data, utterance, length_s)
+        try:
+            parts = [utterance] if length_s <= _LONG_S else parts_at_pauses(data, utterance, length_s)
+        except AudioError as error:
+            say(f"  left out: {error}")
+            continue
         utterances |= {part.id: part for part in parts}
     data = replace(data, utterances=dict(sorted(utterances.items())))
     write_datadir(data, e.data(UNTRANSCRIBED))
@@ -93,14 +98,14 @@ def _transcribe_part(
     write_ctm(_file(out, number, "ctm"), times_in(recognizer, alignments, decoding))  # the last: it marks the end
 
 
-def choose(e: Experiment) -> None:
-    """Choose the utterances whose words have a high mean confidence, and write their words and labels.
+def found_nothing(e: Experiment) -> bool:
+    """Whether `choose` has run and no utterance was certain enough, so that there is nothing to train on."""
+    path = e.out / "self" / CHOSEN
+    return path.exists() and not path.stat().st_size
 
-    Raises
-    ------
-    Speech3Error
-        There are none.
-    """
+
+def choose(e: Experiment) -> None:
+    """Choose the utterances whose words have a high mean confidence, and write their words and labels, if any."""
     assert e.recipe.untranscribed is not None
     out, least, data = e.out / "self", e.recipe.untranscribed.confidence, read_datadir(e.data(UNTRANSCRIBED))
     said = read_ctm(out / "hyp.ctm")
@@ -108,13 +113,16 @@ def choose(e: Experiment) -> None:
     chosen = sorted((key for key in sure if sure[key] >= least), key=lambda key: (sure[key], key))
     if not chosen:
         best = f"the best has {max(sure.values()):.2f}" if sure else "no words were recognised"
-        raise Speech3Error(
-            f"untranscribed.confidence={least:g}: none of the {len(data.utterances):,} utterances of"
-            f" {e.data(UNTRANSCRIBED)} is recognised with this mean confidence ({best}): set a lower one, or leave"
-            " untranscribed out and transcribe more"
+        say(
+            f"  untranscribed.confidence={least:g}: none of the {len(data.utterances):,} utterances of"
+            f" {e.data(UNTRANSCRIBED)} is recognised with this mean confidence ({best}), so there is no {SELF}; set a"
+            " lower one, or transcribe more"
         )
+        write_text(out / CHOSEN, "")
+        write_text(out / "labels.ark", "")
+        return
     lines = (f"{key} {sure[key]:.3f} {' '.join(word.label for word in said[key])}\n" for key in chosen)
-    write_text(out / "chosen.txt", "".join(lines))
+    write_text(out / CHOSEN, "".join(lines))
     labels = {key: each for path in sorted(out.glob("part*.ark")) for key, each in read_int_ark(path).items()}
     write_ark(out / "labels.ark", ((key, labels[key]) for key in sorted(chosen)))
     lengths = lengths_s(data)

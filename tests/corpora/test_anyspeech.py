@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.corpora import anyspeech
+from speech3.corpora import splits
 from speech3.corpora.anyspeech import prepare
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
@@ -70,7 +70,7 @@ def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pyt
 
 
 def test_a_tenth_is_enough_where_there_is_more_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anyspeech, "_LEAST_PART_S", 0.24)  # of 2 s
+    monkeypatch.setattr(splits, "_LEAST_PART_S", 0.24)  # of 2 s
     prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out", 1, lang="sw")
     assert len(read_datadir(tmp_path / "out" / "dev").utterances) == 2
 
@@ -111,7 +111,9 @@ def test_what_dev_and_test_say_leaves_no_trace_in_the_vocabulary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "source"
-    for seed, (name, words) in enumerate((("train", WORDS), ("dev", ["kasuku", "simba"]), ("test", ["kiwi", "simba"]))):
+    for seed, (name, words) in enumerate(
+        (("train", WORDS), ("dev", ["kasuku", "simba", "mama"]), ("test", ["kiwi", "simba"]))
+    ):
         datadir(source / name, 2, words=words, seed=seed)
     (source / "lang").mkdir()
     (source / "lang" / "lexicon.txt").write_text("".join(f"{w} {' '.join(w.upper())}\n" for w in [*WORDS, "simba"]))
@@ -232,3 +234,48 @@ def test_the_same_utterances_in_two_parts(tmp_path: Path) -> None:
     for number, sound in enumerate((source / "test" / "wav").iterdir()):  # other recordings of the same names
         soundfile.write(sound, 0.1 * np.random.default_rng(number).standard_normal(800), 8000)
     prepare(source, tmp_path / "out", 1, lexicon="graphemes")
+
+
+def test_a_dev_set_of_new_words_is_refused_before_anything_is_trained_unless_they_can_be_pronounced(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "source"
+    datadir(source / "train")
+    datadir(source / "dev", 2, words=["kasuku", "simba"], seed=1)
+    datadir(source / "test", 2, words=["kiwi"], seed=2)
+    (source / "lang").mkdir()
+    (source / "lang" / "lexicon.txt").write_text("".join(f"{word} {' '.join(word.upper())}\n" for word in WORDS))
+    with pytest.raises(Speech3Error, match=r"dev: 40 of the 40 words of the transcripts \(100%\) are not in the lexi"):
+        prepare(source, tmp_path / "out", 1)
+    assert not (tmp_path / "out").exists()
+    (source / "lang" / "lexicon.txt").unlink()
+    (source / "lang").rmdir()
+    prepare(source, tmp_path / "out", 1, lang="sw")
+    held_out = (tmp_path / "out" / "held_out_lexicon.txt").read_text().splitlines()
+    assert {"kasuku k a s u k u", "simba s i m b a"} <= set(held_out)
+    assert not {"kasuku", "simba", "kiwi"} & lexicon(tmp_path / "out").keys()
+    phones = {
+        phone for line in (tmp_path / "out" / "lexicon.txt").read_text().splitlines() for phone in line.split()[1:]
+    }
+    assert {phone for line in held_out for phone in line.split()[1:]} <= phones, "train has no w"
+
+
+def test_new_words_come_in_the_phones_of_the_lexicon(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    datadir(source / "train")
+    datadir(source / "dev", 2, words=["kasuku"], seed=1)
+    datadir(source / "test", 2, words=["mama"], seed=2)
+    (source / "lang").mkdir()
+    syllables = [c + v for c in "kmtns" for v in "aiu"]
+    made = [a + b for a in syllables for b in syllables]
+    (source / "lang" / "lexicon.txt").write_text("".join(f"{w} {' '.join(w.upper())}\n" for w in made + WORDS))
+    prepare(source, tmp_path / "out", 1, lang="sw")
+    assert (tmp_path / "out" / "held_out_lexicon.txt").read_text() == "kasuku K A S U K U\n"
+
+
+def test_noises_are_not_called_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "source"
+    for seed, (name, words) in enumerate((("train", WORDS), ("dev", ["mama", "[laughs]"]), ("test", ["mama"]))):
+        datadir(source / name, 2, words=words, seed=seed)
+    prepare(source, tmp_path / "out", 1, lexicon="graphemes")
+    assert "outside the vocabulary" not in capsys.readouterr().err

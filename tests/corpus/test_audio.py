@@ -152,6 +152,7 @@ def test_a_missing_end_shorter_than_a_tenth_of_a_second(tmp_path, extension):
     path.write_bytes(whole[:-726])
     np.testing.assert_array_equal(read_file(path)[0], samples[: 16000 - 363])
     assert info(path).samples == 16000 - 363 and info(path).missing_s == 363 / 16000
+    np.testing.assert_array_equal(read_file(path, start_s=0.5, end_s=1.0)[0], samples[8000 : 16000 - 363])
     path.write_bytes(whole[: -2 * 1600])
     with pytest.raises(AudioError, match="cut short: its header promises 32000 bytes of audio, but there are 28800"):
         read_file(path)

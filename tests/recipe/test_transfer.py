@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from speech3.config import FeatureConfig, ModelConfig, load_preset
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import save_tensors
 from speech3.recipe.experiment import Experiment, open_experiment
@@ -66,3 +67,15 @@ def test_what_does_not_fit_is_named(tmp_path: Path, overrides: list[str], messag
     save_tensors(tmp_path / "gmm" / "model.safetensors", {"a": np.zeros(3)}, {"kind": "gmm"})
     with pytest.raises(Speech3Error, match=message):
         _open(tmp_path, *(override.format(tmp_path) for override in overrides))
+
+
+def test_a_network_to_start_from_needs_less_speech(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _model(tmp_path / "lfmmi", "cnn_tdnn", "fbank40_utt", "lfmmi")
+    e = _open(tmp_path, f"init={tmp_path / 'lfmmi'}")
+    assert e.least_minutes["lfmmi.least_minutes"] == 1 and _open(tmp_path).least_minutes["lfmmi.least_minutes"] == 10
+    for minutes, trained in ((2, True), (0.7, False)):
+        row = Utterance("a", "a", "a", "leo", 0.0, 60 * minutes)
+        write_datadir(DataDir(e.out, {"a": "a.wav"}, {"a": row}), e.data("train"))
+        found = _open(tmp_path, f"init={tmp_path / 'lfmmi'}").settled()
+        assert ("lfmmi" in found.trained) == trained
+        assert (f"so init={tmp_path / 'lfmmi'} cannot be used" in capsys.readouterr().err) != trained

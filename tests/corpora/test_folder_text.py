@@ -1,0 +1,130 @@
+"""A folder of recordings: its text beside the transcripts, listed graphemes, names, and what is left out of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from fieldwork import recording, short_textgrid
+
+from speech3.corpora.anyspeech import prepare
+from speech3.corpora.folder import read_folder
+from speech3.corpora.pairs import recordings_in
+from speech3.corpus.datadir import read_datadir
+from speech3.errors import Speech3Error
+from speech3.lm.arpa import write_arpa
+from speech3.lm.kneser_ney import estimate
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+def corpus(root: Path, words: str, utterances: int = 20, seconds: float = 0.2) -> Path:
+    for number in range(utterances):
+        recording(root / f"s{number % 10}_{number:02d}.wav", seconds)
+        (root / f"s{number % 10}_{number:02d}.txt").write_text(f"{words}\n")
+    return root
+
+
+def test_the_text_is_changed_as_the_transcripts_are(tmp_path: Path) -> None:
+    source, out = corpus(tmp_path / "in", "Mama, leo!"), tmp_path / "out"
+    (source / "lang").mkdir()
+    (source / "lang" / "text").write_text("Mama, leo!\n— Jana: k'ak'?\n...\n")
+    (tmp_path / "graphemes.txt").write_text("k'\n")
+    prepare(source, out, 1, lexicon="graphemes", graphemes=str(tmp_path / "graphemes.txt"))
+    lines = (out / "lm_text").read_text().splitlines()
+    assert set(lines) == {"mama leo", "jana k'ak'"}
+    words = [line.split()[0] for line in (out / "lexicon.txt").read_text().splitlines()]
+    assert words == ["<unk>", "leo", "mama", "jana", "k'ak'"]
+    write_arpa(estimate([["mama", "leo"]], 1), source / "lang" / "x.arpa")
+    prepare(source, tmp_path / "given", 1, lexicon="graphemes")
+    assert (tmp_path / "given" / "lm_text").read_text() == "mama leo\njana k'ak\n", "that of the given model alone"
+    prepare(out, tmp_path / "kaldi", 1, lexicon="graphemes")  # data directories
+    assert not (out / "lang").exists()
+    (out / "lang").mkdir()
+    (out / "lang" / "text").write_text("Mama, leo!\n")
+    prepare(out, tmp_path / "again", 1, lexicon="graphemes")
+    assert "Mama, leo!" in (tmp_path / "again" / "lm_text").read_text().splitlines()
+
+
+def test_marks_at_edges_are_letters_if_they_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = corpus(tmp_path / "in", "K’ak’ 'ala ‘leo’ ma?a")
+    data, _ = read_folder(source)
+    assert {utterance.text for utterance in data.utterances.values()} == {"k'ak ala leo ma a"}
+    assert (
+        "40 words lost an apostrophe, a colon or a middle dot at an edge: k'ak', 'ala; if it is a letter there, list it"
+        " in a file, such as k' or a:, and add lexicon=graphemes graphemes=FILE"
+    ) in said(capsys)
+    data, _ = read_folder(source, graphemes=("k'", "?"))
+    assert {utterance.text for utterance in data.utterances.values()} == {"k'ak' ala leo ma?a"}
+    assert "at an edge" not in said(capsys)
+    (tmp_path / "graphemes.txt").write_text("k'\n?\n")
+    prepare(source, tmp_path / "out", 1, lexicon="graphemes", graphemes=str(tmp_path / "graphemes.txt"))
+    assert "k'ak' k' a k'\n" in (tmp_path / "out" / "lexicon.txt").read_text()
+    assert "ma?a m a ? a\n" in (tmp_path / "out" / "lexicon.txt").read_text()
+
+
+def test_annotations_too_short_for_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "a.wav")
+    annotations = [(0.0, 0.1, "leo"), (0.3, 0.35, "jana"), (1.0, 1.5, "mama"), (1.95, 2.05, "leo")]
+    (tmp_path / "a.TextGrid").write_text(short_textgrid({"tx": annotations}))
+    recording(tmp_path / "b.wav", 0.05)
+    (tmp_path / "b.txt").write_text("leo")
+    data, faults = read_folder(tmp_path)
+    assert [utterance.text for utterance in data.utterances.values()] == ["leo", "mama"]
+    assert [fault.kind for fault in faults] == ["too short"] * 3
+    assert "left out 3 (too short): a.TextGrid: 'jana' at 0.30 s: lasts 0.050 s, in which no word" in said(capsys)
+
+
+def test_a_missing_end_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the transcripts have times; where they have none, once for all shares that are tried."""
+    recording(tmp_path / "tiers" / "a.wav")
+    (tmp_path / "tiers" / "a.TextGrid").write_text(short_textgrid({"tx": [(0, 1.99, "leo")]}))
+    texts = corpus(tmp_path / "texts", "leo", 40, 2.0)
+    for path in (tmp_path / "tiers" / "a.wav", texts / "s0_00.wav"):
+        path.write_bytes(path.read_bytes()[:-800])
+    data, faults = read_folder(tmp_path / "tiers")
+    assert [(fault.kind, fault.warning) for fault in faults] == [("missing end", True)] and data.utterances
+    assert "used, but 1 (missing end): a.wav: ends 50 ms before the end given in its header; the rest is" in said(
+        capsys
+    )
+    prepare(texts, tmp_path / "out", 1, lexicon="graphemes")
+    assert said(capsys).count("before the end given in their headers") == 1
+
+
+def test_a_lossless_recording_is_preferred(tmp_path: Path) -> None:
+    for suffix in ("mp3", "ogg", "wav"):
+        recording(tmp_path / f"kofi.{suffix}")
+    (tmp_path / "kofi.txt").write_text("leo")
+    data, faults = read_folder(tmp_path)
+    assert data.recordings == {"kofi": str(tmp_path / "kofi.wav")}
+    assert [(fault.kind, Path(fault.where).name) for fault in faults] == [
+        ("second recording", "kofi.mp3"), ("second recording", "kofi.ogg"),
+    ]  # fmt: skip
+
+
+def test_recordings_of_one_name_in_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("wav", "mp3"):
+        recording(tmp_path / folder / f"kofi.{folder}")
+    (tmp_path / "eaf").mkdir()
+    (tmp_path / "eaf" / "kofi.txt").write_text("leo")
+    with pytest.raises(Speech3Error, match=r"kofi\.wav: 2 recordings and 1 transcripts in other places have this name"):
+        read_folder(tmp_path)
+    recording(tmp_path / "wav" / "ama.wav")
+    (tmp_path / "wav" / "ama.txt").write_text("leo")
+    _, faults = read_folder(tmp_path)
+    assert [(fault.kind, Path(fault.where).name) for fault in faults] == [
+        ("unclear transcript", "kofi.wav"), ("unclear transcript", "kofi.mp3"), ("unclear recording", "kofi.txt"),
+    ]  # fmt: skip
+    assert "left out 2 (unclear transcript): wav/kofi.wav: 2 recordings and" in said(capsys)
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = corpus(tmp_path / "in", "leo"), tmp_path / "out"
+    for suffix, template in ((b".wav", "s0_00.wav"), (b".txt", "s0_00.txt")):
+        (Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9" + suffix))).write_bytes((source / template).read_bytes())
+    assert len(recordings_in(source)) == 20
+    prepare(source, out, 1, lexicon="graphemes")
+    assert "left out 2 (name): caf\\xe9.txt: its name is not UTF-8; rename it" in said(capsys)
+    assert "caf\\xe9.wav" in (out / "left_out.txt").read_text()
+    assert sum(len(read_datadir(out / name).utterances) for name in ("train", "dev", "test")) == 20

@@ -1,0 +1,44 @@
+"""Noises of transcripts in the error rates of recipes; what too little speech leaves unused."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.io.atomic import write_text
+from speech3.recipe.evaluation import score_of
+from speech3.recipe.experiment import Experiment, open_experiment
+from speech3.recipe.noises import error_rate, spoken
+
+
+def test_noises_do_not_count_in_tuning() -> None:
+    assert spoken("leo [laughs] <noise> !xoo <unk> !SIL") == "leo !xoo"
+    assert spoken("h# sil iy") == "h# sil iy", "phones"
+    references, found = ["leo [laughs] jana", "{cough}"], ["leo <noise> jana", ""]
+    assert [error_rate(metric)(references, found) for metric in ("WER", "CER")] == [0.0, 0.0]  # type: ignore[arg-type]
+    assert error_rate("WER")(references, ["leo jana", "mama"]) == 0.5, "an insertion"
+
+
+def test_nor_in_the_score(tmp_path: Path) -> None:
+    e = open_experiment("any", tmp_path / "out", tmp_path / "in", [], "")
+    rows = {key: Utterance(key, key, key, text) for key, text in (("a", "leo [laughs] jana"), ("b", "[laughs]"))}
+    write_datadir(DataDir(tmp_path, {"a": "a.wav", "b": "b.wav"}, rows), e.data("test"))
+    write_text(e.out / "decode" / "tri" / "test" / "hyp.txt", "a leo jana\nb [noise] mama\n")
+    found = score_of(e, "tri")
+    assert (found.words.length, found.words.errors, found.words.insertions) == (2, 1, 1)
+
+
+def _with_minutes(e: Experiment, minutes: float) -> Experiment:
+    write_datadir(
+        DataDir(e.out, {"a": "a.wav"}, {"a": Utterance("a", "a", "a", "leo", 0.0, 60 * minutes)}), e.data("train")
+    )
+    return e.settled()
+
+
+def test_what_too_little_speech_leaves_unused_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    e = open_experiment("any", tmp_path / "out", tmp_path / "in", ["untranscribed=more"], "")
+    found = _with_minutes(e, 5)
+    assert found.recipe.lfmmi is None and found.recipe.untranscribed is None
+    told = capsys.readouterr().err
+    assert "no LF-MMI system: there are 5.0 min of speech to train on, and lfmmi.least_minutes is 10" in told
+    assert "so untranscribed=more cannot be used; a lower limit (lfmmi.least_minutes) allows it" in told
