@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
+from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
+from speech3.corpora.splits import split_data
 from speech3.corpus.audio import write_wav
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
+from speech3.corpora.anyspeech import write_corpus
+from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import normalize_text, parse_steps
 from speech3.errors import Speech3Error, check_bad

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from speech3.corpora.elan import read_elan
-from speech3.corpora.pairs import AUDIO as AUDIO
 from speech3.corpora.pairs import Item, find_pairs, stem
 from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
 from speech3.corpora.tiers import Annotation, Tier, choose

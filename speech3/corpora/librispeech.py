@@ -13,7 +13,8 @@ Lexicon and language models (https://www.openslr.org/11) may be beside the parts
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, write_corpus
+from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
+from speech3.corpora.splits import split_data
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.paths import files_below
 from speech3.errors import Speech3Error

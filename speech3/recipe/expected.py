@@ -17,7 +17,7 @@ import soundfile
 from speech3.config import FeatureConfig
 from speech3.config.models import ModelConfig
 from speech3.corpora import commonvoice, librispeech
-from speech3.corpora.folder import AUDIO
+from speech3.corpora.pairs import AUDIO
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s, sphere_length_s
 from speech3.corpus.paths import files_below
