@@ -1,9 +1,9 @@
 """Forward-backward over a graph for a batch of chunks, compiled for the CPU (Povey et al. 2016).
 
-The batch is the innermost, contiguous axis, so an arc is one multiply-add of vectors. Probabilities are scaled to sum
-to one in each frame, so float32 is enough. In the leaky HMM every state can follow every other with a small
-probability, so no chunk has probability zero; the leak is also a term of the backward pass, without which the gradient
-would not be exact.
+The batch is the innermost, contiguous axis, so an arc is one multiply-add of vectors (`speech3.sequence.lanes`).
+Probabilities are scaled to sum to one in each frame, so float32 is enough. In the leaky HMM every state can follow
+every other with a small probability, so no chunk has probability zero; the leak is also a term of the backward pass,
+without which the gradient would not be exact.
 
 With alpha the forward probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
 
@@ -14,24 +14,22 @@ With alpha the forward probabilities, i the initial weights, x the exponentials 
 
 If each frame of a path has an accuracy a_t[pdf], the expected accuracy of the paths is the derivative of log Z with
 respect to e if x_t is multiplied by exp(e a_t). Its gradient, which sMBR needs, is then the derivative of the
-posteriors with respect to e. Both passes compute these derivatives along with the values: a value's derivative is
-stored beside it in the batch axis, so the arcs, which are linear, treat both alike. The derivatives are computed with
-a_t - m_t instead of a_t, where m_t is the expected accuracy that frame t adds to the sum of those before it. This keeps
-them small (they are the differences from the mean in section 6.3, on MPE, of Povey's thesis, 2003), and their sum over
-the states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
+posteriors with respect to e. Both passes compute these derivatives, d_alpha and so on, along with the values. They are
+computed with a_t - m_t instead of a_t, where m_t is the expected accuracy that frame t adds to the sum of those before
+it. This keeps them small (they are the differences from the mean in section 6.3, on MPE, of Povey's thesis, 2003), and
+their sum over the states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
 
-Axes: T frames, S pdfs, J states, A arcs, B chunks, D accuracies (as many as chunks, or none), L lanes (B values and D
-derivatives).
+Axes: T frames, S pdfs, J states, A arcs, B chunks, W chunks that are computed together.
 """
+
+from functools import lru_cache
 
 import numba
 import numpy as np
 
 from speech3.sequence.graph import Graph
+from speech3.sequence.lanes import WIDTH, at_least_zero, load, spread, store
 
-_LANES = 16  # float32 values in a 512-bit register
-_AT_A_TIME = 32  # chunks, so that the probabilities of a frame stay in the cache of a core
-_ALPHA_BYTES = 256 << 20  # of the forward probabilities of the chunks that are computed together
 # Division by zero gives infinity, as in NumPy: scores so far apart that no path is left are for the caller to report.
 _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 
@@ -52,10 +50,10 @@ def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tupl
         float64, and the type of `x_TSB`. If values are not finite, or no path has a probability above zero, log_z is
         not finite either.
     """
-    total_TL, posterior_TSL = _in_parts(x_TSB, x_TSB[:, :, :0], graph, leak)
+    total_TB, posterior_TSB = _passes(x_TSB, None, graph, leak)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_z_B = np.log(total_TL.astype(np.float64)).sum(0)
-    return log_z_B, posterior_TSL
+        log_z_B = np.log(total_TB.astype(np.float64)).sum(0)
+    return log_z_B, posterior_TSB
 
 
 def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
@@ -73,136 +71,140 @@ def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: 
     accuracy_B, gradient_TSB
         float64, and the type of `x_TSB`; not finite in the same cases.
     """
-    mean_TB, gradient_TSB = _in_parts(x_TSB, a_TSB, graph, leak)
+    mean_TB, gradient_TSB = _passes(x_TSB, a_TSB, graph, leak)
     return mean_TB.astype(np.float64).sum(0), gradient_TSB
 
 
-def _in_parts(x_TSB: np.ndarray, a_TSD: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Both passes, some chunks at a time; totals and posteriors or, with accuracies, only the derivatives of both."""
+def _passes(x_TSB: np.ndarray, a_TSB: np.ndarray | None, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
+    """Totals and posteriors or, with accuracies, m and the derivatives of the posteriors."""
     frames, _, batch = x_TSB.shape
-    lanes = 2 if a_TSD.shape[2] else 1
-    fit = _ALPHA_BYTES // ((frames + 1) * graph.num_states * lanes * x_TSB.itemsize) // _LANES * _LANES
-    at_a_time = min(max(fit, _LANES), _AT_A_TIME)
-    parts = [
-        _passes(x_TSB[:, :, first : first + at_a_time], a_TSD[:, :, first : first + at_a_time], graph, leak)
-        for first in range(0, batch, at_a_time)
-    ]
-    total_TB, posterior_TSB = (np.concatenate(arrays, axis=-1)[..., :batch] for arrays in zip(*parts, strict=True))
-    return total_TB, posterior_TSB
+    dtype = x_TSB.dtype
+    first_J, loop_J, in_ptr_J1, in_src_A, out_ptr_J1, out_dst_A = _unsigned(graph)
+    # Allocated by NumPy, which asks for large pages; getting thousands of small ones would take as long as the arcs.
+    alpha_TJW = np.empty((frames + 1, graph.num_states, WIDTH), dtype)
+    d_alpha_TJW = None if a_TSB is None else np.empty_like(alpha_TJW)
+    per_frame_TB, result_TSB = np.empty((frames, batch), dtype), np.empty_like(x_TSB)
+    for start in range(0, batch, WIDTH):
+        part = slice(start, start + WIDTH)
+        x_TSW = _padded(x_TSB[:, :, part])
+        a_TSW = None if a_TSB is None else _padded(a_TSB[:, :, part])
+        total_TW, mean_TW = _forward(
+            x_TSW, a_TSW, first_J, loop_J, graph.loops_J, in_ptr_J1, in_src_A, graph.in_weight_A, graph.initial_J,
+            dtype.type(leak), alpha_TJW, d_alpha_TJW,
+        )  # fmt: skip
+        result_TSW = _backward(
+            x_TSW, a_TSW, first_J, loop_J, graph.loops_J, out_ptr_J1, out_dst_A, graph.out_weight_A, graph.initial_J,
+            dtype.type(leak), alpha_TJW, d_alpha_TJW, total_TW, mean_TW,
+        )  # fmt: skip
+        per_frame_TW = total_TW if a_TSB is None else mean_TW
+        per_frame_TB[:, part] = per_frame_TW[:, : batch - start]
+        result_TSB[:, :, part] = result_TSW[:, :, : batch - start]
+    return per_frame_TB, result_TSB
 
 
 def _padded(values_TSB: np.ndarray) -> np.ndarray:
-    """Pad to whole vectors with copies of the last chunk, since other values might overflow."""
-    padding = -values_TSB.shape[2] % _LANES
+    """Pad to `WIDTH` chunks with copies of the last, since other values might overflow."""
+    padding = WIDTH - values_TSB.shape[2]
     return np.concatenate([values_TSB, np.repeat(values_TSB[:, :, -1:], padding, axis=2)], axis=2)
 
 
-def _passes(x_TSB: np.ndarray, a_TSD: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    x_TSB, a_TSD = _padded(x_TSB), _padded(a_TSD)
-    alpha_TJL, total_TL = _forward(
-        x_TSB, a_TSD, graph.first_J, graph.loop_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A,
-        graph.initial_J, x_TSB.dtype.type(leak),
-    )  # fmt: skip
-    posterior_TSL = _backward(
-        x_TSB, a_TSD, graph.first_J, graph.loop_J, graph.loops_J, graph.out_ptr_J1, graph.out_dst_A,
-        graph.out_weight_A, graph.initial_J, x_TSB.dtype.type(leak), alpha_TJL, total_TL,
-    )  # fmt: skip
-    own = slice(x_TSB.shape[2] if a_TSD.shape[2] else 0, None)
-    return total_TL[:, own], posterior_TSL[:, :, own]
+@lru_cache(maxsize=2)  # a run has one graph
+def _unsigned(graph: Graph) -> tuple[np.ndarray, ...]:
+    """The graph's indices, unsigned: compiled code need not ask whether one is negative and counts from the end."""
+    arrays = graph.first_J, graph.loop_J, graph.in_ptr_J1, graph.in_src_A, graph.out_ptr_J1, graph.out_dst_A
+    return tuple(array.astype(np.uint32) for array in arrays)
 
 
 @_jit
-def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak):  # type: ignore[no-untyped-def] # pragma: no cover
-    frames, _, batch = x.shape
-    derivatives, states = a.shape[2], len(first)
-    lanes = batch + derivatives
-    alpha = np.empty((frames + 1, states, lanes), x.dtype)
-    total = np.zeros((frames, lanes), x.dtype)
-    alpha[0] = 0
+def _over_arcs(rows, j, ptr, state, weight):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The sum of rows over the arcs of state j."""
+    total = spread(rows.dtype.type(0))
+    for k in range(ptr[j], ptr[j + 1]):
+        total = total + weight[k] * load(rows, state[k])
+    return total
+
+
+@_jit
+def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d_alpha):  # type: ignore[no-untyped-def] # pragma: no cover
+    frames, states = len(x), len(first)
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    total, mean = np.empty((frames, WIDTH), x.dtype), np.zeros((frames, WIDTH), x.dtype)
     for j in range(states):
-        alpha[0, j, :batch] = initial[j]
-    scale = np.empty(batch, x.dtype)
+        alpha[0, j] = initial[j]
+        if a is not None:
+            d_alpha[0, j] = 0
     for t in range(frames):
-        old, new, xt, at, tot = alpha[t], alpha[t + 1], x[t], a[t], total[t]
+        tot, m = spread(zero), spread(zero)
         for j in range(states):
-            into, x_first, x_loop, before = new[j], xt[first[j]], xt[loop[j]], old[j]
-            for b in range(lanes):
-                into[b] = 0
-            for k in range(ptr[j], ptr[j + 1]):
-                w, source = weight[k], old[src[k]]
-                for b in range(lanes):
-                    into[b] += w * source[b]
-            stays, a_first, a_loop = loops[j], at[first[j]], at[loop[j]]
-            for b in range(derivatives):
-                moved = into[batch + b] + a_first[b] * into[b]
-                stayed = before[batch + b] + a_loop[b] * before[b]
-                into[batch + b] = moved * x_first[b] + stays * stayed * x_loop[b]
-                tot[batch + b] += into[batch + b]
-            for b in range(batch):
-                into[b] = into[b] * x_first[b] + stays * before[b] * x_loop[b]
-                tot[b] += into[b]
-        for b in range(batch):
-            scale[b] = 1 / tot[b]
-        for b in range(derivatives):
-            tot[batch + b] *= scale[b]
+            x_first, x_loop = load(x[t], first[j]), loops[j] * load(x[t], loop[j])
+            arrived, before = _over_arcs(alpha[t], j, ptr, src, weight), load(alpha[t], j)
+            pre = x_first * arrived + x_loop * before
+            store(alpha[t + 1], j, pre)
+            tot = tot + pre
+            if a is not None:
+                d_arrived = _over_arcs(d_alpha[t], j, ptr, src, weight) + load(a[t], first[j]) * arrived
+                d_before = load(d_alpha[t], j) + load(a[t], loop[j]) * before
+                d_pre = x_first * d_arrived + x_loop * d_before
+                store(d_alpha[t + 1], j, d_pre)
+                m = m + d_pre
+        scale = one / tot
+        m = m * scale
+        store(total, t, tot)
+        store(mean, t, m)
         for j in range(states):
-            into, leaked = new[j], leak * initial[j]
-            for b in range(derivatives):
-                into[batch + b] = (into[batch + b] - tot[batch + b] * into[b]) * scale[b]
-            for b in range(batch):
-                into[b] = into[b] * scale[b] + leaked
-    return alpha, total
+            pre = load(alpha[t + 1], j)
+            store(alpha[t + 1], j, pre * scale + leak * initial[j])
+            if a is not None:
+                store(d_alpha[t + 1], j, (load(d_alpha[t + 1], j) - m * pre) * scale)
+    return total, mean
 
 
 @_jit
-def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, total):  # type: ignore[no-untyped-def] # pragma: no cover
-    frames, pdfs, batch = x.shape
-    derivatives, states = a.shape[2], len(first)
-    lanes = batch + derivatives
-    posterior = np.zeros((frames, pdfs, lanes), x.dtype)
-    beta = np.zeros((states, lanes), x.dtype)  # of pre_t / tot_t
-    beta[:, :batch] = 1
-    enter, zero = np.empty((states, lanes), x.dtype), x.dtype.type(0)
-    scale, leaked = np.empty(batch, x.dtype), np.empty(lanes, x.dtype)
+def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, d_alpha, total, mean):  # type: ignore[no-untyped-def] # pragma: no cover
+    frames, states = len(x), len(first)
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    posterior = np.zeros_like(x)  # or its derivative
+    beta = np.ones((states, WIDTH), x.dtype)  # of pre_t / tot_t
+    enter, d_beta, d_enter = np.empty_like(beta), np.zeros_like(beta), np.empty_like(beta)
     for t in range(frames - 1, -1, -1):
-        xt, at, old, new, post, tot = x[t], a[t], alpha[t], alpha[t + 1], posterior[t], total[t]
-        for b in range(batch):
-            scale[b] = 1 / tot[b]
-        leaked[:] = 0
+        scale, m = one / load(total, t), load(mean, t)
         for j in range(states):
-            x_first, x_loop, before, after = xt[first[j]], xt[loop[j]], old[j], new[j]
-            beta_j, enter_j, p_first, p_loop = beta[j], enter[j], post[first[j]], post[loop[j]]
-            stays, leak_j, a_first, a_loop = loops[j], leak * initial[j], at[first[j]], at[loop[j]]
-            for b in range(derivatives):
-                d, value = batch + b, beta_j[b] * scale[b]
-                scaled = beta_j[d] * scale[b]
-                stayed = stays * x_loop[b] * (scaled + (a_loop[b] - tot[d]) * value)
-                looped = before[d] * stays * x_loop[b] * value + before[b] * stayed
-                enter_j[d] = x_first[b] * (scaled + (a_first[b] - tot[d]) * value)
-                p_first[d] += after[d] * beta_j[b] + (after[b] - leak_j) * beta_j[d] - looped
-                p_loop[d] += looped
-                beta_j[d] = stayed
-            for b in range(batch):
-                scaled = beta_j[b] * scale[b]
-                enter_j[b] = x_first[b] * scaled
-                stayed = stays * x_loop[b] * scaled
-                looped = before[b] * stayed
-                p_first[b] += max((after[b] - leak_j) * beta_j[b] - looped, zero)
-                p_loop[b] += looped
-                beta_j[b] = stayed
+            x_first, x_loop = load(x[t], first[j]), loops[j] * load(x[t], loop[j])
+            before, now = load(alpha[t], j), load(alpha[t + 1], j) - leak * initial[j]
+            after = load(beta, j)
+            scaled = after * scale
+            stayed = x_loop * scaled
+            store(enter, j, x_first * scaled)
+            store(beta, j, stayed)
+            if a is None:
+                looped = before * stayed
+                _add(posterior[t], first[j], at_least_zero(now * after - looped))
+                _add(posterior[t], loop[j], looped)
+            else:
+                d_after, d_now = load(d_beta, j), load(d_alpha[t + 1], j)
+                d_scaled = d_after * scale
+                d_stayed = x_loop * (d_scaled + (load(a[t], loop[j]) - m) * scaled)
+                d_looped = load(d_alpha[t], j) * stayed + before * d_stayed
+                store(d_enter, j, x_first * (d_scaled + (load(a[t], first[j]) - m) * scaled))
+                store(d_beta, j, d_stayed)
+                _add(posterior[t], first[j], d_now * after + now * d_after - d_looped)
+                _add(posterior[t], loop[j], d_looped)
+        leaked, d_leaked = spread(zero), spread(zero)
         for i in range(states):
-            beta_i = beta[i]
-            for k in range(ptr[i], ptr[i + 1]):
-                w, target = weight[k], enter[dst[k]]
-                for b in range(lanes):
-                    beta_i[b] += w * target[b]
-            start = initial[i]
-            for b in range(lanes):
-                leaked[b] += start * beta_i[b]
-        for b in range(lanes):
-            leaked[b] *= leak
+            after = load(beta, i) + _over_arcs(enter, i, ptr, dst, weight)
+            store(beta, i, after)
+            leaked = leaked + initial[i] * after
+            if a is not None:
+                d_after = load(d_beta, i) + _over_arcs(d_enter, i, ptr, dst, weight)
+                store(d_beta, i, d_after)
+                d_leaked = d_leaked + initial[i] * d_after
         for i in range(states):
-            beta_i = beta[i]
-            for b in range(lanes):
-                beta_i[b] += leaked[b]
+            _add(beta, i, leak * leaked)
+            if a is not None:
+                _add(d_beta, i, leak * d_leaked)
     return posterior
+
+
+@_jit
+def _add(rows, j, lanes):  # type: ignore[no-untyped-def] # pragma: no cover
+    store(rows, j, load(rows, j) + lanes)

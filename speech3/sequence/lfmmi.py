@@ -70,7 +70,8 @@ class LfMmi:
         if second_BTS is not None:
             loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
             judged_BTS = second_BTS.detach()
-        said_BT = posterior_BTS.sum(2) > 0
+        best_BT = posterior_BTS.amax(2)
+        said_BT = best_BT > 0
         if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
             if len(said_BT) < _MANY_CHUNKS:
                 return 0.0 * loss, said_BT.sum()
@@ -78,7 +79,8 @@ class LfMmi:
                 "LF-MMI: in a whole minibatch no transcript fits its chunk: the labels are those of another alignment, "
                 "or training.lfmmi.tolerance is too small for training.speeds; pack the frames again or raise it"
             )
-        correct = ((judged_BTS.argmax(2) == posterior_BTS.argmax(2)) & said_BT).sum()
+        found_BT1 = judged_BTS.argmax(2, keepdim=True)  # argmax is slow: one instead of two
+        correct = ((posterior_BTS.gather(2, found_BT1).squeeze(2) == best_BT) & said_BT).sum()
         return loss / said_BT.sum(), correct
 
 
