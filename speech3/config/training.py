@@ -210,8 +210,8 @@ class TrainingConfig(Config):
         None,
         ge=0,
         description="frames of a chunk; 0: whole utterances. None: 20 for recurrent models, or twice the lookahead if "
-        "that is more; 150 for time-delay networks, mmi, smbr and outputs at a third of the frames, or less if nine in "
-        "ten utterances are shorter",
+        "that is more; 150 for time-delay networks, mmi, smbr, outputs at a third of the frames and speeds, or less if "
+        "nine in ten utterances are shorter",
     )
     targets_inside: bool = Field(
         False,
@@ -221,8 +221,8 @@ class TrainingConfig(Config):
     chunk_context: int = Field(
         40,
         ge=0,
-        description="recurrent networks with mmi, smbr or outputs at a third of the frames: frames before a chunk that "
-        "they read first, rounded up to whole outputs",
+        description="recurrent networks with mmi, smbr, outputs at a third of the frames or speeds: frames before a "
+        "chunk that they read first, rounded up to whole outputs",
     )
     learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
     optimizer: Literal["sgd", "adamw", "muon"] = Field(
@@ -248,8 +248,8 @@ class TrainingConfig(Config):
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest relative warp of frequencies")
     speeds: tuple[float, ...] = Field(
         (),
-        description="time-delay networks and outputs at a third of the frames: speeds, one of which is drawn for a "
-        "chunk in each epoch (1: unchanged)",
+        description="speeds, one of which is drawn for a chunk in each epoch (1: unchanged); minibatches of windows "
+        "and of consecutive chunks then become minibatches of single chunks of `sequence` frames",
     )
     time_masks: int = Field(0, ge=0, description="SpecAugment: time masks in each window or chunk")
     time_mask_frames: int = Field(10, ge=1, description="longest time mask; never more than half of the window")

@@ -244,6 +244,11 @@ def check_objective(config: TrainConfig) -> None:
                 f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
                 f"set it to 1 and more training.workers"
             )
+    if training.speeds and training.model_partitions > 1:
+        raise Speech3Error(
+            f"training.speeds={list(training.speeds)}: not with training.model_partitions={training.model_partitions}; "
+            f"remove one of them"
+        )
     if training.label_smoothing and training.model_partitions > 1:
         raise Speech3Error(
             f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
@@ -252,24 +257,19 @@ def check_objective(config: TrainConfig) -> None:
     if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
         raise Speech3Error(
             "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
-            "chunks; remove it (single chunks, as for LF-MMI, always hold their targets)"
+            "chunks; remove it (single chunks, as for LF-MMI or training.speeds, always hold their targets)"
         )
-    if of_chunks(config):
-        if training.chunk_frames:
-            raise Speech3Error(
-                f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
-                f"chunks; remove it"
-            )
-    elif training.speeds:
+    if of_chunks(config) and training.chunk_frames:
         raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: only for time-delay networks, outputs at a third of the "
-            f"frames, mmi and smbr; for this {model.family} use speed_perturb in a recipe"
+            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
+            f"chunks; remove it"
         )
 
 
 def of_chunks(config: TrainConfig) -> bool:
-    """Whether a network is trained on single chunks (`speech3.frames.chunks`)."""
-    return isinstance(config.model, TdnnConfig) or config.model.subsampling == 3 or config.training.of_sequences
+    """Whether a network is trained on single chunks (`speech3.frames.chunks`), as any is with several speeds."""
+    model, training = config.model, config.training
+    return isinstance(model, TdnnConfig) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
 
 
 def _check_time_delay(training: TrainingConfig) -> None:

@@ -108,6 +108,7 @@ def test_a_replica_of_two_processes_learns_what_one_process_does(corpus, tmp_pat
         ),
         (None, {"workers": 2}, "model_partitions=2 with training.workers=2: these are 4 processes, and .* has 3 cores"),
         (None, {"model_partitions": 3, "world": "sgd"}, "model_partitions=3: only the workers of world shared"),
+        (None, {"speeds": (0.9, 1.0)}, r"speeds=\[0\.9, 1\.0\]: not with training.model_partitions=2"),
         (DnnConfig(layers=1, width=1), {}, r"model_partitions=2: layer layers.hidden.0 .* 1 units \(model.width\)"),
         (CnnConfig(convolutions=({"maps": 1, "kernel": (1, 1)},), channels=1), {}, r"\(model.convolutions\[0\].maps\)"),
         (LstmConfig(layers=1, cells=8), {}, "model_partitions=2: a model of family lstm cannot be split"),

@@ -9,6 +9,7 @@ from speech3.engine.sgd import Sgd
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
+from speech3.io.atomic import write_text
 from speech3.io.progress import read_metrics
 from speech3.models import load_network, logits
 from speech3.models.lstm import Carried
@@ -29,6 +30,7 @@ def corpus(tmp_path_factory):
         feats = {u: (centers[np.roll(x, -2)] + rng.normal(0, 0.3, (40, DIM))).astype(np.float32)
                  for u, x in labels.items()}  # fmt: skip
         pack(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
+    write_text(root / "frames" / "features.yaml", f"kind: fbank\nnum_mel_bins: {DIM}\nsample_frequency: 8000\n")
     PdfsOnly(SENONES, "made by hand").save(root / "hmm")
     return root
 
@@ -61,6 +63,8 @@ def _accuracy(corpus, directory):
          {"targets_inside": True, "label_smoothing": 0.1, "max_epochs": 12, "average": 4}),
         ({"projection": 8, "peepholes": True}, {"sequence": 0, "minibatch": 80}),
         ({"bidirectional": True, "lookahead": 5, "cells": 12}, {}),
+        ({"delay": 1, "cell_normalization": "batch"}, {"speeds": (1.0, 1.0), "minibatch": 80, "max_epochs": 30}),
+        ({"bidirectional": True, "lookahead": 5, "cells": 12}, {"speeds": (1.0,), "chunk_context": 10, "sequence": 20}),
         (
             {"left_context": 1, "right_context": 1, "input_layers": [16], "output_layers": [16], "dropout": 0.1,
              "bidirectional": True, "normalization": "batch"}, {"sequence": 20, "momentum": 0.5},
