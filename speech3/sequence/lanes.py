@@ -38,7 +38,7 @@ def load(typing: Any, rows: Any, j: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(_pointer(context, builder, signature, args), align=rows.dtype.bitwidth // 8)
 
-    return Lanes(rows.dtype)(rows, j), code
+    return (Lanes(rows.dtype)(rows, j), code) if rows.layout == "C" else None
 
 
 @_compiled
@@ -49,7 +49,7 @@ def store(typing: Any, rows: Any, j: Any, lanes: Any) -> Any:
         builder.store(args[2], _pointer(context, builder, signature, args), align=rows.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
-    return types.void(rows, j, lanes), code
+    return (types.void(rows, j, lanes), code) if rows.layout == "C" else None
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -28,3 +28,8 @@ def test_lanes_compute_as_numpy_does(dtype):
     assert np.isnan(out[:3, 3]).all()
     assert np.isinf(out[0, 4])
     assert (out[3] == 7).all()
+
+
+def test_rows_that_are_not_contiguous_are_refused():
+    with pytest.raises(numba.TypingError):
+        compute(np.zeros((WIDTH, 3), np.float32).T, np.float32(0.5), np.zeros((4, WIDTH), np.float32))
