@@ -22,7 +22,7 @@ from speech3.config.reading import (
     shipped,
     training_overrides,
 )
-from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig
+from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig, TdnnLstmConfig
 from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "RecipeConfig",
     "SimulationConfig",
     "TdnnConfig",
+    "TdnnLstmConfig",
     "TrainConfig",
     "TrainingConfig",
     "TriphoneConfig",

@@ -10,7 +10,7 @@ from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.hmm import HmmConfig
 from speech3.config.models import CnnConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.reading import load_preset
-from speech3.config.tdnn import TdnnConfig
+from speech3.config.tdnn import TdnnConfig, TdnnLstmConfig
 from speech3.config.training import TrainingConfig
 
 
@@ -60,7 +60,7 @@ def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig |
     found: dict[str, Any] = {}
     if model.subsampling is None:
         found["subsampling"] = 3
-        if isinstance(model, LstmConfig):
+        if isinstance(model, LstmConfig) and not isinstance(model, TdnnLstmConfig):
             found |= {key: max(1, getattr(model, key)) for key in ("left_context", "right_context")}
     if model.two_outputs is None:
         found["two_outputs"] = training.lfmmi.cross_entropy > 0

@@ -16,7 +16,7 @@ class ModelConfig(Config):
 
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
 
-    family: Literal["dnn", "cnn", "lstm", "tdnn", "cnn_tdnn"] = "dnn"
+    family: Literal["dnn", "cnn", "lstm", "tdnn", "cnn_tdnn", "tdnn_lstm"] = "dnn"
     left_context: int = Field(5, ge=0, description="frames")
     right_context: int = Field(5, ge=0, description="frames")
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -171,14 +171,19 @@ class LstmConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "LstmConfig":
-        if self.projection >= self.cells:
-            raise ValueError(f"projection={self.projection} must be below cells={self.cells}: it reduces their number")
-        if self.bidirectional and self.delay:
-            raise ValueError("delay is for unidirectional layers; for bidirectional layers set lookahead")
-        if self.lookahead and not self.bidirectional:
-            raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
-        check_sizes(self.layer_cells, self.layers, "layer_cells")
-        if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
-            raise ValueError("input_layers and output_layers are widths, at least 1 each")
+        check_cells(self)
         _sees_every_frame(self)
         return self
+
+
+def check_cells(model: LstmConfig) -> None:
+    """Raise ValueError unless the keys of the cells, and of the layers around them, fit each other."""
+    if model.projection >= model.cells:
+        raise ValueError(f"projection={model.projection} must be below cells={model.cells}: it reduces their number")
+    if model.bidirectional and model.delay:
+        raise ValueError("delay is for unidirectional layers; for bidirectional layers set lookahead")
+    if model.lookahead and not model.bidirectional:
+        raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
+    check_sizes(model.layer_cells, model.layers, "layer_cells")
+    if any(width < 1 for width in (*model.input_layers, *model.output_layers)):
+        raise ValueError("input_layers and output_layers are widths, at least 1 each")

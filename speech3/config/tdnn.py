@@ -1,12 +1,13 @@
-"""Time-delay networks: the config classes of the families ``tdnn`` and ``cnn_tdnn``."""
+"""Time-delay networks: the config classes of the families ``tdnn``, ``cnn_tdnn`` and ``tdnn_lstm``."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from speech3.config.base import Config
 from speech3.config.features import FeatureConfig
-from speech3.config.models import ModelConfig, check_sizes
+from speech3.config.models import LstmConfig, ModelConfig, check_cells, check_sizes
 from speech3.errors import Speech3Error
 
 
@@ -40,9 +41,7 @@ class TdnnConfig(ModelConfig):
     @field_validator("left_context", "right_context", mode="before")
     @classmethod
     def _not_set(cls, value: Any) -> Any:
-        if value != 0:
-            raise ValueError("the layers of this family determine the context; leave it out")
-        return value
+        return _without_context(value)
 
     @property
     def layer_bottlenecks(self) -> tuple[int, ...]:
@@ -50,11 +49,21 @@ class TdnnConfig(ModelConfig):
         return self.bottlenecks or (self.bottleneck,) * self.layers
 
     @model_validator(mode="after")
-    def _narrows(self) -> "TdnnConfig":
-        if self.width and self.bottleneck >= self.width:
-            raise ValueError(f"bottleneck={self.bottleneck} must be below width={self.width}: it reduces the dimension")
+    def _consistent(self) -> "TdnnConfig":
+        _narrows(self.width, self.bottleneck)
         check_sizes(self.bottlenecks, self.layers, "bottlenecks")
         return self
+
+
+def _narrows(width: int, bottleneck: int) -> None:
+    if width and bottleneck >= width:
+        raise ValueError(f"bottleneck={bottleneck} must be below width={width}: it reduces the dimension")
+
+
+def _without_context(value: Any) -> Any:
+    if value != 0:
+        raise ValueError("the layers of this family determine the context; leave it out")
+    return value
 
 
 class StridedConvolutionConfig(Config):
@@ -83,17 +92,73 @@ class CnnTdnnConfig(TdnnConfig):
 
     @model_validator(mode="after")
     def _sees_every_frame(self) -> "CnnTdnnConfig":
-        frames = self.convolutions[0].kernel[1]
-        if frames < self.subsampling:
-            raise ValueError(
-                f"convolutions.0.kernel: {frames} frames, moved by subsampling={self.subsampling}, would skip frames; "
-                f"make the kernel longer in time"
-            )
+        _sees_every_frame(self.convolutions, self.subsampling)
         return self
 
 
+def _sees_every_frame(convolutions: Sequence[StridedConvolutionConfig], subsampling: int) -> None:
+    frames = convolutions[0].kernel[1]
+    if frames < subsampling:
+        raise ValueError(
+            f"convolutions.0.kernel: {frames} frames, moved by subsampling={subsampling}, would skip frames; "
+            f"make the kernel longer in time"
+        )
+
+
+class TdnnLstmConfig(LstmConfig):
+    """The first layers of a ``cnn_tdnn`` or, without `convolutions`, of a ``tdnn``, then layers of LSTM cells.
+
+    `dropout` is that of the cells and of the layers after them.
+    """
+
+    family: Literal["tdnn_lstm"] = "tdnn_lstm"  # type: ignore[assignment]  # another family with the same keys and more
+    left_context: Literal[0] = Field(0, description="do not set: the layers determine it")
+    right_context: Literal[0] = Field(0, description="do not set: the layers determine it")
+    input_layers: tuple[()] = Field((), description="do not set: the time-delay layers come before the cells")
+    convolutions: tuple[StridedConvolutionConfig, ...] = Field(
+        (), description="over frequency and time, before the time-delay layers"
+    )
+    time_layers: int = Field(5, ge=1, description="factored time-delay layers before the cells")
+    width: int = Field(384, ge=1, description="of the time-delay layers")
+    bottleneck: int = Field(96, ge=1, description="width between the two products of a factored layer")
+    context: int = Field(1, ge=1, description="steps between the two times that each product of a layer sees")
+    bypass: float = Field(0.66, ge=0, le=1, description="scale with which a layer's input is added to its output")
+    time_dropout: float = Field(
+        0.1, ge=0, lt=1, description="probability for units of factored layers, with one mask for a whole chunk"
+    )
+
+    @field_validator("left_context", "right_context", mode="before")
+    @classmethod
+    def _not_set(cls, value: Any) -> Any:
+        return _without_context(value)
+
+    @property
+    def system(self) -> str:
+        """See `ModelConfig.system`."""
+        return self.family
+
+    @property
+    def before_cells(self) -> TdnnConfig:
+        """The time-delay network whose first and factored layers come before the cells."""
+        keys = {"subsampling": self.subsampling or 1, "layers": self.time_layers, "dropout": self.time_dropout} | {
+            key: getattr(self, key) for key in ("width", "bottleneck", "context", "bypass")
+        }
+        return CnnTdnnConfig(**keys, convolutions=self.convolutions) if self.convolutions else TdnnConfig(**keys)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TdnnLstmConfig":
+        check_cells(self)
+        _narrows(self.width, self.bottleneck)
+        if self.convolutions:
+            _sees_every_frame(self.convolutions, self.subsampling or 1)
+        return self
+
+
+TIME_DELAY = (TdnnConfig, TdnnLstmConfig)  # the networks with factored layers, which are trained on single chunks
+
+
 def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, prefix: str = "") -> None:
-    """Refuse features that are not bins alone for a ``cnn_tdnn``, which takes all values of a frame for frequencies.
+    """Refuse features that are not bins alone for convolutions, which take all values of a frame for frequencies.
 
     Parameters
     ----------
@@ -109,8 +174,9 @@ def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, 
     """
     keys = ("deltas", "pitch", "left_context", "right_context", *(["use_energy"] if features.kind == "fbank" else []))
     found = [key for key in keys if getattr(features, key)]
-    if found and isinstance(model, CnnTdnnConfig):
+    if found and isinstance(model, CnnTdnnConfig | TdnnLstmConfig) and model.convolutions:
+        instead = "model=tdnn" if isinstance(model, CnnTdnnConfig) else "model.convolutions=[]"
         raise Speech3Error(
             f"{prefix}model: a {model.family} convolves over neighbouring frequencies, but {source} has"
-            f" {', '.join(found)} besides bins; take features without, such as fbank40_utt, or set {prefix}model=tdnn"
+            f" {', '.join(found)} besides bins; take features without, such as fbank40_utt, or set {prefix}{instead}"
         )

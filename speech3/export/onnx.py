@@ -33,6 +33,7 @@ from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn
+from speech3.models.tdnn_lstm import TdnnLstm
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -120,4 +121,5 @@ _FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], tuple[str, dict[str,
     Cnn: _cnn,
     Lstm: lstm,
     Tdnn: tdnn,
+    TdnnLstm: lstm,
 }

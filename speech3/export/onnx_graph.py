@@ -51,9 +51,10 @@ class Graph:
         """Add a constant, unless there is one of that name; integers become int64, as shapes and indices must be."""
         from onnx import numpy_helper
 
-        if name not in self.constants:
-            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-            self.constants[name] = numpy_helper.from_array(array.copy(order="C"), name)
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        proto = numpy_helper.from_array(array.copy(order="C"), name)
+        if self.constants.setdefault(name, proto) != proto:
+            raise ValueError(f"two constants called {name}")
         return name
 
     def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:

@@ -27,15 +27,23 @@ import numpy as np
 from torch import nn
 
 from speech3.export.onnx_graph import Graph, gain_and_shift, hidden, layer_norm, normalized, product, spliced
+from speech3.export.onnx_tdnn import time_delay
+from speech3.models.layers import Hidden
 from speech3.models.lstm import Cells, Lstm
+from speech3.models.tdnn_lstm import TimeDelay
 
 
 def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
     """Logits of the chunk's own steps, and the metadata that is needed to run the graph."""
     graph.input("feats", ["K", model.feat_dim])
     own = graph.input("own", [], np.int64) if model.bidirectional else None
-    windows_TWF = spliced(graph, normalized(model, graph, "feats"), model.window, model.subsampling)
-    x_TD = hidden(model.before, graph, graph.op("Flatten", windows_TWF, axis=1), "before")
+    x_KF = normalized(model, graph, "feats")
+    if isinstance(model.before, TimeDelay):
+        x_TD = time_delay(model.before, graph, x_KF, "before.")
+    else:
+        assert isinstance(model.before, Hidden)
+        windows_TWF = spliced(graph, x_KF, model.window, model.subsampling)
+        x_TD = hidden(model.before, graph, graph.op("Flatten", windows_TWF, axis=1), "before")
     for number, layer in enumerate(model.layers):
         x_TD = _normed(model.norms[number], graph, _layer(layer, graph, x_TD, number, own), f"norms.{number}")
     if own:
@@ -87,7 +95,7 @@ def _cells(
         "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1,
         scan_input_directions=[int(backward)], scan_output_directions=[int(backward)] * len(scanned),
     )  # fmt: skip
-    y_TR = graph.op("Squeeze", hs_T1R, graph.constant("streams", [1]))
+    y_TR = graph.op("Squeeze", hs_T1R, graph.constant("streams of a step", [1]))
     return (y_TR, hs_T1R, cs_T1C[0]) if every_state else (y_TR, h_1R, c_1C)
 
 

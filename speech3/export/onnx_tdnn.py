@@ -13,25 +13,30 @@ from speech3.models.cnn import Convolution
 from speech3.models.layers import BatchNorm
 from speech3.models.tdnn import FactoredLayer, Tdnn
 from speech3.models.tdnn_front import AffineFront
+from speech3.models.tdnn_lstm import TimeDelay
 
 
 def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
     """Logits, and the metadata that is needed to run the graph."""
-    x_KF = edged(model, graph)
-    x_KD = (
-        _affine_front(model.front, graph, x_KF)
-        if isinstance(model.front, AffineFront)
-        else _convolutions(model.front, graph, x_KF)
-    )
-    for number, layer in enumerate(model.layers):
-        assert isinstance(layer, FactoredLayer)
-        x_KD = _layer(layer, graph, x_KD, f"layers.{number}")
+    x_KD = time_delay(model, graph, edged(model, graph))
     affine = model.prefinal.affine
     x_KD = _rectified(
         graph, product(graph, x_KD, "prefinal", affine.weight, affine.bias), model.prefinal.norm, "prefinal"
     )
     facts = {"recurrent": False, "chunk_frames": model.scored_at_a_time * model.subsampling}
     return product(graph, x_KD, "output", model.output.weight, model.output.bias), facts
+
+
+def time_delay(model: Tdnn | TimeDelay, graph: Graph, x_KF: str, name: str = "") -> str:
+    """The first layers and the factored layers; `name`: what to put before those of their constants."""
+    if isinstance(model.front, AffineFront):
+        x_KD = _affine_front(model.front, graph, x_KF)
+    else:
+        x_KD = _convolutions(model.front, graph, x_KF)
+    for number, layer in enumerate(model.layers):
+        assert isinstance(layer, FactoredLayer)
+        x_KD = _layer(layer, graph, x_KD, f"{name}layers.{number}")
+    return x_KD
 
 
 def _affine_front(front: AffineFront, graph: Graph, x_KF: str) -> str:

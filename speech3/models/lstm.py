@@ -116,9 +116,8 @@ class Lstm(AcousticModel):
         super().__init__(config, feat_dim, num_senones)
         self.delay, self.lookahead = (-(-frames // self.subsampling) for frames in (config.delay, config.lookahead))
         self.bidirectional = config.bidirectional
-        fully = (config.activation, config.normalization, config.dropout, generator)
-        self.before = Hidden([self.window * feat_dim, *config.input_layers], *fully)
-        widths = [[self.window * feat_dim, *config.input_layers][-1]]
+        self.before, width = self._make_before(config, feat_dim, generator)
+        widths = [width]
         layers: list[Layer] = []
         for cells in config.cells_of_layers:
             layers.append(Layer(config, widths[-1], cells, generator))
@@ -126,9 +125,14 @@ class Lstm(AcousticModel):
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList(norm(config.cell_normalization, width) for width in widths[1:])
         self.dropout, self.dropout_per_chunk = Dropout(config.dropout), config.dropout_per_chunk
-        self.after = Hidden([widths[-1], *config.output_layers], *fully)
+        self.after = _fully_connected(config, [widths[-1], *config.output_layers], generator)
         add_outputs(self, [widths[-1], *config.output_layers][-1], generator)
         self.carried = Carried()
+
+    def _make_before(self, config: Any, feat_dim: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+        """The layers before the cells, and the width of the last one."""
+        widths = [self.window * feat_dim, *config.input_layers]
+        return _fully_connected(config, widths, generator), widths[-1]
 
     def forward(self, inputs: SequenceInputs | RecurrentChunks) -> Any:
         """Logits (N, S) of a minibatch of chunks, for its steps with targets; its state is kept for the next one.
@@ -146,12 +150,11 @@ class Lstm(AcousticModel):
         return self.output(self.after(x_ND))
 
     def _of_chunks(self, inputs: RecurrentChunks) -> Any:
-        windows_TBWF = inputs.feats_BTF.unfold(1, self.window, self.subsampling).permute(1, 0, 3, 2)
-        steps, after = len(windows_TBWF), max(self.delay, self.lookahead)
+        x_TBD = self._before(inputs.feats_BTF)
+        steps, after = len(x_TBD), max(self.delay, self.lookahead)
         end = steps - after + self.delay
         # The backward layers begin at the end of the utterance, but never before that of the chunk.
         lengths_B = (inputs.warm_up + inputs.rest_B).clamp(end, steps)
-        x_TBD = self._spliced(windows_TBWF, None)
         states = self.states(len(lengths_B))
         x_TBD, _ = self._run(x_TBD, states, inputs.warm_up, lengths_B, inputs.begins_B)
         x_TBD = x_TBD[inputs.warm_up + self.delay : end]
@@ -169,8 +172,7 @@ class Lstm(AcousticModel):
         feats_TWF
             Windows of T steps; steps from `own` on serve only as lookahead.
         """
-        x_T1D = self._spliced(feats_TWF[:, None], None)
-        x_T1D, states = self._run(x_T1D, states, own, None)
+        x_T1D, states = self._run(self._before_of_windows(feats_TWF), states, own, None)
         return self.output(self.after(x_T1D[:own, 0])), states
 
     @property
@@ -190,7 +192,17 @@ class Lstm(AcousticModel):
             logits_TS[span.begin : span.end] = scored_TS[span.own - (span.end - span.begin) :]
         return logits_TS
 
+    def _before(self, feats_BTF: Tensor) -> Tensor:
+        """The inputs of the cells (T', B, D), from consecutive frames with their context."""
+        windows_TBWF = feats_BTF.unfold(1, self.window, self.subsampling).permute(1, 0, 3, 2)
+        return self._spliced(windows_TBWF, None)
+
+    def _before_of_windows(self, feats_TWF: Tensor) -> Tensor:
+        """The same (T, 1, D), from the windows of consecutive steps of an utterance."""
+        return self._spliced(feats_TWF[:, None], None)
+
     def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:
+        assert isinstance(self.before, Hidden)
         return _at(steps_A if len(self.before.hidden) else None, self.before, self.normalize(feats_TBWF).flatten(2))
 
     def _run(
@@ -248,6 +260,10 @@ class Carried:
         self.kept[place] = [(_finite(h_BR.detach()), _finite(c_BC.detach())) for h_BR, c_BC in states]
         while len(self.kept) > self.most:
             self.kept.popitem(last=False)
+
+
+def _fully_connected(config: LstmConfig, widths: Sequence[int], generator: torch.Generator) -> Hidden:
+    return Hidden(widths, config.activation, config.normalization, config.dropout, generator)
 
 
 def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:

@@ -19,9 +19,10 @@ from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn
+from speech3.models.tdnn_lstm import TdnnLstm
 
 FAMILIES: dict[str, Callable[..., AcousticModel]] = {
-    "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn,
+    "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn, "tdnn_lstm": TdnnLstm,
 }  # fmt: skip
 
 

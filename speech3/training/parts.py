@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
-from speech3.config.tdnn import check_frequencies
+from speech3.config import FeatureConfig, LstmConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.config.tdnn import TIME_DELAY, check_frequencies
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
@@ -204,7 +204,7 @@ def check_objective(config: TrainConfig) -> None:
         raise Speech3Error(f"{config.hmm}: has no hmm.json; give as hmm the model directory that labels the frames")
     if training.of_sequences:
         check_sequences(config)
-    if isinstance(model, TdnnConfig):
+    if isinstance(model, TIME_DELAY):
         _check_time_delay(training)
     if training.group_lasso:
         check_group_lasso(config)
@@ -269,7 +269,7 @@ def check_objective(config: TrainConfig) -> None:
 def of_chunks(config: TrainConfig) -> bool:
     """Whether a network is trained on single chunks (`speech3.frames.chunks`), as any is with several speeds."""
     model, training = config.model, config.training
-    return isinstance(model, TdnnConfig) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
+    return isinstance(model, TIME_DELAY) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
 
 
 def _check_time_delay(training: TrainingConfig) -> None:

@@ -59,6 +59,10 @@ RECURRENT = {
     "normalised": {"layers": 2, "cells": 8, "cell_normalization": "batch", "dropout": 0.2, "dropout_per_chunk": True},
     "layer norm": {"layers": 2, "cells": 8, "cell_normalization": "layer", "delay": 2},
     "blstm": {"layers": 2, "cells": 5, "bidirectional": True, "cell_clip": 0.3, "lookahead": 2},
+    "tdnn_lstm": {"family": "tdnn_lstm", "time_layers": 2, "width": 9, "bottleneck": 4, "layers": 1, "cells": 5,
+                  "delay": 2, "cell_normalization": "batch", "output_layers": [6], "convolutions": CONVOLUTIONS},
+    "tdnn_blstm at a third": {"family": "tdnn_lstm", "time_layers": 1, "width": 9, "bottleneck": 4, "layers": 2,
+                              "cells": 5, "bidirectional": True, "lookahead": 4, "subsampling": 3, "two_outputs": True},
     "tc": {"input_layers": [9], "layers": 2, "cells": 5, "bidirectional": True, "projection": 3, "peepholes": True,
            "left_context": 2, "right_context": 3, "output_layers": [7], "normalization": "batch", "dropout": 0.3},
 }  # fmt: skip

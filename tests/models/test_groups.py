@@ -26,6 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "lstmp": {"family": "lstm", "layers": 2, "cells": 12, "projection": 3, "output_layers": [5]},
     "blstm": {"family": "lstm", "layers": 2, "cells": 12, "bidirectional": True, "lookahead": 3, "two_outputs": True,
               "cell_normalization": "batch"},
+    "tdnn_lstm": {"family": "tdnn_lstm", "time_layers": 1, "width": 9, "bottleneck": 4, "layers": 2, "cells": 12},
     "tdnn": TDNN,
     "cnn_tdnn": {**TDNN, "family": "cnn_tdnn", "convolutions": CONVOLUTIONS},
 }  # fmt: skip
@@ -103,11 +104,12 @@ def _without_some(config: ModelConfig, model: AcousticModel) -> tuple[ModelConfi
 def test_removed_is_zero(name: str) -> None:
     config, model = _random(MODELS[name])
     small, network = _without_some(config, model)
-    sizes = getattr(small, {Tdnn: "bottlenecks", Lstm: "layer_cells"}.get(type(model), "widths"))
+    key = "bottlenecks" if isinstance(model, Tdnn) else "layer_cells" if isinstance(model, Lstm) else "widths"
+    sizes = getattr(small, key)
     assert sizes == {4: (2, 3), 12: (6, 8, 9)}[4 if isinstance(model, Tdnn) else 12][: len(sizes)]
     assert sum(p.numel() for p in network.parameters()) < sum(p.numel() for p in model.parameters())
     if isinstance(model, Lstm):
-        feats = torch.randn(9, 1, FEAT_DIM, dtype=torch.float64)
+        feats = torch.randn(9, model.window, FEAT_DIM, dtype=torch.float64)
         expected, found = (each.double().steps(feats, each.states(), 7)[0] for each in (model, network))
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
         return

@@ -16,13 +16,15 @@ from speech3.engine.adamw import AdamW
 from speech3.engine.device import precision
 from speech3.engine.muon import Muon
 from speech3.engine.sgd import Sgd
+from speech3.frames.chunks import RecurrentChunks
 from speech3.frames.sequences import SequenceInputs
 from speech3.models import AcousticModel, build, logits
 from speech3.models.dropout import Dropout
 from speech3.models.loss import cross_entropy
+from speech3.models.tdnn_lstm import TdnnLstm
 
 SENONES = 200
-FAMILIES = ("dnn", "cnn", "lstm", "lstmp", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn")
+FAMILIES = ("dnn", "cnn", "lstm", "lstmp", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn", "tdnn_lstm")
 # Rounding of float32 moves outputs by 1e-6 of their length; now and then it moves a unit over the corner of its
 # rectifier, which moves the gradient by more (0.0014 was seen). Products in tf32 would move both by several 1e-4, which
 # shows in the outputs.
@@ -57,6 +59,10 @@ def inputs_of(model: AcousticModel) -> tuple[Any, int]:
 
     if model.subsampling > 1:
         return drawn(8, model.left_context + 60 + model.right_context), 8 * 60 // model.subsampling
+    if isinstance(model, TdnnLstm):
+        begins_B, rest_B = torch.tensor([True, False] * 4), torch.tensor([60, 20] * 4)
+        feats_BTF = drawn(8, model.left_context + 20 + 60 + model.right_context)
+        return RecurrentChunks(feats_BTF, begins_B, rest_B, 20), 8 * 60
     if not model.recurrent:
         return drawn(64, model.window), 64
     lengths_B = torch.tensor([20, 20, 13, 7])
@@ -71,7 +77,7 @@ def moved(inputs: Any, device: str, dtype: torch.dtype) -> Any:
     """The same on another device, floats in another type."""
     if isinstance(inputs, Tensor):
         return inputs.to(device, dtype if inputs.is_floating_point() else inputs.dtype)
-    return SequenceInputs(*(moved(each, device, dtype) if isinstance(each, Tensor) else each for each in inputs))
+    return type(inputs)(*(moved(each, device, dtype) if isinstance(each, Tensor) else each for each in inputs))
 
 
 def computed(model: AcousticModel, device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -81,7 +87,7 @@ def computed(model: AcousticModel, device: str, dtype: torch.dtype) -> tuple[Ten
     model = copy.deepcopy(model).to(device, dtype).train()
     outputs = model(moved(inputs, device, dtype))
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    loss = torch.stack([cross_entropy(each, senones_N.to(device))[0] for each in outputs]).sum()
+    loss = torch.stack([cross_entropy(each.reshape(count, -1), senones_N.to(device))[0] for each in outputs]).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     return tuple(
         torch.cat([each.detach().flatten() for each in tensors]).double().cpu() for tensors in (outputs, gradients)

@@ -30,6 +30,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
                             "subsampling": 1},
     "cnn_tdnn": {"family": "cnn_tdnn", "layers": 3, "width": 8, "bottleneck": 3, "prefinal": 5, "two_outputs": True,
                  "convolutions": [{"maps": 3, "kernel": [3, 5]}, {"maps": 2, "kernel": [3, 3], "stride": 2}]},
+    "tdnn_lstm": {"family": "tdnn_lstm", "time_layers": 2, "width": 8, "bottleneck": 3, "layers": 1, "cells": 6,
+                  "convolutions": [{"maps": 3, "kernel": [3, 5]}], "subsampling": 3, "delay": 4},
+    "tdnn_lstm of every frame": {"family": "tdnn_lstm", "time_layers": 2, "width": 8, "bottleneck": 3, "cells": 6},
 }  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def test_what_is_kept_does_not_grow(name: str) -> None:
     assert max(sizes[5:]) <= model.left_context + model.right_context + (2 * model.delay + 1) * model.subsampling
 
 
-@pytest.mark.parametrize("name", ["lstm", "lstm with delay", "lstm at a third"])
+@pytest.mark.parametrize("name", ["lstm", "lstm with delay", "lstm at a third", "tdnn_lstm"])
 def test_another_utterance_begins_without_the_state_of_the_one_before(name: str) -> None:
     model: Any = network(name)
     feats_TF, step = feats(60), model.subsampling

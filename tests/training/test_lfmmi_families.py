@@ -26,6 +26,8 @@ FAMILIES = {
     "tc_dnn_blstm_dnn": {"family": "lstm", "input_layers": [24], "layers": 1, "cells": 12, "bidirectional": True,
                          "lookahead": 7, "output_layers": [24], "left_context": 2, "right_context": 3,
                          "normalization": "batch"},
+    "tdnn_lstm": {"family": "tdnn_lstm", "time_layers": 2, "width": 32, "bottleneck": 12, "layers": 1, "cells": 16,
+                  "cell_normalization": "batch"},
 }  # fmt: skip
 OUTPUTS = 2 * PHONES
 
@@ -123,10 +125,10 @@ def test_it_continues_from_cross_entropy(corpus, tmp_path, capsys, family):
     feats_TF = torch.randn(48, DIM, generator=torch.Generator().manual_seed(1))
     for each in (narrow, wide):
         each.output = torch.nn.Identity()
-        each.num_senones = 24 if family == "tc_dnn_blstm_dnn" else 32 if family != "lstm" else 16
+        each.num_senones = 24 if family == "tc_dnn_blstm_dnn" else 16 if family in ("lstm", "tdnn_lstm") else 32
     if family in ("dnn", "cnn"):
         torch.testing.assert_close(logits(wide, feats_TF), logits(narrow, feats_TF)[1::3])
-    elif "left_context" not in FAMILIES[family]:  # it is the narrow network at every third frame
+    elif family in ("lstm", "blstm"):  # it is the narrow network at every third frame
         narrow.delay, inside = wide.delay, slice(len(feats_TF) // 3 - wide.delay)  # beyond, the last frame is repeated
         torch.testing.assert_close(logits(wide, feats_TF)[inside], logits(narrow, feats_TF[1::3])[inside])
     result = train(config, tmp_path / "out")
@@ -183,7 +185,9 @@ def test_what_cannot_be_trained_is_named(corpus, tmp_path, model, training, word
         train(TrainConfig(frames=base.frames, hmm=base.hmm, **values), tmp_path / "out")
 
 
-@pytest.mark.parametrize("preset", ["dnn", "cnn", "lstm", "lstmp", "blstm", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn"])
+@pytest.mark.parametrize(
+    "preset", ["dnn", "cnn", "lstm", "lstmp", "blstm", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn", "tdnn_lstm"]
+)
 def test_a_recipe_takes_every_preset(preset, corpus):
     path = shipped("recipes") / "digits" / "recipe.yaml"
     system = load_config(RecipeConfig, path, [f"lfmmi.model={preset}", "lfmmi.model.dropout=0.2"]).lfmmi
