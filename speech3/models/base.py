@@ -20,6 +20,8 @@ class AcousticModel(nn.Module):
 
     Attributes
     ----------
+    family
+        That of its config.
     logit_layers
         Names of the output layer and of the second one, if there is one; also for `speech3.engine.muon`.
     recurrent
@@ -50,6 +52,7 @@ class AcousticModel(nn.Module):
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()
+        self.family = config.family
         self.subsampling, self.two_outputs = config.subsampling or 1, bool(config.two_outputs)
         self.center = (self.subsampling - 1) // 2
         self.window = config.left_context + 1 + config.right_context

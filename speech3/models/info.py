@@ -61,7 +61,7 @@ class ModelInfo:
     Attributes
     ----------
     system
-        The name of the system in recipes: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn; or gmm.
+        The name of the system in recipes: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn, tdnn_lstm; or gmm.
     parameters
         Number of trained values, without the statistics of the input and the class priors.
     subsampling

@@ -52,7 +52,7 @@ def check_split(model: AcousticModel, members: int) -> None:
     Speech3Error
         The family cannot be split, or a layer has too few units; names the layer, its width and the keys.
     """
-    family, key = type(model).__name__.lower(), "training.model_partitions"
+    family, key = model.family, "training.model_partitions"
     if not isinstance(model, Dnn | Cnn):
         raise Speech3Error(
             f"{key}={members}: a model of family {family} cannot be split over devices: {_reason(model)}; set {key}=1 "

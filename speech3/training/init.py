@@ -25,7 +25,7 @@ from speech3.training.parts import num_outputs
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
 _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
 # Keys that may differ, as no parameter depends on them.
-FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
+FREE = {"dropout", "time_dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
 _OF_RECORDINGS = {"resample", "mix_channels"}  # keys of features that say which recordings are accepted
 _CONTEXT = ("left_context", "right_context")  # may grow in recurrent networks
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig, load_preset
+from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig, TdnnLstmConfig, load_preset
 from speech3.engine.flat import flatten
 from speech3.engine.replicas.slices import Slices
 from speech3.errors import Speech3Error
@@ -217,6 +217,7 @@ def test_presets_can_be_split():
         (DnnConfig(layers=1, width=60, **CONTEXT), 12, r"layer output of the dnn has 11 units \(the senones"),
         (CnnConfig(channels=1, convolutions=MAPS), 6, r"convolutions.0.convolution .*\(model.convolutions\[0\].maps\)"),
         (LstmConfig(layers=1, cells=8), 2, r"=2: a model of family lstm cannot be split .*cells \(layers.0\)"),
+        (TdnnLstmConfig(), 2, r"=2: a model of family tdnn_lstm cannot be split .*cells \(layers.0\)"),
         (TdnnConfig(layers=1), 2, r"=2: a model of family tdnn cannot be split .*bottleneck .* semi-orthogonal"),
     ],
 )  # fmt: skip

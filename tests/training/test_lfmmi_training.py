@@ -85,6 +85,11 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
         ({}, {"chunk_frames": 500}, [r"chunk_frames=500"]),
         ({}, {"world": "sandblaster", "workers": 2, "gradient_clip": None}, ["sandblaster", "another world"]),
         (
+            {"family": "tdnn_lstm"},
+            {"world": "sandblaster", "workers": 2, "gradient_clip": None},
+            ["sandblaster", "semi-orthogonal"],
+        ),
+        (
             {},
             {"optimizer": "sgd", "asgd": {"local_updates": False}, "world": "shared", "workers": 2},
             [r"local_updates=false", "true"],
@@ -95,8 +100,8 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
 )
 def test_what_cannot_be_trained_is_named_with_the_key_to_change(corpus, tmp_path, model, training, words):
     with pytest.raises((Speech3Error, ValueError)) as error:
-        if model.get("family") == "dnn":
-            config = config_of(corpus, **training).model_copy(update={"model": ModelConfig(family="dnn")})
+        if "family" in model:
+            config = config_of(corpus, **training).model_copy(update={"model": ModelConfig(**model)})
         else:
             config = config_of(corpus, model, **training)
         train(config, tmp_path / "out")
