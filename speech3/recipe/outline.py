@@ -3,7 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+from speech3.config import ModelConfig
 from speech3.config.tdnn import check_frequencies
+from speech3.errors import Speech3Error
 from speech3.recipe.experiment import (
     BMMI,
     FLAT,
@@ -158,11 +160,21 @@ def _bmmi_step(e: Experiment) -> Step:
                 keys=("hmm.bmmi",))  # fmt: skip
 
 
+def _check_outputs(model: ModelConfig) -> None:
+    """Refuse a network that cannot learn the triphones' senones, before they are made."""
+    if model.subsampling == 3 or model.two_outputs:
+        raise Speech3Error(
+            f"model: the triphones' senones are those of every frame, which need model.subsampling=1"
+            f" model.two_outputs=false, and best training=chunks; with LF-MMI, a {model.family} is lfmmi.model"
+        )
+
+
 def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     from speech3.recipe import stages
 
     recipe, source = e.recipe, e.label_source(network)
     check_frequencies(recipe.model, e.presets[recipe.features], f"features={recipe.features}")
+    _check_outputs(recipe.model)
     realign = [] if source == "tri" else [
         Step(f"train/{network}.align", partial(stages.align_data, e, source, recipe.features, (e.train, "dev")), None,
              [e.alignment(source, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{source}"])

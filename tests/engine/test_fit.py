@@ -43,7 +43,15 @@ def _whole(result, minibatches=MINIBATCHES):
 
 
 def test_strategies_are_the_presets_that_are_not_for_speech_alone():
-    assert set(presets("training")) - set(STRATEGIES) == {"lfmmi", "lfmmi_flat", "lstm", "mmi", "partitioned", "smbr"}
+    assert set(presets("training")) - set(STRATEGIES) == {
+        "chunks",
+        "lfmmi",
+        "lfmmi_flat",
+        "lstm",
+        "mmi",
+        "partitioned",
+        "smbr",
+    }
     assert set(STRATEGIES) - set(presets("training")) == {"ddp"}
 
 

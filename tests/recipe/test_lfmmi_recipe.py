@@ -105,6 +105,11 @@ def test_frequencies_that_are_not_mel_bins_are_not_warped(tmp_path: Path):
     ("overrides", "message"),
     [
         (["lfmmi.features=fbank40_d2"], r"lfmmi\.model: .*lfmmi\.features=fbank40_d2 has deltas.*lfmmi\.model=tdnn"),
+        (
+            ["model=cnn_tdnn", "features=fbank40_utt"],
+            r"^model: .*model\.subsampling=1 model\.two_outputs=false.*chunks",
+        ),
+        (["model=tdnn_lstm"], r"^model: .* features=fbank40_d2 has deltas.* model\.convolutions=\[\]"),
         (["model=cnn_tdnn", "model.two_outputs=false"], r"^model: .* features=fbank40_d2 has deltas.* model=tdnn"),
         (
             ["hmm.flat_start=lfmmi", "flat.model=cnn_tdnn", "lfmmi.model=dnn", "lfmmi.features=fbank40_pitch"],
@@ -112,7 +117,9 @@ def test_frequencies_that_are_not_mel_bins_are_not_warped(tmp_path: Path):
         ),
     ],
 )
-def test_features_that_are_not_bins_alone_are_refused_before_anything_runs(tmp_path: Path, overrides, message: str):
+def test_networks_that_do_not_fit_their_features_or_senones_are_refused_before_anything_runs(
+    tmp_path: Path, overrides, message: str
+):
     e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["lfmmi={}", *overrides], "")
     with pytest.raises(Speech3Error, match=message):
         steps(e)
