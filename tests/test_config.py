@@ -252,6 +252,28 @@ def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
         assert load_config(RecipeConfig, recipe, overrides).training == load_preset(TrainingConfig, "training", "sgd")
 
 
+def test_a_network_with_time_delay_layers_is_trained_as_time_delay_says(recipe: Path) -> None:
+    chunks = load_preset(TrainingConfig, "training", "chunks")
+    for model in ("cnn_tdnn", "tdnn", "tdnn_lstm"):
+        assert load_config(RecipeConfig, recipe, [f"model={model}"]).training == chunks
+    changed = load_config(RecipeConfig, recipe, ["time_delay.minibatch=80", "model=cnn_tdnn", "training.max_epochs=3"])
+    assert changed.training == chunks.model_copy(update={"max_epochs": 3, "minibatch": 80})
+    assert load_config(RecipeConfig, recipe, ["time_delay=lstm", "model=tdnn"]).training.minibatch == 640
+    assert load_config(RecipeConfig, recipe, ["training=sgd", "model=tdnn"]).training.optimizer == "sgd"
+    recipe.write_text(RECIPE.replace("dnn_small", "lstm"))  # its training is meant for an LSTM
+    assert load_config(RecipeConfig, recipe, ["model=tdnn_lstm"]).training == chunks
+
+
+def test_time_delay_layers_get_their_outputs_from_the_objective(tmp_path: Path) -> None:
+    for family in ("tdnn", "cnn_tdnn", "tdnn_lstm"):
+        files = {"frames": "f", "hmm": "h", "model": {"family": family}}
+        for training, expected in (("lfmmi", (3, True)), ("chunks", (1, None))):
+            values = {**files, "training": load_preset(TrainingConfig, "training", training).model_dump()}
+            model = parse(TrainConfig, values, "x").model
+            assert (model.subsampling or 1, model.two_outputs) == expected, (family, training)
+            assert (model.left_context, model.right_context) == (0, 0)
+
+
 def test_faults_of_recurrent_are_named_as_those_of_training(recipe: Path) -> None:
     recipe.write_text(RECIPE + "recurrent: {minibatch: -1}\n")
     with pytest.raises(Speech3Error, match=r"^\S+: recurrent\.minibatch: Input should be .* \(got -1\)$"):

@@ -10,7 +10,7 @@ from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.hmm import HmmConfig
 from speech3.config.models import CnnConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.reading import load_preset
-from speech3.config.tdnn import TdnnConfig, TdnnLstmConfig
+from speech3.config.tdnn import TIME_DELAY
 from speech3.config.training import TrainingConfig
 
 
@@ -55,12 +55,12 @@ def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig |
     For LF-MMI it gets an output for every third frame, and the second output layer that ``lfmmi.cross_entropy`` needs.
     A step of a recurrent network then sees at least its own three frames.
     """
-    if training.objective != "lfmmi" or isinstance(model, TdnnConfig):
+    if training.objective != "lfmmi":
         return model
     found: dict[str, Any] = {}
     if model.subsampling is None:
         found["subsampling"] = 3
-        if isinstance(model, LstmConfig) and not isinstance(model, TdnnLstmConfig):
+        if isinstance(model, LstmConfig) and not isinstance(model, TIME_DELAY):
             found |= {key: max(1, getattr(model, key)) for key in ("left_context", "right_context")}
     if model.two_outputs is None:
         found["two_outputs"] = training.lfmmi.cross_entropy > 0
@@ -181,7 +181,11 @@ class RecipeConfig(Config):
     training: TrainingConfig = TrainingConfig()
     recurrent: TrainingConfig = Field(
         default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
-        description="replaces training if the model is an LSTM",
+        description="replaces training if the model is an LSTM without time-delay layers",
+    )
+    time_delay: TrainingConfig = Field(
+        default_factory=lambda: load_preset(TrainingConfig, "training", "chunks"),
+        description="replaces training if the model has time-delay layers",
     )
     init: str | None = Field(
         None,

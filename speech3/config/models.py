@@ -33,6 +33,11 @@ class ModelConfig(Config):
         """Name of such a network, and of its directory, in a recipe."""
         return self.family
 
+    @property
+    def frames_per_output(self) -> int:
+        """`subsampling`; 1 where it is not set, as without a training objective."""
+        return self.subsampling or 1
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Register a subclass under the only value of its key ``family``."""

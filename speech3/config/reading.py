@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
 from speech3.config.models import LstmConfig, ModelConfig
+from speech3.config.tdnn import TIME_DELAY
 from speech3.config.training import TrainingConfig
 from speech3.errors import Speech3Error
 
@@ -22,8 +23,10 @@ _PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name
     "model": (ModelConfig, "models"),
     "training": (TrainingConfig, "training"),
     "recurrent": (TrainingConfig, "training"),
+    "time_delay": (TrainingConfig, "training"),
     "augment": (AugmentConfig, "augment"),
 }
+_REPLACEMENTS = ("recurrent", "time_delay")  # keys of a recipe that replace `training` for some kinds of models
 _GROUPS = {  # groups of a recipe's keys, each a system trained with LF-MMI, and their default presets
     "lfmmi": {"model": "cnn_tdnn", "training": "lfmmi"},
     "flat": {"model": "tdnn_flat", "training": "lfmmi_flat"},
@@ -123,10 +126,11 @@ def _leaves(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:
     """Read a config file and apply ``key.sub=value`` overrides.
 
-    A string under ``model``, ``training``, ``recurrent`` or ``augment`` is the name of a preset in ``conf/models``,
-    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes a value of that preset. The
-    same holds for ``model`` and ``training`` in a recipe's groups ``lfmmi`` and ``flat``. If an override makes a
-    recipe's model an LSTM, `recurrent` replaces `training` before overrides of `training` are applied.
+    A string under ``model``, ``training``, ``recurrent``, ``time_delay`` or ``augment`` is the name of a preset in
+    ``conf/models``, ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes a value of
+    that preset. The same holds for ``model`` and ``training`` in a recipe's groups ``lfmmi`` and ``flat``. If a
+    recipe's model is an LSTM or has time-delay layers, `recurrent` or `time_delay` replaces `training` before overrides
+    of `training` are applied, unless the file has a `training` for a model of that kind.
 
     Raises
     ------
@@ -134,12 +138,12 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
         A file or preset is missing or not valid YAML, or a key or value is wrong; the message names file and key.
     """
     values = read_yaml(path)
-    if "recurrent" in cls.model_fields:
-        default = cls.model_fields["recurrent"].get_default(call_default_factory=True)
-        values.setdefault("recurrent", default.model_dump())
+    for key in _REPLACEMENTS:
+        if key in cls.model_fields:
+            values.setdefault(key, cls.model_fields[key].get_default(call_default_factory=True).model_dump())
     split = [(override, *_split(override)) for override in overrides or []]
     changes = [(override, keys, _value(cls, keys, text, override)) for override, keys, text in split]
-    written = "training" in values and _recurrent(values)  # the file's `training` is meant for the file's own LSTM
+    own = _replacement(values) if "training" in values else None  # the file's `training` is meant for its own model
     _fill_groups(values)
     for override, keys, value in changes:
         if keys[0] in _GROUPS and len(keys) > 1 and keys[0] in cls.model_fields:
@@ -148,8 +152,9 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
         if keys[0] != "training":
             _set(values, keys, value, override)
             _fill_groups(values)
-    if "recurrent" in cls.model_fields and _recurrent(values) and not written:
-        values["training"] = copy.deepcopy(values["recurrent"])  # a copy: overrides of training leave recurrent alone
+    replacement = _replacement(values)
+    if replacement and replacement in cls.model_fields and replacement != own:
+        values["training"] = copy.deepcopy(values[replacement])  # a copy: overrides of training leave it alone
     for override, keys, value in changes:
         if keys[0] == "training":
             _set(values, keys, value, override)
@@ -223,11 +228,15 @@ def _is_text(cls: type[Config], keys: list[str]) -> bool:
     return kind is str or set(get_args(kind)) == {str, type(None)}
 
 
-def _recurrent(values: dict[str, Any]) -> bool:
+def _replacement(values: dict[str, Any]) -> str | None:
+    """Which of `_REPLACEMENTS` is meant for the model."""
     model = values.get("model")
     if isinstance(model, str):
         model = _expand("model", model)
-    return isinstance(model, dict) and issubclass(ModelConfig.of_family(model), LstmConfig)
+    family = ModelConfig.of_family(model) if isinstance(model, dict) else ModelConfig
+    if issubclass(family, TIME_DELAY):
+        return "time_delay"
+    return "recurrent" if issubclass(family, LstmConfig) else None
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:

@@ -21,7 +21,6 @@ class TdnnConfig(ModelConfig):
     family: Literal["tdnn"] = "tdnn"
     left_context: Literal[0] = Field(0, description="do not set: the layers determine it")
     right_context: Literal[0] = Field(0, description="do not set: the layers determine it")
-    subsampling: Literal[1, 3] = Field(3, description="frames per output")
     layers: int = Field(9, ge=1, description="factored layers")
     width: int = Field(
         384, ge=0, description="0, in a recipe: this, bottleneck and prefinal follow the amount of speech"
@@ -36,7 +35,6 @@ class TdnnConfig(ModelConfig):
         0.1, ge=0, lt=1, description="probability for units of factored layers, with one mask for a whole chunk"
     )
     prefinal: int = Field(192, ge=1, description="width of the last hidden layer")
-    two_outputs: bool = Field(False, description="add a second output layer, for cross-entropy besides LF-MMI")
 
     @field_validator("left_context", "right_context", mode="before")
     @classmethod
@@ -92,7 +90,7 @@ class CnnTdnnConfig(TdnnConfig):
 
     @model_validator(mode="after")
     def _sees_every_frame(self) -> "CnnTdnnConfig":
-        _sees_every_frame(self.convolutions, self.subsampling)
+        _sees_every_frame(self.convolutions, self.frames_per_output)
         return self
 
 
@@ -140,7 +138,7 @@ class TdnnLstmConfig(LstmConfig):
     @property
     def before_cells(self) -> TdnnConfig:
         """The time-delay network whose first and factored layers come before the cells."""
-        keys = {"subsampling": self.subsampling or 1, "layers": self.time_layers, "dropout": self.time_dropout} | {
+        keys = {"subsampling": self.subsampling, "layers": self.time_layers, "dropout": self.time_dropout} | {
             key: getattr(self, key) for key in ("width", "bottleneck", "context", "bypass")
         }
         return CnnTdnnConfig(**keys, convolutions=self.convolutions) if self.convolutions else TdnnConfig(**keys)
@@ -150,7 +148,7 @@ class TdnnLstmConfig(LstmConfig):
         check_cells(self)
         _narrows(self.width, self.bottleneck)
         if self.convolutions:
-            _sees_every_frame(self.convolutions, self.subsampling or 1)
+            _sees_every_frame(self.convolutions, self.frames_per_output)
         return self
 
 

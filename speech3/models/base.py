@@ -53,7 +53,7 @@ class AcousticModel(nn.Module):
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()
         self.family = config.family
-        self.subsampling, self.two_outputs = config.subsampling or 1, bool(config.two_outputs)
+        self.subsampling, self.two_outputs = config.frames_per_output, bool(config.two_outputs)
         self.center = (self.subsampling - 1) // 2
         self.window = config.left_context + 1 + config.right_context
         self.left_context, self.right_context = config.left_context - self.center, config.right_context - self.center

@@ -105,7 +105,7 @@ class FactoredLayer(nn.Module):
 
     def __init__(self, config: TdnnConfig, bottleneck: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.offset = config.context * STEP // config.subsampling
+        self.offset = config.context * STEP // config.frames_per_output
         self.bypass = config.bypass
         self.linear = SemiOrthogonal(config.width, bottleneck, generator)
         self.affine = Linear(2 * bottleneck, config.width)

@@ -34,7 +34,7 @@ class AffineFront(nn.Module):
 
     def __init__(self, config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.affine = Convolution(feat_dim, config.width, (_WINDOW, 1), stride=(config.subsampling, 1))
+        self.affine = Convolution(feat_dim, config.width, (_WINDOW, 1), stride=(config.frames_per_output, 1))
         glorot(self.affine, gain_of("relu"), generator)
         self.norm = BatchNorm(config.width)
 
@@ -61,7 +61,7 @@ class ConvolutionalFront(nn.Module):
     def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
         super().__init__()
         self.before = self.after = 0
-        convolutions, bins, channels = [], feat_dim, 1
+        convolutions, bins, channels, step = [], feat_dim, 1, config.frames_per_output
         for number, each in enumerate(config.convolutions):
             rows, times = each.kernel
             if rows > bins:
@@ -69,7 +69,7 @@ class ConvolutionalFront(nn.Module):
                     f"model.convolutions[{number}].kernel={rows} x {times}: larger than its input, {bins} in frequency;"
                     f" make it smaller, or choose features with more bins (fbank40)"
                 )
-            stride, dilation, frames = (1, STEP // config.subsampling, STEP) if number else (config.subsampling, 1, 1)
+            stride, dilation, frames = (1, STEP // step, STEP) if number else (step, 1, 1)
             self.before += (times - 1) // 2 * frames
             self.after += times // 2 * frames
             convolution = Convolution(

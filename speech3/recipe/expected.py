@@ -15,6 +15,7 @@ from pathlib import Path
 import soundfile
 
 from speech3.config import FeatureConfig
+from speech3.config.experiment import for_objective
 from speech3.config.models import ModelConfig
 from speech3.corpora import commonvoice, librispeech
 from speech3.corpora.pairs import AUDIO
@@ -35,14 +36,16 @@ _FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime,
 # recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
 _HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
 # The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
-# families; lfmmi: 161 updates, by AdamW 0.375 s each, by Muon 1.34 times as long (paragraph `Whole sentences`); bmmi:
-# one iteration, on a core with AVX2.
+# families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
+# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (paragraph `Whole sentences`); bmmi: one iteration, on a
+# core with AVX2.
 _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
-    "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
+    "blstm": 26.5 * 60 / 10 / _HOURS, "cnn_tdnn": 158 / _HOURS, "tdnn_lstm": 195 / _HOURS,
+    LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
 }  # fmt: skip
 # The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
-_MEASURED = {"dnn": 1_878_816, LFMMI: 1_906_504}
+_MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
 # CPU time of decoding divided by the length of the speech, from the same three places.
 _DECODING = {
     "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
@@ -130,20 +133,21 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
         found[f"train/{e.label_source(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
         leaves = recipe.hmm.tri.leaves or round(triphone_leaves(hours))
-        rate = _PASS.get(recipe.model.system, 0.0) * _larger(recipe.model, preset, leaves)
+        rate = _PASS.get(recipe.model.system, 0.0) * _larger(recipe.model.system, recipe.model, preset, leaves)
         found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, workers)
         if e.label_source(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
     if recipe.lfmmi and (system := recipe.lfmmi):
-        width = 2 if system.training.dtype == "float16" else 4
-        found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(e.presets[system.features], width))
+        preset, width = e.presets[system.features], 2 if system.training.dtype == "float16" else 4
+        found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
         passes = (
             system.training.max_epochs
             if system.passes is None
             else system.passes or lfmmi_passes(copies * hours, started=e.start(LFMMI) is not None)
         )
         leaves = system.leaves or round(0.625 * triphone_leaves(hours))
-        rate = _PASS[LFMMI] * _larger(system.model, e.presets[system.features], leaves)
+        model = ModelConfig.model_validate(for_objective(system.model, system.training))
+        rate = _PASS[LFMMI] * _larger(LFMMI if model.family == "cnn_tdnn" else model.family, model, preset, leaves)
         found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
         family = system_name if system_name in _DECODING else recipe.model.system
@@ -152,9 +156,9 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     return {name: cost for name, cost in found.items() if cost.seconds or cost.size}
 
 
-def _larger(model: ModelConfig, features: FeatureConfig, outputs: int) -> float:
-    """Parameters of a network, divided by those of the network of its family whose rate was measured."""
-    measured = _MEASURED.get(LFMMI if model.family == "cnn_tdnn" else model.family)
+def _larger(measured_as: str, model: ModelConfig, features: FeatureConfig, outputs: int) -> float:
+    """Parameters of a network, divided by those of the network in `_MEASURED` whose rate was measured."""
+    measured = _MEASURED.get(measured_as)
     if measured is None or features.kind == "given":
         return 1.0
     network = build(model, _dim(features), max(1, outputs), seed=0)

@@ -165,7 +165,7 @@ def _check_outputs(model: ModelConfig) -> None:
     if model.subsampling == 3 or model.two_outputs:
         raise Speech3Error(
             f"model: the triphones' senones are those of every frame, which need model.subsampling=1"
-            f" model.two_outputs=false, and best training=chunks; with LF-MMI, a {model.family} is lfmmi.model"
+            f" model.two_outputs=false; with LF-MMI, a {model.family} is lfmmi.model"
         )
 
 

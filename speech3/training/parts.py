@@ -212,9 +212,9 @@ def check_objective(config: TrainConfig) -> None:
     if training.objective == "lfmmi":
         check_tree(config.hmm)
     subsampling = about.get("subsampling", 1)
-    if (model.subsampling or 1) != subsampling:
+    if model.frames_per_output != subsampling:
         raise Speech3Error(
-            f"model.subsampling={model.subsampling or 1}: {config.hmm} has one score per {subsampling} frames; set "
+            f"model.subsampling={model.frames_per_output}: {config.hmm} has one score per {subsampling} frames; set "
             f"model.subsampling to the same number"
         )
     if model.two_outputs and training.objective != "lfmmi":

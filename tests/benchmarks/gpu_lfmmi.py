@@ -33,7 +33,8 @@ from speech3.sequence.lfmmi import LfMmi
 def figures(graph: Denominator, chunks: list[Chunk], device: str) -> None:
     """Print the figures for a minibatch of these chunks."""
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
-    model: Any = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0).to(device).train()
+    config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"subsampling": 3, "two_outputs": True})
+    model: Any = build(config, BINS, PDFS, seed=0).to(device).train()
     optimizer, parameters = Muon(model, (0.95, 0.98), weight_decay=0.1), list(model.parameters())
     frames = model.left_context + FRAMES + model.right_context
     feats = torch.randn(len(chunks), frames, BINS, generator=torch.Generator().manual_seed(0)).to(device)

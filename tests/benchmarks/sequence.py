@@ -77,7 +77,8 @@ def main() -> None:
     torch.set_num_threads(1)
     graph, chunks = problem()
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
-    model = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0)
+    config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"subsampling": 3, "two_outputs": True})
+    model = build(config, BINS, PDFS, seed=0)
     muon, adamw = Muon(model, (0.95, 0.98), weight_decay=0.1), AdamW(model, (0.9, 0.98), weight_decay=0.1)
     context = model.left_context + FRAMES + model.right_context
     feats = torch.randn(CHUNKS, context, BINS, generator=torch.Generator().manual_seed(0))

@@ -36,9 +36,9 @@ Step = Callable[[], float]
 
 def preset() -> CnnTdnnConfig:
     """The config of the network that is measured."""
-    config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"dropout": 0.0})
-    assert isinstance(config, CnnTdnnConfig) and config.subsampling == 3
-    return config
+    config = load_preset(ModelConfig, "models", "cnn_tdnn")
+    assert isinstance(config, CnnTdnnConfig)
+    return config.model_copy(update={"dropout": 0.0, "subsampling": 3, "two_outputs": True})
 
 
 def ours(model: Tdnn, feats_BTF: Tensor, targets_N: Tensor) -> Step:

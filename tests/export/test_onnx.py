@@ -38,7 +38,7 @@ WINDOWS = {
     "at a third": {"family": "dnn", "layers": 2, "width": 12, "normalization": "batch", "subsampling": 3},
     "cnn at a third": {**CNN, "subsampling": 3, "two_outputs": True},
 }
-TDNN = {"family": "tdnn", "layers": 2, "width": 9, "bottleneck": 4, "prefinal": 5}
+TDNN = {"family": "tdnn", "layers": 2, "width": 9, "bottleneck": 4, "prefinal": 5, "subsampling": 3}
 CONVOLUTIONS = [{"maps": 4, "kernel": [2, 3], "stride": 2}, {"maps": 5, "kernel": [1, 2]}]
 SUBSAMPLED = {
     "tdnn": TDNN,
@@ -139,7 +139,7 @@ def test_time_delay_networks_score_as_in_pytorch(name: str, chunk: int, tmp_path
 
 
 def test_outputs_of_lfmmi_are_given_as_they_are(tmp_path: Path) -> None:
-    model = random_model({"family": "tdnn", "layers": 1, "width": 16, "bottleneck": 4, "prefinal": 8})
+    model = random_model({"family": "tdnn", "layers": 1, "width": 16, "bottleneck": 4, "prefinal": 8, "subsampling": 3})
     torch.nn.init.normal_(model.output.weight, std=30.0)  # so that some lie beyond the limit
     proto = to_onnx(model, log_priors(), {"features": {"kind": "given"}, "objective": "lfmmi"})
     (tmp_path / "x.onnx").write_bytes(proto.SerializeToString())

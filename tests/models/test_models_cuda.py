@@ -40,7 +40,8 @@ def float32() -> Iterator[None]:
 
 def network(preset: str) -> AcousticModel:
     """Without dropout; outputs that begin at zero get random weights, so that gradients pass them."""
-    config = load_preset(ModelConfig, "models", preset).model_copy(update={"dropout": 0.0})
+    at_a_third = {"subsampling": 3, "two_outputs": True} if preset in ("tdnn", "cnn_tdnn") else {}
+    config = load_preset(ModelConfig, "models", preset).model_copy(update={"dropout": 0.0, **at_a_third})
     model = build(config, 120 if preset == "cnn" else 40, SENONES, seed=1)
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():

@@ -20,7 +20,7 @@ from speech3.models.loss import cross_entropy
 from speech3.models.tdnn import FactoredLayer, Tdnn, constrain, joined
 
 BINS, SENONES = 11, 7
-SIZES = {"layers": 2, "width": 12, "bottleneck": 5, "prefinal": 6, "dropout": 0.0}
+SIZES = {"layers": 2, "width": 12, "bottleneck": 5, "prefinal": 6, "dropout": 0.0, "subsampling": 3}
 CONVOLUTIONS = (
     StridedConvolutionConfig(maps=4, kernel=(3, 5), stride=2),
     StridedConvolutionConfig(maps=3, kernel=(2, 2)),
@@ -28,10 +28,10 @@ CONVOLUTIONS = (
 )
 CONFIGS = {
     "tdnn": TdnnConfig(**SIZES),
-    "tdnn at every frame": TdnnConfig(**SIZES, subsampling=1),
+    "tdnn at every frame": TdnnConfig(**{**SIZES, "subsampling": 1}),
     "wide context": TdnnConfig(**SIZES, context=2, bypass=0.3, two_outputs=True),
     "cnn_tdnn": CnnTdnnConfig(**SIZES, convolutions=CONVOLUTIONS, two_outputs=True),
-    "cnn_tdnn at every frame": CnnTdnnConfig(**SIZES, convolutions=CONVOLUTIONS, subsampling=1),
+    "cnn_tdnn at every frame": CnnTdnnConfig(**{**SIZES, "subsampling": 1}, convolutions=CONVOLUTIONS),
 }
 
 
@@ -327,7 +327,8 @@ def test_a_stored_network_scores_the_same(tmp_path):
     ],
 )
 def test_presets(name, width, bottleneck, prefinal, front, beside):
-    model = build(load_preset(ModelConfig, "models", name), 40, 500, seed=1)
+    at_a_third = {"subsampling": 3, "two_outputs": True}
+    model = build(load_preset(ModelConfig, "models", name).model_copy(update=at_a_third), 40, 500, seed=1)
     layers = 9 * (4 * bottleneck * width + 3 * width)
     heads = 2 * (width * prefinal + 3 * prefinal + prefinal * 500 + 500)
     assert sum(parameter.numel() for parameter in model.parameters()) == front + layers + heads

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from speech3.config import LstmConfig, ModelConfig, load_preset, presets
+from speech3.config.tdnn import TIME_DELAY
 from speech3.io.atomic import read_json
 from speech3.models.info import model_info
 from speech3.recipe.experiment import MAKES_ITS_OWN, open_experiment, recipes
@@ -92,4 +93,5 @@ def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Pat
     assert experiment.systems == (*mono, "tri", "blstm" if both_ways else config.family, *beside)
     default = open_experiment(recipe, tmp_path / "out", source, [], "").recipe
     training = default.recurrent if isinstance(config, LstmConfig) else default.training
+    training = default.time_delay if isinstance(config, TIME_DELAY) else training
     assert experiment.recipe == default.model_copy(update={"model": config, "training": training})

@@ -46,7 +46,7 @@ def config_of(corpus: Path, model: Any = (), **training: Any) -> TrainConfig:
     preset = load_preset(TrainingConfig, "training", "lfmmi")
     small = {"minibatch": 240, "sequence": 30, "max_epochs": 4, "frequency_warp": 0.0, "time_masks": 0,
              "frequency_masks": 0, "speeds": (), "learning_rate": 0.01, "weight_decay": 0.1}  # fmt: skip
-    network = {"family": "tdnn", "layers": 2, "width": 24, "bottleneck": 8, "prefinal": 16, "two_outputs": True}
+    network = {"family": "tdnn", "layers": 2, "width": 24, "bottleneck": 8, "prefinal": 16}
     return TrainConfig(
         frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), model=ModelConfig(**{**network, **dict(model)}),
         training=TrainingConfig.model_validate(preset.model_dump() | small | training),

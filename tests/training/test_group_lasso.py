@@ -63,7 +63,7 @@ def test_the_result_is_smaller_and_computes_the_same(corpus, tmp_path, model, tr
 
 def test_a_bottleneck_of_lfmmi_and_its_continuation(tmp_path):
     sentences.write(tmp_path)
-    model = {"family": "tdnn", "layers": 2, "width": 16, "bottleneck": 8, "prefinal": 8, "two_outputs": True}
+    model = {"family": "tdnn", "layers": 2, "width": 16, "bottleneck": 8, "prefinal": 8}
     config = sentences.config_of(tmp_path, model, group_lasso=0.5, learning_rate=0.04)
     about = train(config, tmp_path / "out")
     sizes = list(about["model"]["bottlenecks"])

@@ -131,7 +131,7 @@ def test_other_senones_get_a_new_output_layer(home, monkeypatch, capsys, data, h
 
 @pytest.mark.parametrize(("senones", "data"), [(6, "frames"), (9, "more")])
 def test_both_output_layers_of_a_time_delay_network_are_kept_or_new(home, capsys, senones, data):
-    model = TdnnConfig(layers=1, width=8, bottleneck=3, prefinal=4, two_outputs=True)
+    model = TdnnConfig(layers=1, width=8, bottleneck=3, prefinal=4, subsampling=3, two_outputs=True)
     trained = build(model, DIM, 6, seed=3)
     about = {"kind": "nn", "model": model.model_dump(mode="json"), "feat_dim": DIM, "num_senones": 6}
     save_tensors(home / "tdnn" / "model.safetensors", network_tensors(trained), about)

@@ -195,9 +195,7 @@ def test_a_recipe_takes_every_preset(preset, corpus):
     config = TrainConfig(frames="x", hmm="y", model=system.model, training=system.training)
     dim = 120 if preset == "cnn" else 40
     model = build(config.model, dim, 10, seed=0)
-    assert model.subsampling == 3 and config.model.dropout == 0.2
-    if preset != "tdnn":
-        assert model.two_outputs
+    assert model.subsampling == 3 and model.two_outputs and config.model.dropout == 0.2
     assert LfmmiSystemConfig(model=load_preset(ModelConfig, "models", preset)).features == system.features
 
 
