@@ -42,6 +42,17 @@ def test_a_machine_that_lacks_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["cuda:1"].value == "H200, 139 GiB" and "GPU" not in found
 
 
+def test_bf16_is_recommended_only_where_it_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for ratio, said in (
+        (1.8, "0.56 times as long as in float32: training.precision=bf16"),
+        (0.5, "2.00 times as long"),
+    ):
+        monkeypatch.setattr(doctor, "bf16_over_float32", lambda ratio=ratio: ratio)
+        (found,) = (each for each in doctor.examine(tmp_path) if each.name == "bf16 on CPU")
+        assert said in found.value and not found.remedy
+        assert ("training.precision" in found.value) == (ratio > 1)
+
+
 def test_what_is_missing_comes_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_voices() -> None:
         raise Speech3Error("no espeak-ng")
