@@ -262,6 +262,8 @@ def test_a_network_with_time_delay_layers_is_trained_as_time_delay_says(recipe: 
     assert load_config(RecipeConfig, recipe, ["training=sgd", "model=tdnn"]).training.optimizer == "sgd"
     recipe.write_text(RECIPE.replace("dnn_small", "lstm"))  # its training is meant for an LSTM
     assert load_config(RecipeConfig, recipe, ["model=tdnn_lstm"]).training == chunks
+    recipe.write_text(RECIPE.replace("dnn_small", "tdnn"))  # and this one for a network with time-delay layers
+    assert load_config(RecipeConfig, recipe, ["model=tdnn_lstm"]).training.optimizer == "sgd"
 
 
 def test_time_delay_layers_get_their_outputs_from_the_objective(tmp_path: Path) -> None:

@@ -29,12 +29,7 @@ class TrainConfig(Config):
     def _for_objective(cls, values: Any) -> Any:
         if isinstance(values, dict) and "data" in values and "frames" not in values:
             values = {"frames" if key == "data" else key: value for key, value in values.items()}  # its former name
-        try:
-            model = ModelConfig.model_validate(values["model"])
-            training = TrainingConfig.model_validate(values["training"])
-        except (KeyError, TypeError, ValidationError):
-            return values  # it is reported where the fields are checked
-        return {**values, "model": for_objective(model, training)}
+        return _completed(values)
 
     @model_validator(mode="after")
     def _sized(self) -> "TrainConfig":
@@ -67,13 +62,34 @@ def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig |
     return {**model.model_dump(), **found}
 
 
+def _completed(values: Any, model: str | None = None, training: str | None = None) -> Any:
+    """The keys of a config that has a model and its training, the model's completed by `for_objective`.
+
+    What does not fit is left as it is: errors are reported where the fields are checked.
+
+    Parameters
+    ----------
+    model, training
+        Presets that are used where `values` has none.
+    """
+    if not isinstance(values, dict):
+        return values
+    if model and "model" not in values:
+        values = {**values, "model": load_preset(ModelConfig, "models", model)}
+    if training and "training" not in values:
+        values = {**values, "training": load_preset(TrainingConfig, "training", training)}
+    try:
+        found = ModelConfig.model_validate(values["model"]), TrainingConfig.model_validate(values["training"])
+    except (KeyError, TypeError, ValidationError):
+        return values
+    return {**values, "model": for_objective(*found)}
+
+
 class LfmmiSystemConfig(Config):
     """The system of a recipe that is trained with LF-MMI."""
 
-    model: SerializeAsAny[ModelConfig] = Field(
-        default_factory=lambda: load_preset(ModelConfig, "models", "cnn_tdnn"), description="of any family"
-    )
-    training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi"))
+    model: SerializeAsAny[ModelConfig] = Field(description="of any family; default: preset cnn_tdnn")
+    training: TrainingConfig = Field(description="default: preset lfmmi")
     features: str = Field(
         "fbank40_utt",
         description="preset in conf/features; for a cnn of three channels the default is fbank40_d2_utt, with deltas",
@@ -98,6 +114,11 @@ class LfmmiSystemConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
+    def _for_objective(cls, values: Any) -> Any:
+        return _completed(values, "cnn_tdnn", "lfmmi")
+
+    @model_validator(mode="before")
+    @classmethod
     def _with_derivatives(cls, values: Any) -> Any:
         try:
             model = ModelConfig.model_validate(values["model"])
@@ -119,11 +140,14 @@ class LfmmiSystemConfig(Config):
 class FlatStartConfig(Config):
     """The network of ``hmm.flat_start=lfmmi``: it makes the alignment for the LF-MMI system and shares its features."""
 
-    model: SerializeAsAny[ModelConfig] = Field(
-        default_factory=lambda: load_preset(ModelConfig, "models", "tdnn_flat"), description="of any family"
-    )
-    training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi_flat"))
+    model: SerializeAsAny[ModelConfig] = Field(description="of any family; default: preset tdnn_flat")
+    training: TrainingConfig = Field(description="default: preset lfmmi_flat")
     longest_s: float = Field(20.0, gt=0, description="seconds; longer utterances are left out of its training")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_objective(cls, values: Any) -> Any:
+        return _completed(values, "tdnn_flat", "lfmmi_flat")
 
 
 class UntranscribedConfig(Config):
@@ -200,7 +224,9 @@ class RecipeConfig(Config):
         None,
         description="recordings without transcripts: what the LF-MMI network recognises in them trains another one",
     )
-    flat: FlatStartConfig = Field(default_factory=FlatStartConfig, description="the network of hmm.flat_start=lfmmi")
+    flat: FlatStartConfig = Field(
+        default_factory=lambda: FlatStartConfig.model_validate({}), description="the network of hmm.flat_start=lfmmi"
+    )
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
     decode_mono: bool = Field(False, description="also decode with the monophones, the first step of the bootstrap")

@@ -35,7 +35,7 @@ class ModelConfig(Config):
 
     @property
     def frames_per_output(self) -> int:
-        """`subsampling`; 1 where it is not set, as without a training objective."""
+        """`subsampling`, or 1 if it is not set."""
         return self.subsampling or 1
 
     @classmethod

@@ -130,10 +130,17 @@ class TdnnLstmConfig(LstmConfig):
     def _not_set(cls, value: Any) -> Any:
         return _without_context(value)
 
+    @field_validator("input_layers", mode="before")
+    @classmethod
+    def _time_layers_instead(cls, value: Any) -> Any:
+        if value:
+            raise ValueError("the layers before the cells are time_layers; leave it out")
+        return value
+
     @property
     def system(self) -> str:
         """See `ModelConfig.system`."""
-        return self.family
+        return "tdnn_blstm" if self.bidirectional else "tdnn_lstm"
 
     @property
     def before_cells(self) -> TdnnConfig:

@@ -210,7 +210,7 @@ class TrainingConfig(Config):
         None,
         ge=0,
         description="frames of a chunk; 0: whole utterances. None: 20 for recurrent models, or twice the lookahead if "
-        "that is more; 150 for time-delay networks, mmi, smbr, outputs at a third of the frames and speeds, or less if "
+        "that is more; 150 with time-delay layers, mmi, smbr, outputs at a third of the frames or speeds, or less if "
         "nine in ten utterances are shorter",
     )
     targets_inside: bool = Field(
@@ -221,8 +221,8 @@ class TrainingConfig(Config):
     chunk_context: int = Field(
         40,
         ge=0,
-        description="recurrent networks with mmi, smbr, outputs at a third of the frames or speeds: frames before a "
-        "chunk that they read first, rounded up to whole outputs",
+        description="recurrent networks with time-delay layers, mmi, smbr, outputs at a third of the frames or speeds: "
+        "frames before a chunk that they read first, rounded up to whole outputs",
     )
     learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
     optimizer: Literal["sgd", "adamw", "muon"] = Field(

@@ -39,7 +39,7 @@ def online_scores(recognizer: Recognizer) -> OnlineNetwork:
 def _unbounded(recognizer: Recognizer) -> Speech3Error:
     return Speech3Error(
         f"{recognizer.directory}: a bidirectional LSTM needs the whole utterance before it can score the first frame,"
-        " so it cannot process a stream; use an lstm, dnn, cnn or tdnn model, or transcribe a finished recording"
+        " so it cannot process a stream; use a unidirectional model, or transcribe a finished recording"
         " without --stream"
     )
 

@@ -28,7 +28,7 @@ def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
 
 
 def time_delay(model: Tdnn | TimeDelay, graph: Graph, x_KF: str, name: str = "") -> str:
-    """The first layers and the factored layers; `name`: what to put before those of their constants."""
+    """The first layers and the factored layers; `name`: what comes before the names of the latter's constants."""
     if isinstance(model.front, AffineFront):
         x_KD = _affine_front(model.front, graph, x_KF)
     else:

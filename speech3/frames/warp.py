@@ -58,7 +58,7 @@ def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
     if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
         raise Speech3Error(
             f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values per frame;"
-            " set it to 0"
+            " switch it off (0, or [] for speeds)"
         )
     return columns
 

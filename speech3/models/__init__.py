@@ -2,7 +2,8 @@
 
 A model (`speech3.models.base.AcousticModel`) has ``left_context``, ``right_context``, ``feat_dim``, ``num_senones``. It
 takes (B, W, F) float32 or, if it is recurrent, `speech3.frames.sequences.SequenceInputs`. A time-delay network takes
-chunks with their context and may have fewer outputs than frames (`subsampling`).
+chunks with their context, with LSTM cells `speech3.frames.chunks.RecurrentChunks`, and may have fewer outputs than
+frames (`subsampling`).
 """
 
 from speech3.models.base import AcousticModel, logits

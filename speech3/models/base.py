@@ -25,7 +25,8 @@ class AcousticModel(nn.Module):
     logit_layers
         Names of the output layer and of the second one, if there is one; also for `speech3.engine.muon`.
     recurrent
-        Trained on chunks of consecutive frames (`speech3.frames.sequences`), not on single windows.
+        Trained on sequences of frames with a state (`speech3.frames.sequences`, `speech3.frames.chunks`), not on single
+        windows.
     delay
         Frames by which an output lags behind its input frame.
     bidirectional

@@ -115,7 +115,9 @@ class Convolution(nn.Conv2d):
     def stock(self, x_BKWC: Tensor) -> Tensor:
         """The same by PyTorch's own functions."""
         y_BCKW = super().forward(x_BKWC.permute(0, 3, 1, 2))
-        return nn.functional.max_pool2d(y_BCKW, (self.pool, 1)).permute(0, 2, 3, 1)
+        if self.pool > 1:
+            y_BCKW = nn.functional.max_pool2d(y_BCKW, (self.pool, 1))
+        return y_BCKW.permute(0, 2, 3, 1)
 
     def places(self, x_BKWC: Tensor) -> int:
         """Number of places of a window at which the kernel is applied."""

@@ -1,8 +1,8 @@
 """LSTM cells on top of time-delay layers (TDNN-LSTM): the layers see what is near, the cells remember what was before.
 
 Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs". Here the first layers are
-those of a TDNN-F (`speech3.models.tdnn`), and all the cells come after them. So a network is trained on single chunks,
-whose steps share what the time-delay layers compute.
+those of a TDNN-F (`speech3.models.tdnn`), and all the cells come after them. The network is trained on single chunks,
+as a TDNN-F is: the steps of a chunk share what the time-delay layers compute.
 
 Axes: B chunks, T time steps (frames, or steps of the cells), W frames of a step's context, F feature bins, D units.
 """

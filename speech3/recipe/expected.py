@@ -15,7 +15,6 @@ from pathlib import Path
 import soundfile
 
 from speech3.config import FeatureConfig
-from speech3.config.experiment import for_objective
 from speech3.config.models import ModelConfig
 from speech3.corpora import commonvoice, librispeech
 from speech3.corpora.pairs import AUDIO
@@ -146,8 +145,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
             else system.passes or lfmmi_passes(copies * hours, started=e.start(LFMMI) is not None)
         )
         leaves = system.leaves or round(0.625 * triphone_leaves(hours))
-        model = ModelConfig.model_validate(for_objective(system.model, system.training))
-        rate = _PASS[LFMMI] * _larger(LFMMI if model.family == "cnn_tdnn" else model.family, model, preset, leaves)
+        rate = _PASS[LFMMI] * _larger(LFMMI, system.model, preset, leaves)
         found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
         family = system_name if system_name in _DECODING else recipe.model.system

@@ -183,10 +183,10 @@ class Experiment:
         return self.fitting(self.recipe.training, self.recipe.features)
 
     def fitting(self, training: TrainingConfig, preset: str) -> TrainingConfig:
-        """The training config, without frequency warps and masks if the features are not mel bins."""
+        """The training config, without frequency warps, masks and speeds if the features are not mel bins."""
         if self.presets[preset].kind == "fbank":
             return training
-        return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
+        return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0, "speeds": ()})
 
     @property
     def lexicon(self) -> Path:

@@ -115,6 +115,6 @@ def train_network(e: Experiment) -> None:
     """Train the network that makes the alignment."""
     config = TrainConfig(
         frames=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
-        training=e.recipe.flat.training, seed=e.recipe.seed,
+        training=e.fitting(e.recipe.flat.training, e.feature_preset(FLAT)), seed=e.recipe.seed,
     )  # fmt: skip
     train_group(config, e.model(FLAT), FLAT)

@@ -94,7 +94,7 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
     assert system is not None
     training, start = e.fitting(system.training, system.features), e.start(LFMMI)
     if training != system.training:
-        say(f"  {system.features} has no mel bins: training without frequency warps and masks")
+        say(f"  {system.features} has no mel bins: training without frequency warps, masks and speeds")
     if system.passes is not None:
         hours = e.hours * (2 if e.recipe.augment else 1) + more_h
         passes = system.passes or lfmmi_passes(hours, started=start is not None)

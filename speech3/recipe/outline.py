@@ -162,11 +162,12 @@ def _bmmi_step(e: Experiment) -> Step:
 
 def _check_outputs(model: ModelConfig) -> None:
     """Refuse a network that cannot learn the triphones' senones, before they are made."""
-    if model.subsampling == 3 or model.two_outputs:
-        raise Speech3Error(
-            f"model: the triphones' senones are those of every frame, which need model.subsampling=1"
-            f" model.two_outputs=false; with LF-MMI, a {model.family} is lfmmi.model"
-        )
+    for key, wrong in (("subsampling=3", model.subsampling == 3), ("two_outputs=true", model.two_outputs)):
+        if wrong:
+            raise Speech3Error(
+                f"model.{key}: only for LF-MMI, whose network is lfmmi.model; model learns the triphones' senones, by"
+                " cross-entropy, with one output for every frame: remove the key"
+            )
 
 
 def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:

@@ -256,7 +256,7 @@ def train_network(e: Experiment, network: str) -> None:
 
     recipe = e.recipe
     if e.training != recipe.training:
-        say(f"  {recipe.features} has no mel bins: training without frequency warps and masks")
+        say(f"  {recipe.features} has no mel bins: training without frequency warps, masks and speeds")
     start = e.start(network)
     config = TrainConfig(
         frames=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,

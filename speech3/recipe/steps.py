@@ -179,9 +179,11 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
     again = [plan.step.name for plan in parents if plan.why]
     if again:
         return f"{again[0]} runs again"
-    since = [name for name, run in _runs_of(out, step.needs).items() if done.get("used", {}).get(name, run) != run]
-    if since:
-        return f"{since[0]} has run again"
+    for name, run in _runs_of(out, step.needs).items():
+        if name not in (used := done.get("used", {name: run})):
+            return f"now needs {name}"  # features of another preset, say, which another step has extracted
+        if used[name] != run:
+            return f"{name} has run again"
     # An earlier release recorded only the fingerprint, which also depends on what a step was said to need.
     return "config or input changed" if changed and "settings" not in done else ""
 

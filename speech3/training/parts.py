@@ -355,6 +355,11 @@ def _chunks(
     network = build(config.model, frames.dim, 1, seed=0)
     step = network.subsampling
     chunk = default_chunk(np.diff(frames.offsets_U1), step) if training.sequence is None else training.sequence
+    if not chunk:
+        raise Speech3Error(
+            "training.sequence=0: whole utterances are for networks that carry a state from chunk to chunk; here"
+            " minibatches are of single chunks of one length: remove it, or give their frames"
+        )
     if chunk < step or chunk % step:
         raise Speech3Error(
             f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "
@@ -391,6 +396,10 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
         features = parse(FeatureConfig, read_yaml(path), path)
     warp = None
     if features and (training.frequency_warp or training.speeds):
-        key = f"frequency_warp={training.frequency_warp:g}" if training.frequency_warp else f"speeds={training.speeds}"
+        key = (
+            f"frequency_warp={training.frequency_warp:g}"
+            if training.frequency_warp
+            else f"speeds={list(training.speeds)}"
+        )
         warp = frequency_warp(features, frames.dim, training.frequency_warp, f"training.{key}")
     return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

@@ -100,7 +100,8 @@ def test_lfmmi_gives_it_a_third_of_the_outputs_and_a_second_layer():
     training = TrainingConfig(objective="lfmmi")
     config = TrainConfig(frames="x", hmm="y", model=parse(ModelConfig, SIZES, "x"), training=training).model
     assert (config.subsampling, config.two_outputs, config.left_context) == (3, True, 0)
-    assert config.system == "tdnn_lstm" and type(ModelConfig(family="tdnn_lstm")) is TdnnLstmConfig
+    assert config.system == "tdnn_lstm" and TdnnLstmConfig(bidirectional=True).system == "tdnn_blstm"
+    assert type(ModelConfig(family="tdnn_lstm")) is TdnnLstmConfig
     assert parse(ModelConfig, json.loads(config.model_dump_json()), "x") == config
 
 
@@ -108,7 +109,7 @@ def test_lfmmi_gives_it_a_third_of_the_outputs_and_a_second_layer():
     ("changes", "message"),
     [
         ({"left_context": 5}, "left_context: .*the layers of this family determine the context; leave it out"),
-        ({"input_layers": [8]}, "input_layers: "),
+        ({"input_layers": [8]}, "input_layers: .*the layers before the cells are time_layers; leave it out"),
         ({"bottleneck": 12}, "bottleneck=12 must be below width=12"),
         ({"convolutions": [{"maps": 4, "kernel": [3, 2]}], "subsampling": 3}, "convolutions.0.kernel: 2 frames, moved"),
         ({"delay": 3, "bidirectional": True}, "delay is for unidirectional layers"),

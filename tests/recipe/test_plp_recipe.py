@@ -14,7 +14,7 @@ def test_plp_and_pitch_by_one_word(speech3, tiny, mine: Path) -> None:
     options = (*tiny, "features=plp13_pitch1_d2", "training.frequency_warp=0.1")
     process = speech3("recipe", "digits", "--out", mine, *options)
     assert process.returncode == 0, process.stderr
-    assert "plp13_pitch1_d2 has no mel bins: training without frequency warps and masks" in process.stderr
+    assert "plp13_pitch1_d2 has no mel bins: training without frequency warps, masks and speeds" in process.stderr
     assert process.stdout.splitlines()[-1].startswith("digits dnn WER ")
     assert open_packed(mine / "frames" / "tri" / "train.frames").dim == 42
     path = mine / "dnn" / "features.yaml"

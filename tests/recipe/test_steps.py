@@ -328,6 +328,12 @@ def test_a_step_that_needs_less_than_in_an_earlier_release_is_done(done: Kitchen
     assert {plan.why for plan in plans} == {""}
 
 
+def test_a_step_that_needs_another_finished_step_instead_runs_again(done: Kitchen) -> None:
+    chop, _, bread, _ = done.steps()
+    whys = [make_plan([chop, replace(bread, needs=needs)], done.out, None, None)[1].why for needs in ([], ["chop"])]
+    assert whys == ["", "now needs chop"]
+
+
 def test_what_an_earlier_release_did_not_record(done: Kitchen) -> None:
     for record in (done.out / ".done").glob("*.json"):
         known = json.loads(record.read_text())

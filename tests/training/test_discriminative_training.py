@@ -19,7 +19,8 @@ from speech3.training import train
 from speech3.training.parts import minibatches
 
 TDNN = {"family": "tdnn", "layers": 1, "width": 24, "bottleneck": 8, "prefinal": 16, "subsampling": 1}
-FAMILIES = {**frame_corpus.MODELS, "tdnn": TDNN}
+TDNN_LSTM = {"family": "tdnn_lstm", "time_layers": 1, "width": 24, "bottleneck": 8, "layers": 1, "cells": 12}
+FAMILIES = {**frame_corpus.MODELS, "tdnn": TDNN, "tdnn_lstm": TDNN_LSTM}
 SMALL = {"minibatch": 180, "sequence": 30, "max_epochs": 2, "learning_rate": 0.3, "schedule": "constant",
          "frequency_warp": 0.0}  # fmt: skip
 

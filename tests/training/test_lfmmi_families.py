@@ -125,7 +125,7 @@ def test_it_continues_from_cross_entropy(corpus, tmp_path, capsys, family):
     feats_TF = torch.randn(48, DIM, generator=torch.Generator().manual_seed(1))
     for each in (narrow, wide):
         each.output = torch.nn.Identity()
-        each.num_senones = 24 if family == "tc_dnn_blstm_dnn" else 16 if family in ("lstm", "tdnn_lstm") else 32
+        each.num_senones = 24 if family == "tc_dnn_blstm_dnn" else 16 if family == "lstm" else 32
     if family in ("dnn", "cnn"):
         torch.testing.assert_close(logits(wide, feats_TF), logits(narrow, feats_TF)[1::3])
     elif family in ("lstm", "blstm"):  # it is the narrow network at every third frame
