@@ -80,6 +80,7 @@ def main() -> None:
     config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"subsampling": 3, "two_outputs": True})
     model = build(config, BINS, PDFS, seed=0)
     muon, adamw = Muon(model, (0.95, 0.98), weight_decay=0.1), AdamW(model, (0.9, 0.98), weight_decay=0.1)
+    rounded = Muon(model, (0.95, 0.98), weight_decay=0.1, dtype=torch.bfloat16)
     context = model.left_context + FRAMES + model.right_context
     feats = torch.randn(CHUNKS, context, BINS, generator=torch.Generator().manual_seed(0))
     y_BTS = torch.randn(CHUNKS, FRAMES // 3, PDFS).requires_grad_()
@@ -96,25 +97,34 @@ def main() -> None:
         finally:
             passes.total = ours
 
-    def update(optimizer: AdamW) -> None:
+    def update(optimizer: AdamW, bf16: bool = False) -> None:
         model.train()
-        loss, _ = criterion(model(feats), make(chunks))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            main_BTS, xent_BTS = model(feats)
+        loss, _ = criterion((main_BTS.float(), xent_BTS.float()), make(chunks))
         optimizer.step(torch.autograd.grad(loss, list(model.parameters())), 1e-4)
 
     ours, rival = passes.total(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
     assert torch.allclose(ours[0], rival[0], rtol=1e-5)
     assert torch.allclose(ours[1], rival[1], atol=1e-4)
-    works = loss_alone, loss_in_sparse_products, partial(update, muon), partial(update, adamw)
+    works = (
+        loss_alone,
+        loss_in_sparse_products,
+        partial(update, muon),
+        partial(update, adamw),
+        partial(update, rounded, bf16=True),
+    )
     for work in works:
         work()
     times = [[seconds(work) for work in works] for _ in range(ROUNDS)]
-    alone, sparse, whole, with_adamw = (statistics.median(column) for column in zip(*times, strict=True))
+    alone, sparse, whole, with_adamw, in_bf16 = (statistics.median(column) for column in zip(*times, strict=True))
     about = f"{graph.num_states} states, {len(graph.in_src_A)} arcs, {CHUNKS} chunks of {FRAMES} frames"
     figures = [
         ("lfmmi_over_torch_sparse", sparse / alone, "times", f"the same criterion in sparse PyTorch products; {about}"),
         ("lfmmi_share", alone / whole, "share", "an update of the preset cnn_tdnn, criterion included"),
         ("lfmmi_s_per_minute", 60 * alone / (len(numerators) * 0.03), "s", "none; criterion, a minute of speech"),
         ("update_s", whole, "s", "none"),
+        ("bf16_over_float32_lfmmi", whole / in_bf16, "ratio", "the same update in float32"),
         ("muon_over_adamw", whole / with_adamw, "ratio", "the same update with AdamW"),
     ]
     for name, value, unit, against in figures:
