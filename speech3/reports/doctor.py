@@ -10,7 +10,7 @@ import torch
 
 from speech3.errors import Speech3Error
 from speech3.lexicon.espeak import voices
-from speech3.models.linear import bf16_over_float32, product
+from speech3.models.linear import WORTH_IT, bf16_over_float32, product
 from speech3.reports.environment import environment
 
 _LITTLE_DISK, _LITTLE_SHARED = 5 * 2**30, 2**30
@@ -71,8 +71,8 @@ def examine(directory: Path) -> list[Finding]:
 def _bf16() -> Finding:
     """How fast the CPU multiplies in bf16, which few have instructions for; others are slower in it."""
     faster = bf16_over_float32()
-    keys = ": training.precision=bf16 (and lfmmi.training.precision=bf16) shortens training" if faster > 1.2 else ""
-    return Finding("bf16 on CPU", f"a product takes {1 / faster:.2f} times as long as in float32{keys}")
+    used = "; used with training.precision=auto or bf16" if faster > WORTH_IT else ""
+    return Finding("bf16 on CPU", f"a product takes {1 / faster:.2f} times as long as in float32{used}")
 
 
 def _gpus() -> list[Finding]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, TrainConfig, TrainingConfig, parse, read_yaml
-from speech3.config.tdnn import TIME_DELAY, check_frequencies
+from speech3.config.tdnn import check_frequencies
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
@@ -34,11 +34,11 @@ from speech3.models.linear import use
 from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 from speech3.models.lstm import Lstm
 from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.denominator import check_tree, load_denominator
+from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
-from speech3.training.removal import check_group_lasso
-from speech3.training.sequences import check_sequences, sequence_loss
+from speech3.training.checks import of_chunks
+from speech3.training.sequences import sequence_loss
 
 _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
@@ -189,101 +189,6 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
         split(copy.deepcopy(model), rank, members, None).to(f"cuda:{rank}" if on_gpus else "cpu")
         for rank in range(members)
     ]
-
-
-def check_objective(config: TrainConfig) -> None:
-    """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
-    training, model = config.training, config.model
-    if not (Path(config.hmm) / "hmm.json").exists():
-        raise Speech3Error(f"{config.hmm}: has no hmm.json; give as hmm the model directory that labels the frames")
-    if training.of_sequences:
-        check_sequences(config)
-    if isinstance(model, TIME_DELAY):
-        _check_time_delay(training)
-    if training.group_lasso:
-        check_group_lasso(config)
-    about = read_json(Path(config.hmm) / "hmm.json")
-    if training.objective == "lfmmi":
-        check_tree(config.hmm)
-    subsampling = about.get("subsampling", 1)
-    if model.frames_per_output != subsampling:
-        raise Speech3Error(
-            f"model.subsampling={model.frames_per_output}: {config.hmm} has one score per {subsampling} frames; set "
-            f"model.subsampling to the same number"
-        )
-    if model.two_outputs and training.objective != "lfmmi":
-        raise Speech3Error(
-            f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
-            f"{training.objective.replace('_', '-')}"
-        )
-    if training.objective == "lfmmi":
-        if training.schedule == "halving":
-            raise Speech3Error(
-                "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
-                "most of that loss comes from phone sequences not seen in training; choose cosine or exponential"
-            )
-        if training.lfmmi.cross_entropy and not model.two_outputs:
-            raise Speech3Error(
-                f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
-                f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
-            )
-    if training.objective != "cross_entropy":
-        if training.label_smoothing:
-            raise Speech3Error(
-                f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
-                f"remove it"
-            )
-        if training.model_partitions > 1:
-            raise Speech3Error(
-                f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
-                f"set it to 1 and more training.workers"
-            )
-    if training.speeds and training.model_partitions > 1:
-        raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: not with training.model_partitions={training.model_partitions}; "
-            f"remove one of them"
-        )
-    if training.label_smoothing and training.model_partitions > 1:
-        raise Speech3Error(
-            f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
-            f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
-        )
-    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
-        raise Speech3Error(
-            "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
-            "chunks; remove it (single chunks, as for LF-MMI or training.speeds, always hold their targets)"
-        )
-    if of_chunks(config) and training.chunk_frames:
-        raise Speech3Error(
-            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
-            f"chunks; remove it"
-        )
-
-
-def of_chunks(config: TrainConfig) -> bool:
-    """Whether a network is trained on single chunks (`speech3.frames.chunks`), as any is with several speeds."""
-    model, training = config.model, config.training
-    return isinstance(model, TIME_DELAY) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
-
-
-def _check_time_delay(training: TrainingConfig) -> None:
-    """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
-    if training.pushes_gradients:
-        raise Speech3Error(
-            "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "
-            "time-delay network semi-orthogonal; set it to true"
-        )
-    if training.by_sandblaster:
-        raise Speech3Error(
-            "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
-            "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
-        )
 
 
 def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:

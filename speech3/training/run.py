@@ -32,12 +32,12 @@ from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.training.average import estimate_statistics, mean_of
 from speech3.training.card import counted, write_card
+from speech3.training.checks import check_objective, with_precision
 from speech3.training.evaluate import evaluate
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import (
     BuildParts,
-    check_objective,
     check_partitions,
     make_parts,
     minibatches,
@@ -86,6 +86,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         Ctrl-C, after a checkpoint was written.
     """
     keep_freed_memory()
+    config = with_precision(config, Path(out))
     device = device_of(config.training.device)
     if config.training.model_partitions > 1:
         device = torch.device("cpu")  # the whole model may not fit on one GPU

@@ -23,9 +23,10 @@ from speech3.frames.packed import open_packed
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.models.linear import product
+from speech3.training.checks import check_objective
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.init import read_init
-from speech3.training.parts import BuildParts, check_objective, minibatches
+from speech3.training.parts import BuildParts, minibatches
 from speech3.training.run import train
 from speech3.training.rundir import AnotherRun
 from speech3.training.worlds import simulation_of

@@ -44,7 +44,7 @@ def test_a_machine_that_lacks_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_bf16_is_recommended_only_where_it_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for ratio, said in (
-        (1.8, "0.56 times as long as in float32: training.precision=bf16"),
+        (1.8, "0.56 times as long as in float32; used with training.precision=auto"),
         (0.5, "2.00 times as long"),
     ):
         monkeypatch.setattr(doctor, "bf16_over_float32", lambda ratio=ratio: ratio)

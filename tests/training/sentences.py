@@ -45,7 +45,8 @@ def config_of(corpus: Path, model: Any = (), **training: Any) -> TrainConfig:
     """To train a small network on it."""
     preset = load_preset(TrainingConfig, "training", "lfmmi")
     small = {"minibatch": 240, "sequence": 30, "max_epochs": 4, "frequency_warp": 0.0, "time_masks": 0,
-             "frequency_masks": 0, "speeds": (), "learning_rate": 0.01, "weight_decay": 0.1}  # fmt: skip
+             "frequency_masks": 0, "speeds": (), "learning_rate": 0.01, "weight_decay": 0.1,
+             "precision": "float32"}  # fmt: skip
     network = {"family": "tdnn", "layers": 2, "width": 24, "bottleneck": 8, "prefinal": 16}
     return TrainConfig(
         frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), model=ModelConfig(**{**network, **dict(model)}),

@@ -24,6 +24,7 @@ from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
 from speech3.models.linear import product, use
 from speech3.training import train
+from speech3.training.checks import with_precision
 from speech3.training.parts import BuildParts, make_parts
 from speech3.training.run import _Run
 
@@ -120,6 +121,36 @@ def test_a_run_in_bf16_resumes_where_it_was(corpus: Path, tmp_path: Path, monkey
     train(given, tmp_path / "parts")
     whole, parts = (load_tensors(tmp_path / name / "model.safetensors", "nn")[0] for name in ("whole", "parts"))
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "changes", "chosen"),
+    [
+        (1.7, {}, "bf16"),
+        (0.4, {}, "float32"),
+        (1.7, {"world": "sandblaster"}, "float32"),
+        (1.7, {"model_partitions": 2, "world": "shared"}, "float32"),
+        (1.7, {"device": "cuda"}, "float32"),
+    ],
+)
+def test_auto_is_bf16_where_that_is_faster(
+    ratio: float, changes: dict[str, Any], chosen: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("speech3.training.checks.bf16_over_float32", lambda: ratio)
+    given = config(corpus, "cpu", "dnn", precision="auto")
+    given = given.model_copy(update={"training": given.training.model_copy(update=changes)})
+    assert with_precision(given, tmp_path).training.precision == chosen
+    assert with_precision(config(corpus, "cpu", "dnn", precision="float32"), tmp_path).training.precision == "float32"
+
+
+def test_auto_stays_what_it_was_on_another_processor(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = config(corpus, "cpu", "dnn", precision="auto", max_epochs=1)
+    monkeypatch.setattr("speech3.training.checks.bf16_over_float32", lambda: 1.7)
+    train(given, tmp_path)
+    monkeypatch.setattr("speech3.training.checks.bf16_over_float32", lambda: 0.4)
+    assert train(given, tmp_path)["training"]["precision"] == "bf16"
 
 
 def _tf32() -> tuple[bool, bool]:
