@@ -229,6 +229,25 @@ def test_configs_do_not_change() -> None:
         DecodeConfig().beam = 3.0
 
 
+def test_a_group_or_preset_comes_before_its_keys_wherever_it_stands() -> None:
+    path = shipped("recipes") / "any" / "recipe.yaml"
+    for overrides in (["lfmmi.features=fbank40", "lfmmi={}"], ["lfmmi={}", "lfmmi.features=fbank40"]):
+        lfmmi = load_config(RecipeConfig, path, overrides).lfmmi
+        assert lfmmi and (lfmmi.features, lfmmi.passes, lfmmi.least_minutes) == ("fbank40", 0, 10)  # the file's own
+    for overrides in (["lfmmi.leaves=9", "lfmmi=null"], ["lfmmi=null", "lfmmi.leaves=9"]):
+        assert load_config(RecipeConfig, path, overrides).lfmmi is None
+    config = load_config(RecipeConfig, path, ["model.width=99", "training.max_epochs=3", "model=cnn", "training=sgd"])
+    assert config.model.model_dump()["width"] == 99 and config.training.max_epochs == 3
+    config = load_config(RecipeConfig, path, ["untranscribed.confidence=0.3", "untranscribed=rec"])
+    assert config.untranscribed and config.untranscribed.confidence == 0.3
+
+
+@pytest.mark.parametrize("speeds", ["[0]", "[1.0]", "[0.9, 0.9]", "[3]"])
+def test_bad_speeds_are_refused(speeds: str) -> None:
+    with pytest.raises(Speech3Error, match=r"speed_perturb=\[.*: give different speeds from 0\.5 to 2, without 1"):
+        load_config(RecipeConfig, shipped("recipes") / "any" / "recipe.yaml", [f"speed_perturb={speeds}"])
+
+
 def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
     lstm = load_preset(TrainingConfig, "training", "lstm")
     assert load_config(RecipeConfig, recipe).training == load_preset(TrainingConfig, "training", "sgd")

@@ -54,10 +54,10 @@ def command(
             which = f"The steps of {LFMMI}" if key.startswith(LFMMI) else "Those of networks"
             print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
     elif not settled:
-        first = sum(each.step.stage == DATA for each in plan)
-        run_plan(plan, experiment.out, end=first)
+        run_plan(plan, experiment.out, end=sum(each.step.stage == DATA for each in plan))
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+        first = sum(each.step.stage == DATA for each in plan)
     if dry_run:
         from speech3.recipe.expected import costs, find_speech, remarks, totals
 

@@ -232,6 +232,13 @@ class RecipeConfig(Config):
     decode_mono: bool = Field(False, description="also decode with the monophones, the first step of the bootstrap")
 
     @model_validator(mode="after")
+    def _at_other_speeds(self) -> "RecipeConfig":
+        speeds = self.speed_perturb
+        if len(set(speeds)) < len(speeds) or any(speed == 1 or not 0.5 <= speed <= 2 for speed in speeds):
+            raise ValueError(f"speed_perturb={list(speeds)}: give different speeds from 0.5 to 2, without 1")
+        return self
+
+    @model_validator(mode="after")
     def _aligned(self) -> "RecipeConfig":
         if self.augment and self.augment.speed:
             raise ValueError(

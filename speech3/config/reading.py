@@ -143,13 +143,17 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
             values.setdefault(key, cls.model_fields[key].get_default(call_default_factory=True).model_dump())
     split = [(override, *_split(override)) for override in overrides or []]
     changes = [(override, keys, _value(cls, keys, text, override)) for override, keys, text in split]
+    changes.sort(key=lambda change: len(change[1]))  # model=NAME before model.width=64, wherever it stands
+    removed = [keys for _, keys, value in changes if value is None and len(keys) == 1]  # lfmmi=null, say
+    changes = [change for change in changes if len(change[1]) == 1 or change[1][:1] not in removed]
     own = _replacement(values) if "training" in values else None  # the file's `training` is meant for its own model
     _fill_groups(values)
     for override, keys, value in changes:
         if keys[0] in _GROUPS and len(keys) > 1 and keys[0] in cls.model_fields:
             values[keys[0]] = values.get(keys[0]) or {}
             _fill_groups(values)
-        if keys[0] != "training":
+        own_group = len(keys) == 1 and keys[0] in _GROUPS and value == {} and values.get(keys[0])
+        if keys[0] != "training" and not own_group:  # lfmmi={} after lfmmi=null, say, is the recipe's own group
             _set(values, keys, value, override)
             _fill_groups(values)
     replacement = _replacement(values)

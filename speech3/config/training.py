@@ -338,3 +338,7 @@ class TrainingConfig(Config):
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, or its default if none is given."""
         return max(20, 2 * model.lookahead) if self.sequence is None else self.sequence
+
+
+# Keys of `TrainingConfig` that do not affect the result, and may change when a run is resumed.
+NOT_COMPUTED = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}

@@ -159,17 +159,18 @@ def _larger(measured_as: str, model: ModelConfig, features: FeatureConfig, outpu
     measured = _MEASURED.get(measured_as)
     if measured is None or features.kind == "given":
         return 1.0
-    network = build(model, _dim(features), max(1, outputs), seed=0)
+    network = build(model, dim_of(features), max(1, outputs), seed=0)
     return sum(tensor.numel() for tensor in network.parameters()) / measured
 
 
-def _dim(config: FeatureConfig) -> int:
+def dim_of(config: FeatureConfig) -> int:
+    """Values per frame of features."""
     return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
 
 
 def _bytes(config: FeatureConfig, width: int) -> float:
     """Bytes of an hour of features with `width` bytes per value."""
-    return 0.0 if config.kind == "given" else 3.6e6 / config.frame_shift * _dim(config) * width
+    return 0.0 if config.kind == "given" else 3.6e6 / config.frame_shift * dim_of(config) * width
 
 
 def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:

@@ -22,7 +22,9 @@ OUT/report.html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.corpora import (
@@ -46,7 +48,7 @@ from speech3.graph.places import SETTINGS
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.recipe.sizes import described, open_sizes, with_sizes
-from speech3.recipe.steps import ended_ns, up_to_date
+from speech3.recipe.steps import ended_ns, recorded_settings, settings_of, up_to_date
 from speech3.recipe.transfer import LFMMI as LFMMI
 from speech3.recipe.transfer import Start, find_starts, with_architectures
 
@@ -149,14 +151,26 @@ class Experiment:
 
     @property
     def earlier(self) -> tuple[str, ...]:
-        """Systems of other kinds that earlier runs left here, oldest first, if they are still up to date."""
+        """Systems of other kinds that earlier runs left here, oldest first, if they are up to date and comparable."""
         decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
         found = [
             name for name in (*decoded, SELF)
             if name not in (*GMMS, *self.trained) and up_to_date(self.out, decode_step(name))
-            and (self.model(name) / SETTINGS).exists()
+            and (self.model(name) / SETTINGS).exists() and self._decoded_alike(name)
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda name: ended_ns(self.out, decode_step(name)) or 0))
+
+    def _decoded_alike(self, system: str) -> bool:
+        """Whether an earlier system was tuned and decoded with the settings of this run."""
+        recorded = recorded_settings(self.out, decode_step(LFMMI if system == SELF else system))
+        return recorded is None or recorded == settings_of(*self.decoding)
+
+    @property
+    def decoding(self) -> tuple[Any, tuple[str, ...]]:
+        """The settings that decoding depends on, and their keys; as older versions recorded them, without rescoring."""
+        decoding = self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()
+        rescore = self.recipe.lm.rescore
+        return (decoding, ("decode",)) if rescore is None else ([decoding, rescore], ("decode", "lm.rescore"))
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -316,6 +330,9 @@ class Experiment:
         senones = [self.recipe.features] if self.networks else []
         names = dict.fromkeys((hmm.features, hmm.aligner_features, *senones, *lfmmi))
         presets = {name: load_preset(FeatureConfig, "features", name) for name in names}
+        for one, other in combinations(presets, 2):
+            if Path(one).stem == Path(other).stem and presets[one] != presets[other]:
+                raise Speech3Error(f"{one}, {other}: different features of one name; rename a file")
         if self.recipe.sample_rate is None:
             return presets | self._at_rates_of_starts(presets)
         return {
@@ -365,6 +382,9 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
     experiment = Experiment(name, recipe, directory, source, command, starts)
     more = recipe.untranscribed and Path(recipe.untranscribed.recordings).resolve()
+    for name in ("arpa", "text", "rescore"):
+        if isinstance(path := getattr(recipe.lm, name), str) and Path(path).resolve().is_relative_to(directory / "lm"):
+            raise Speech3Error(f"lm.{name}={path}: is made by this recipe; copy it elsewhere, or choose another --out")
     for name, given in (("--source ", experiment.source), ("untranscribed=", more)):
         if given and experiment.out.is_relative_to(given):
             raise Speech3Error(

@@ -3,8 +3,9 @@
 from functools import partial
 from pathlib import Path
 
-from speech3.config import ModelConfig
+from speech3.config import FeatureConfig, ModelConfig
 from speech3.config.tdnn import check_frequencies
+from speech3.config.training import NOT_COMPUTED
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import (
     BMMI,
@@ -43,17 +44,17 @@ def steps(experiment: Experiment) -> list[Step]:
     if recipe.speed_perturb:
         data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,
                          [e.data(e.train) / "wav.scp"], ["data/corpus"], owns=e.data(e.train),
-                         keys=("speed_perturb",)))  # fmt: skip
+                         keys=("speed_perturb",), bulky=True))  # fmt: skip
     spoken = data[-1].name
     if recipe.augment:
         given = [Path(path) for path in (recipe.augment.noise_dir, recipe.augment.rir_dir) if path]
         data.append(Step("data/augment", partial(stages.augment_train, e), [recipe.augment.model_dump(), recipe.seed],
                          [e.data(e.augmented) / "wav.scp"], [spoken], given, owns=e.data(e.augmented),
-                         keys=("augment", "seed")))  # fmt: skip
+                         keys=("augment", "seed"), bulky=True))  # fmt: skip
     extracted = [
         Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
              [e.features(name, split) / "feats.scp" for split in e.splits], [spoken],
-             owns=e.features(name, "train").parent, keys=(name,))
+             owns=e.features(name, "train").parent, keys=(name,), bulky=True)
         for name, config in e.presets.items()
     ]  # fmt: skip
     nn_features = f"features/{Path(recipe.features).stem}"
@@ -68,12 +69,12 @@ def steps(experiment: Experiment) -> list[Step]:
     bmmi = [_bmmi_step(e)] if BMMI in e.trained else []
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     rescoring = ["graph/rescore"] if isinstance(recipe.lm.rescore, int) else []
+    settings, keys = e.decoding
     decoding = [
-        Step(f"decode/{system}", partial(evaluation.decode_system, e, system), _decoding_settings(e),
+        Step(f"decode/{system}", partial(evaluation.decode_system, e, system), settings,
              [e.out / "decode" / system / "test" / "hyp.txt"],
              [*([f"train/{system}"] if system in e.trained else []), f"graph/{e.hmm_of(system)}", *rescoring],
-             [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system,
-             keys=("decode",) if recipe.lm.rescore is None else ("decode", "lm.rescore"))
+             [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system, keys=keys)
         for system in e.systems if system != SELF
     ]  # fmt: skip
     earlier = {name: ended_ns(e.out, decode_step(name)) for name in e.earlier}
@@ -94,12 +95,6 @@ def steps(experiment: Experiment) -> list[Step]:
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
         *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
-
-
-def _decoding_settings(e: Experiment) -> object:
-    """The settings that decoding depends on; in the form that older versions recorded, if nothing is rescored."""
-    decoding = e.recipe.decode.model_copy(update={"metric": e.recipe.metric}).model_dump()
-    return [decoding, e.recipe.lm.rescore] if e.recipe.lm.rescore is not None else decoding
 
 
 def _hmm_steps(e: Experiment) -> list[Step]:
@@ -127,7 +122,8 @@ def _hmm_steps(e: Experiment) -> list[Step]:
             Step("hmm/flat", partial(flat.train_network, e),
                  [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
                  [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT),
-                 keys=("flat.model", "flat.training", "seed")),
+                 keys=("flat.model", "flat.training", "seed"),
+                 open_keys=[f"flat.training.{key}" for key in NOT_COMPUTED]),
         ]  # fmt: skip
     else:
         steps = [
@@ -160,6 +156,18 @@ def _bmmi_step(e: Experiment) -> Step:
                 keys=("hmm.bmmi",))  # fmt: skip
 
 
+def _check_convolutions(model: ModelConfig, features: FeatureConfig, prefix: str = "") -> None:
+    """Refuse convolutions that do not fit the features, before these are extracted and aligned."""
+    from speech3.models import build
+    from speech3.recipe.expected import dim_of
+
+    if features.kind != "given" and getattr(model, "convolutions", ()) and getattr(model, "width", 1):
+        try:
+            build(model, dim_of(features), 1, seed=0)
+        except Speech3Error as error:
+            raise Speech3Error(f"{prefix}{error}") from error
+
+
 def _check_outputs(model: ModelConfig) -> None:
     """Refuse a network that cannot learn the triphones' senones, before they are made."""
     for key, wrong in (("subsampling=3", model.subsampling == 3), ("two_outputs=true", model.two_outputs)):
@@ -176,6 +184,7 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     recipe, source = e.recipe, e.label_source(network)
     check_frequencies(recipe.model, e.presets[recipe.features], f"features={recipe.features}")
     _check_outputs(recipe.model)
+    _check_convolutions(recipe.model, e.presets[recipe.features])
     realign = [] if source == "tri" else [
         Step(f"train/{network}.align", partial(stages.align_data, e, source, recipe.features, (e.train, "dev")), None,
              [e.alignment(source, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{source}"])
@@ -184,12 +193,14 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
         *realign,
         Step(f"train/{source}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
-             [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
-             owns=e.frames(network), keys=("training.dtype",)),
+             [realign[0].name if realign else "hmm/align", *(["features/augmented"] if recipe.augment else []),
+              nn_features],
+             owns=e.frames(network), keys=("training.dtype",), bulky=True),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{source}.frames"], _started(e, network),
-             owns=e.model(network), keys=("model", "training", "seed"), open_keys=open_sizes(recipe),
+             owns=e.model(network), keys=("model", "training", "seed"),
+             open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)],
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
 
@@ -216,23 +227,31 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     system = e.recipe.lfmmi
     assert system is not None
     check_frequencies(system.model, e.presets[system.features], f"lfmmi.features={system.features}", "lfmmi.")
+    _check_convolutions(system.model, e.presets[system.features], "lfmmi.")
     hmm, frames = e.model(LFMMI_HMM), [e.frames(LFMMI) / f"{name}.frames" for name in ("train", "heldout")]
+    not_computed = [f"lfmmi.training.{key}" for key in NOT_COMPUTED]
+    if system.passes is not None:
+        not_computed.append("lfmmi.training.max_epochs")  # passes replaces it
+    questions = [Path(e.recipe.hmm.extra_questions)] if e.bootstrap == FLAT and e.recipe.hmm.extra_questions else []
     tree_features = [f"features/{Path(e.recipe.hmm.features).stem}"] if e.bootstrap == FLAT else []  # tri needs them
     return {
         "hmm": [
             Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
                  [hmm / "denominator.safetensors", hmm / "hmm.json"],
-                 ["hmm/align", *tree_features], owns=hmm, keys=("lfmmi.leaves", "lfmmi.longer_histories")),
+                 ["hmm/align", *tree_features], questions, owns=hmm,
+                 keys=("lfmmi.leaves", "lfmmi.longer_histories")),
         ],
         "train": [
             Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e, e.frames(LFMMI)), system.training.dtype, frames,
-                 ["hmm/lfmmi", "features/augmented" if e.recipe.augment else f"features/{Path(system.features).stem}"],
-                 owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",)),
+                 ["hmm/lfmmi", *(["features/augmented"] if e.recipe.augment else []),
+                  f"features/{Path(system.features).stem}"],
+                 owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",), bulky=True),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
                  _started(e, LFMMI), owns=e.model(LFMMI),
-                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"), open_keys=open_sizes(e.recipe)),
+                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"),
+                 open_keys=[*open_sizes(e.recipe), *not_computed]),
         ],
     }  # fmt: skip
 
@@ -260,7 +279,7 @@ def _self_steps(e: Experiment) -> dict[str, list[Step]]:
                  ["self/transcribe"], keys=("untranscribed.confidence",)),
             Step("self/frames", partial(selftrain.pack_frames, e), None,
                  [e.frames(SELF) / f"{name}.frames" for name in ("train", "heldout")],
-                 ["self/choose", f"train/{LFMMI}.frames"], owns=e.frames(SELF)),
+                 ["self/choose", f"train/{LFMMI}.frames"], owns=e.frames(SELF), bulky=True),
             Step("self/train", partial(selftrain.train_network, e), None, [e.model(SELF) / "model.safetensors"],
                  ["self/frames", f"train/{LFMMI}"], owns=e.model(SELF)),
             Step(decode_step(SELF), partial(evaluation.decode_system, e, SELF), None,

@@ -25,6 +25,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
 from speech3.recipe.background import Background
+from speech3.recipe.directories import check_inputs, check_owned, put_aside, put_back, remove
 
 _SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
 
@@ -42,7 +43,8 @@ class Step:
     keys
         The recipe's keys whose values are in `config`: one for each item of `config`, or one for all of it.
     open_keys
-        Those (``model.width``) whose values are not known before the amount of speech is.
+        Those whose values do not count, as they are not known before the amount of speech is (``model.width``), or do
+        not affect the result (``training.device``); with all keys below them.
     needs
         Names of the steps that must run before it.
     inputs
@@ -50,7 +52,10 @@ class Step:
     outputs
         Files or directories that exist when the step is done.
     owns
-        Directory that is removed before a new start of the step, but kept if the step was killed and can resume.
+        Directory that is made anew at each start of the step, but kept if the step was killed and can resume. That of
+        a finished run is put aside until the step has succeeded, and put back if it fails.
+    bulky
+        It is not put aside but removed at once: the disk may not hold it twice.
     beside
         Whether it may run in another process while later steps of its stage run that do not need it.
     """
@@ -65,6 +70,7 @@ class Step:
     keys: Sequence[str] = ()
     open_keys: Sequence[str] = ()
     beside: bool = False
+    bulky: bool = False
 
     @property
     def stage(self) -> str:
@@ -74,9 +80,7 @@ class Step:
     @property
     def settings(self) -> dict[str, Any]:
         """The values in `config`, by the recipe's keys."""
-        several = len(self.keys) > 1
-        values = dict(zip(self.keys, self.config, strict=True)) if several else {"".join(self.keys): self.config}
-        return dict(_flat(json.loads(json.dumps(values, default=str))))
+        return settings_of(self.config, self.keys)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,18 @@ class Plan:
     why: str
     inputs: Mapping[str, str]
     afresh: bool = False
+
+
+def settings_of(config: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """The values in a step's config, by the recipe's keys."""
+    values = dict(zip(keys, config, strict=True)) if len(keys) > 1 else {"".join(keys): config}
+    return dict(_flat(json.loads(json.dumps(values, default=str))))
+
+
+def recorded_settings(out: Path, name: str) -> dict[str, Any] | None:
+    """The settings with which a finished step ran; None if by an earlier release, which did not record them."""
+    found: dict[str, Any] | None = read_json(_path(out, name)).get("settings")
+    return found
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -133,6 +149,8 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
     last = stages.index(to_stage) if to_stage else len(stages) - 1
     if first > last:
         raise Speech3Error(f"--from {from_stage} comes after --to {to_stage}; the stages are: {', '.join(stages)}")
+    check_owned({step.name: step.owns for step in steps if step.owns and not _known(step, out)})
+    check_inputs([path for step in steps for path in step.inputs], {s.name: s.owns for s in steps if s.owns})
     plans: dict[str, Plan] = {}
     for step in steps:
         for path in step.inputs:
@@ -199,7 +217,8 @@ def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> 
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], open_keys: Sequence[str]) -> list[str]:
-    keys = [key for key in dict.fromkeys((*before, *now)) if key not in open_keys]
+    counted = (key for key in dict.fromkeys((*before, *now)))
+    keys = [key for key in counted if not any(f"{key}.".startswith(f"{each}.") for each in open_keys)]
     differ = [key for key in keys if before.get(key) != now.get(key)]
     return [f"{key or 'config'} {_short(before.get(key))} -> {_short(now.get(key))}" for key in differ]
 
@@ -223,6 +242,16 @@ def _marker(out: Path, step: Step) -> Path:
 
 def _begun(out: Path, step: Step) -> Path:
     return _marker(out, step).with_suffix(".begun")
+
+
+def _known(step: Step, out: Path) -> bool:
+    """Whether the step has run before, or at least begun."""
+    return any(path.exists() for path in (_marker(out, step), _begun(out, step), _aside(out, step)))
+
+
+def _aside(out: Path, step: Step) -> Path:
+    """Where the result of an earlier run is while the step runs again: its files and its record."""
+    return _marker(out, step).with_suffix(".before")
 
 
 def up_to_date(out: Path, name: str) -> bool:
@@ -298,7 +327,13 @@ def _run(plan: Plan, out: Path) -> float:
     """Run a step and record it as finished; return the seconds that it took."""
     step, start = plan.step, time.monotonic()
     _begin(plan, out)
-    step.run()
+    try:
+        step.run()
+    except Speech3Error:
+        if step.owns and put_back(step.owns, _marker(out, step), _aside(out, step)):
+            _begun(out, step).unlink()
+            say(f"{step.name}: failed; {step.owns} is the earlier result again")
+        raise
     missing = [str(path) for path in step.outputs if not path.exists()]
     if missing:
         raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
@@ -307,6 +342,7 @@ def _run(plan: Plan, out: Path) -> float:
         **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()
     })  # fmt: skip
     _begun(out, step).unlink()
+    shutil.rmtree(_aside(out, step), ignore_errors=True)
     return seconds
 
 
@@ -318,10 +354,13 @@ def _begin(plan: Plan, out: Path) -> None:
     }  # fmt: skip
     left = read_json(begun) if begun.exists() and not plan.afresh else {}
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used"))
-    _marker(out, plan.step).unlink(missing_ok=True)
-    if plan.step.owns and not killed:
-        begun.unlink(missing_ok=True)  # first, so that nothing resumes in a directory that was removed in part
-        shutil.rmtree(plan.step.owns, ignore_errors=True)
+    marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns
+    if owns and not killed:
+        if marker.exists() and not plan.step.bulky:
+            put_aside(owns, marker, aside)
+        else:
+            remove(owns, marker.with_suffix(".removed"))
+    marker.unlink(missing_ok=True)
     write_json(begun, record)
 
 

@@ -16,6 +16,7 @@ import torch
 
 import speech3
 from speech3.config import TrainConfig
+from speech3.config.training import NOT_COMPUTED
 from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import device_of, precision, threads
 from speech3.engine.opening import asynchronous
@@ -49,7 +50,7 @@ from speech3.training.phone_errors import phone_errors
 from speech3.training.priors import log_priors
 from speech3.training.records import epoch_record, epoch_words, progress_record, progress_text
 from speech3.training.removal import smaller, units_left
-from speech3.training.rundir import NOT_COMPUTED, RunDirectory, Standing
+from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
 from speech3.training.sequences import criterion_of
 from speech3.training.tensorboard import open_writer

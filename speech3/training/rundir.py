@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from speech3.config import ModelConfig, TrainingConfig
+from speech3.config.training import NOT_COMPUTED
 from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json, write_text
@@ -30,13 +31,6 @@ from speech3.training.schedule import Schedule
 
 _KIND = "nn-checkpoint"
 _EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
-NOT_COMPUTED = {
-    "device",
-    "cuda_graph",
-    "cluster",
-    "keep_checkpoints",
-    "checkpoint_s",
-}  # keys of training that do not affect the result and may change when a run is resumed
 CARD = "MODEL_CARD.md"  # a description of the result (`speech3.training.card`)
 _TUNED = "decode.json"  # written by tuning, valid for one network only
 

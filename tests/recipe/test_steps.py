@@ -246,6 +246,59 @@ def test_a_step_that_fails_is_not_done(kitchen: Kitchen) -> None:
     assert make_plan([broken], kitchen.out, None, None)[0].why == "not done yet"
 
 
+def test_a_failure_leaves_the_earlier_result(done: Kitchen) -> None:
+    steps, made = done.steps(), done.dish("cook/soup")
+
+    def fail() -> None:
+        done._dish("cook/soup").parent.mkdir()
+        done._dish("cook/soup").write_text("burnt")
+        raise Speech3Error("the pot is too small")
+
+    steps[1] = replace(steps[1], config=2, run=fail)
+    with pytest.raises(Speech3Error, match="the pot is too small"):
+        run_plan(make_plan(steps, done.out, None, None), done.out)
+    assert done.dish("cook/soup") == made and set(done.why().values()) == {""}
+    steps[1] = replace(steps[1], bulky=True)
+    with pytest.raises(Speech3Error, match="the pot is too small"):
+        run_plan(make_plan(steps, done.out, None, None), done.out)
+    assert done.why()["cook/soup"] == "not done yet"
+
+
+def test_a_killed_step_keeps_the_earlier_result_until_it_has_succeeded(done: Kitchen) -> None:
+    done.config["cook/soup"] = 2
+    done.kill("cook/soup")
+    before = done.out / ".done" / "cook.soup.before"
+    assert (before / "files" / "dish").exists()
+    assert done.run() == ["cook/soup", "eat"] and done.dish("cook/soup") == "continued" and not before.exists()
+
+
+def test_files_of_the_user_are_not_replaced(kitchen: Kitchen) -> None:
+    own = kitchen.out / "cook_soup" / "notes"
+    own.parent.mkdir(parents=True)
+    kitchen.kill("chop")  # nothing is wrong with an empty directory
+    own.write_text("salt")
+    with pytest.raises(Speech3Error, match=r"cook_soup: exists, but was not made by a recipe.*\(cook/soup\); move it"):
+        kitchen.run()
+    assert own.read_text() == "salt"
+    own.unlink()
+    kitchen.run()
+
+
+def test_inputs_among_what_steps_make_are_refused(done: Kitchen) -> None:
+    steps = done.steps()
+    steps[0] = replace(steps[0], inputs=[done._dish("eat")])
+    with pytest.raises(Speech3Error, match=r"eat/dish: is in \S+eat, which eat makes anew; copy it elsewhere"):
+        make_plan(steps, done.out, None, None)
+
+
+def test_what_a_link_points_to_is_kept(done: Kitchen, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    done._dish("cook/soup").parent.rename(elsewhere)
+    done._dish("cook/soup").parent.symlink_to(elsewhere)
+    done.config["cook/soup"] = 2
+    assert "cook/soup" in done.run() and (elsewhere / "dish").exists()
+
+
 def test_two_runs_in_one_directory(done: Kitchen) -> None:
     done.config["eat"] = 2
     with (done.out / ".lock").open("w") as lock:
