@@ -9,6 +9,32 @@ from speech3.errors import Speech3Error
 _FILES, _RECORD = "files", "record.json"  # of a result that was put aside
 
 
+def check_places(
+    out: Path, sources: Mapping[str, Path | str | None], models: Mapping[str, Path | str | int | None]
+) -> None:
+    """Refuse sources that hold `out`, and language models that the recipe itself writes there.
+
+    Parameters
+    ----------
+    sources, models
+        By the text that comes before the path in a message: ``--source ``, ``lm.arpa``. Numbers are not paths.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the path.
+    """
+    for name, given in sources.items():
+        if given and out.is_relative_to(Path(given).resolve()):
+            raise Speech3Error(
+                f"{out}: is inside {name}{Path(given).resolve()}, so every run would change its own input and start"
+                " again; give an --out elsewhere"
+            )
+    for name, model in models.items():
+        if isinstance(model, str | Path) and Path(model).resolve().is_relative_to(out / "lm"):
+            raise Speech3Error(f"{name}={model}: is made by this recipe; copy it elsewhere, or choose another --out")
+
+
 def check_owned(owned: Mapping[str, Path]) -> None:
     """Refuse to replace files that no step has made; `owned`: the directories of steps that never ran, by their names.
 

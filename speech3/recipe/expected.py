@@ -130,7 +130,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         training = e.training
         workers = most_workers(hours) if e.workers_chosen else training.workers
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
-        found[f"train/{e.label_source(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
+        found[f"train/{e.frames_name(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
         leaves = recipe.hmm.tri.leaves or round(triphone_leaves(hours))
         rate = _PASS.get(recipe.model.system, 0.0) * _larger(recipe.model.system, recipe.model, preset, leaves)
         found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, workers)

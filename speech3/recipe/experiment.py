@@ -26,7 +26,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
+from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, read_yaml, shipped
 from speech3.corpora import (
     aishell,
     an4,
@@ -47,6 +47,7 @@ from speech3.errors import Speech3Error
 from speech3.graph.places import SETTINGS
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
+from speech3.recipe.directories import check_places
 from speech3.recipe.sizes import described, open_sizes, with_sizes
 from speech3.recipe.steps import ended_ns, recorded_settings, settings_of, up_to_date
 from speech3.recipe.transfer import LFMMI as LFMMI
@@ -313,7 +314,13 @@ class Experiment:
 
     def frames(self, network: str) -> Path:
         """The packed frames on which a network is trained."""
-        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.label_source(network))
+        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.frames_name(network))
+
+    def frames_name(self, network: str) -> str:
+        """Name of the frames of a network: the source of its labels, and its features if not those of the file."""
+        source, preset = self.label_source(network), Path(self.recipe.features).stem
+        own = read_yaml(shipped("recipes") / self.name / "recipe.yaml").get("features", preset)
+        return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
@@ -381,16 +388,9 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     recipe = with_architectures(recipe, starts)
     directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
     experiment = Experiment(name, recipe, directory, source, command, starts)
-    more = recipe.untranscribed and Path(recipe.untranscribed.recordings).resolve()
-    for name in ("arpa", "text", "rescore"):
-        if isinstance(path := getattr(recipe.lm, name), str) and Path(path).resolve().is_relative_to(directory / "lm"):
-            raise Speech3Error(f"lm.{name}={path}: is made by this recipe; copy it elsewhere, or choose another --out")
-    for name, given in (("--source ", experiment.source), ("untranscribed=", more)):
-        if given and experiment.out.is_relative_to(given):
-            raise Speech3Error(
-                f"{experiment.out}: is inside {name}{given}, so every run would change its own input and start again;"
-                " give an --out elsewhere"
-            )
+    more = recipe.untranscribed.recordings if recipe.untranscribed else None
+    sources = {"--source ": source, "untranscribed=": more}
+    check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"

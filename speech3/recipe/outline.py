@@ -161,7 +161,7 @@ def _check_convolutions(model: ModelConfig, features: FeatureConfig, prefix: str
     from speech3.models import build
     from speech3.recipe.expected import dim_of
 
-    if features.kind != "given" and getattr(model, "convolutions", ()) and getattr(model, "width", 1):
+    if features.kind != "given" and getattr(model, "convolutions", None) and getattr(model, "width", 1):
         try:
             build(model, dim_of(features), 1, seed=0)
         except Speech3Error as error:
@@ -191,14 +191,14 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     ]  # fmt: skip
     return [
         *realign,
-        Step(f"train/{source}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
+        Step(f"train/{e.frames_name(network)}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
              [realign[0].name if realign else "hmm/align", *(["features/augmented"] if recipe.augment else []),
               nn_features],
              owns=e.frames(network), keys=("training.dtype",), bulky=True),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{source}.frames"], _started(e, network),
+             [e.model(network) / "model.safetensors"], [f"train/{e.frames_name(network)}.frames"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed"),
              open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)],
              beside=network == e.networks[-1] and _one_core_each(e)),

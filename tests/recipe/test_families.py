@@ -68,6 +68,12 @@ def test_a_network_that_is_out_of_date_is_not_shown(speech3, tiny: Sequence[str]
     assert experiment.shown == ("mono", "tri", "cnn")
 
 
+def test_a_network_decoded_with_other_settings_is_not_shown(tiny: Sequence[str], mine: Path) -> None:
+    for key, shown in (("decode.max_active=2001", False), ("jobs=1", True)):
+        experiment = open_experiment("digits", mine, None, [*_others(tiny), *CNN, key], "")
+        assert ("dnn" in experiment.shown) == shown
+
+
 def test_what_another_family_changes(tiny: Sequence[str], experiment: Path) -> None:
     others = _others(tiny)
     assert _would(experiment, *tiny) == []

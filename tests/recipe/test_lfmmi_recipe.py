@@ -95,6 +95,30 @@ def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment:
     assert not (tmp_path / "new" / "data").exists()
 
 
+def test_frames_depend_on_their_features_and_on_augmented_ones(tmp_path: Path):
+    for features, name in (("fbank40_d2", "train/tri.frames"), ("fbank40_utt", "train/tri_fbank40_utt.frames")):
+        overrides = ["lfmmi={}", "augment=mixed", f"features={features}", "model=dnn_small"]
+        e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", overrides, "")
+        needs = {step.name: set(step.needs) for step in steps(e)}
+        assert {"features/augmented", f"features/{features}"} <= needs[name]
+        assert {"features/augmented", "features/fbank40_utt"} <= needs["train/lfmmi.frames"]
+
+
+def test_features_of_one_name_and_models_made_here_are_refused(tmp_path: Path):
+    other = tmp_path / "mfcc13_d2.yaml"
+    other.write_text("kind: mfcc\nnum_ceps: 20\n")
+    e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", [f"features={other}"], "")
+    with pytest.raises(Speech3Error, match=r"mfcc13_d2, \S+mfcc13_d2\.yaml: different features of one name"):
+        steps(e)
+    with pytest.raises(Speech3Error, match=r"lm\.arpa=\S+: is made by this recipe; copy it"):
+        open_experiment("minilibri", tmp_path / "out", tmp_path / "in",
+                        ["lm.order=null", f"lm.arpa={tmp_path}/out/lm/lm.arpa.gz"], "")  # fmt: skip
+    with pytest.raises(Speech3Error, match=r"^model\.channels=3: features of 40 values"):
+        steps(
+            open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["model=cnn", "features=fbank40_utt"], "")
+        )
+
+
 def test_frequencies_that_are_not_mel_bins_are_not_warped(tmp_path: Path):
     e = open_experiment(
         "minilibri",
