@@ -1,5 +1,6 @@
 """The stages `decode`, `score` and `report`."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -137,6 +138,9 @@ def _of_48_phones(e: Experiment, system: str) -> Score | None:
 
 def score_systems(e: Experiment) -> None:
     """Write each system's tables and ``score.json``, and rewrite the model cards of networks."""
+    for left in (e.out / "score").glob("*"):
+        if left.name not in (*e.shown, "aligner"):  # of a system that is out of date, or was decoded otherwise
+            shutil.rmtree(left, ignore_errors=True)
     for system in e.shown:
         result, metric = score_of(e, system), e.recipe.metric
         tables.write_details(e.out / "score" / system, result, metric)

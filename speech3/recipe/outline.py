@@ -1,5 +1,6 @@
 """The steps of an experiment, in order: what each reads, writes and depends on."""
 
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def steps(experiment: Experiment) -> list[Step]:
              [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system, keys=keys)
         for system in e.systems if system != SELF
     ]  # fmt: skip
-    earlier = {name: ended_ns(e.out, decode_step(name)) for name in e.earlier}
+    earlier = {name: _ended(e.out, decode_step(name)) for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), earlier or None,
         [e.out / "score" / system / "score.json" for system in e.systems],
@@ -95,6 +96,10 @@ def steps(experiment: Experiment) -> list[Step]:
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
         *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
+
+
+def _ended(out: Path, name: str) -> str:
+    return datetime.fromtimestamp((ended_ns(out, name) or 0) / 1e9).isoformat(" ", "milliseconds")
 
 
 def _hmm_steps(e: Experiment) -> list[Step]:
