@@ -199,7 +199,7 @@ class TrainingConfig(Config):
     precision: Literal["float32", "tf32", "bf16", "auto"] = Field(
         "float32",
         description="of products and convolutions; tf32: on GPUs that have it; bf16: autocast of forward and backward "
-        "pass, and Muon's orthogonalisation, with parameters and gradients in float32; auto: bf16 on a CPU that "
+        "pass, with parameters, gradients and updates in float32; auto: bf16 on a CPU that "
         "multiplies faster in it, else float32",
     )
     cuda_graph: bool = Field(

@@ -31,11 +31,6 @@ class Muon(AdamW):
 
     The first of the betas is also the momentum of the matrices, in Nesterov's form.
 
-    Parameters
-    ----------
-    dtype
-        Type in which updates are orthogonalised; none: that of the parameters.
-
     Attributes
     ----------
     groups
@@ -45,10 +40,9 @@ class Muon(AdamW):
 
     def __init__(
         self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0,
-        proximal: Proximal | None = None, dtype: torch.dtype | None = None,
+        proximal: Proximal | None = None,
     ) -> None:  # fmt: skip
         super().__init__(model, betas, weight_decay=weight_decay, proximal=proximal)
-        self.dtype = dtype
         groups: dict[tuple[torch.Size, int], list[int]] = {}
         for index, axis in hidden_matrices(model):
             groups.setdefault((self.parameters.views[index].shape, axis), []).append(index)
@@ -58,26 +52,24 @@ class Muon(AdamW):
         super()._write_direction()
         for indices, axis in self.groups:
             momenta = [self._gradient.views[index].lerp(self.mean.views[index], self.betas[0]) for index in indices]
-            stacked_NRC = torch.stack([each.movedim(axis, 0).flatten(1) for each in momenta])
-            updates_NRC = orthogonalized(stacked_NRC, self.dtype)
+            updates_NRC = orthogonalized(torch.stack([each.movedim(axis, 0).flatten(1) for each in momenta]))
             updates_NRC = updates_NRC * (_LENGTH * math.sqrt(max(updates_NRC.shape[1:])))
             for index, update_RC in zip(indices, updates_NRC, strict=True):
                 view = self._direction.views[index].movedim(axis, 0)
                 view.copy_(update_RC.reshape(view.shape))
 
 
-def orthogonalized(matrices_NRC: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def orthogonalized(matrices_NRC: Tensor) -> Tensor:
     """The nearest semi-orthogonal matrices, approximately: singular values become 0.7 to 1.2, tiny ones less.
 
-    They are computed in `dtype`; bfloat16 suffices (Jordan et al.), and moves them by some per cent of their length.
-
-    The Newton-Schulz iteration X = a X + (b G + c G G) X with G = X X^T, from X of norm one. Its steps are collected in
-    one product of R x R matrices, since G can be updated without X, so the wide matrix is multiplied only twice.
+        The Newton-Schulz iteration X = a X + (b G + c G G) X with G = X X^T, from X of norm one. Its steps are collected in
+        one product of R x R matrices, since G can be updated without X, so the wide matrix is multiplied only twice. This needs
+    float32: in bf16, in which Jordan et al. iterate on X itself, the small singular values are lost in G, which has their
+    squares, and training hardly begins.
     """
     if matrices_NRC.shape[1] > matrices_NRC.shape[2]:
-        return orthogonalized(matrices_NRC.mT, dtype).mT
+        return orthogonalized(matrices_NRC.mT).mT
     x_NRC = matrices_NRC / matrices_NRC.flatten(1).norm(dim=1).clamp(min=1e-30)[:, None, None]
-    x_NRC = x_NRC.to(dtype or x_NRC.dtype)
     a, b, c = _COEFFICIENTS
     gram_NRR, product_NRR = x_NRC @ x_NRC.mT, None
     for step in range(_STEPS):
@@ -86,7 +78,7 @@ def orthogonalized(matrices_NRC: Tensor, dtype: torch.dtype | None = None) -> Te
         product_NRR = factor_NRR if product_NRR is None else factor_NRR @ product_NRR
         if step + 1 < _STEPS:
             gram_NRR = factor_NRR @ gram_NRR @ factor_NRR
-    return (product_NRR @ x_NRC).to(matrices_NRC.dtype)
+    return product_NRR @ x_NRC
 
 
 def hidden_matrices(model: nn.Module) -> Iterator[tuple[int, int]]:

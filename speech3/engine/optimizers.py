@@ -11,6 +11,5 @@ def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0
     proximal = parts.proximal(parts.model) if parts.proximal else None
     if parts.optimizer == "sgd":
         return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay, proximal=proximal)
-    if parts.optimizer == "adamw":
-        return AdamW(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal)
-    return Muon(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal, dtype=parts.autocast)
+    kind = Muon if parts.optimizer == "muon" else AdamW
+    return kind(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal)

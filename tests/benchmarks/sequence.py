@@ -80,7 +80,6 @@ def main() -> None:
     config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"subsampling": 3, "two_outputs": True})
     model = build(config, BINS, PDFS, seed=0)
     muon, adamw = Muon(model, (0.95, 0.98), weight_decay=0.1), AdamW(model, (0.9, 0.98), weight_decay=0.1)
-    rounded = Muon(model, (0.95, 0.98), weight_decay=0.1, dtype=torch.bfloat16)
     context = model.left_context + FRAMES + model.right_context
     feats = torch.randn(CHUNKS, context, BINS, generator=torch.Generator().manual_seed(0))
     y_BTS = torch.randn(CHUNKS, FRAMES // 3, PDFS).requires_grad_()
@@ -112,7 +111,7 @@ def main() -> None:
         loss_in_sparse_products,
         partial(update, muon),
         partial(update, adamw),
-        partial(update, rounded, bf16=True),
+        partial(update, muon, bf16=True),
     )
     for work in works:
         work()
