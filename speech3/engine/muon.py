@@ -62,10 +62,10 @@ class Muon(AdamW):
 def orthogonalized(matrices_NRC: Tensor) -> Tensor:
     """The nearest semi-orthogonal matrices, approximately: singular values become 0.7 to 1.2, tiny ones less.
 
-        The Newton-Schulz iteration X = a X + (b G + c G G) X with G = X X^T, from X of norm one. Its steps are collected in
-        one product of R x R matrices, since G can be updated without X, so the wide matrix is multiplied only twice. This needs
-    float32: in bf16, in which Jordan et al. iterate on X itself, the small singular values are lost in G, which has their
-    squares, and training hardly begins.
+    The Newton-Schulz iteration X = a X + (b G + c G G) X with G = X X^T, from X of norm one. Its steps are collected in
+    one product of R x R matrices, since G can be updated without X, so the wide matrix is multiplied only twice. This
+    needs float32: bf16, in which Jordan et al. iterate on X itself, loses the small singular values in G, which has
+    their squares, and training hardly begins.
     """
     if matrices_NRC.shape[1] > matrices_NRC.shape[2]:
         return orthogonalized(matrices_NRC.mT).mT
