@@ -16,7 +16,7 @@ def test_plp_and_pitch_by_one_word(speech3, tiny, mine: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert "plp13_pitch1_d2 has no mel bins: training without frequency warps, masks and speeds" in process.stderr
     assert process.stdout.splitlines()[-1].startswith("digits dnn WER ")
-    assert open_packed(mine / "frames" / "tri" / "train.frames").dim == 42
+    assert open_packed(mine / "frames" / "tri_plp13_pitch1_d2" / "train.frames").dim == 42
     path = mine / "dnn" / "features.yaml"
     config = parse(FeatureConfig, read_yaml(path), path)
     assert config.kind == "plp" and config.pitch and config.pitch.dim == 1
