@@ -138,26 +138,26 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
         A file or preset is missing or not valid YAML, or a key or value is wrong; the message names file and key.
     """
     values = read_yaml(path)
-    for key in _REPLACEMENTS:
-        if key in cls.model_fields:
-            values.setdefault(key, cls.model_fields[key].get_default(call_default_factory=True).model_dump())
+    replacements = [key for key in _REPLACEMENTS if key in cls.model_fields]
+    for key in replacements:
+        values.setdefault(key, cls.model_fields[key].get_default(call_default_factory=True).model_dump())
     split = [(override, *_split(override)) for override in overrides or []]
     changes = [(override, keys, _value(cls, keys, text, override)) for override, keys, text in split]
     changes.sort(key=lambda change: len(change[1]))  # model=NAME before model.width=64, wherever it stands
     removed = [keys for _, keys, value in changes if value is None and len(keys) == 1]  # lfmmi=null, say
     changes = [change for change in changes if len(change[1]) == 1 or change[1][:1] not in removed]
-    own = _replacement(values) if "training" in values else None  # the file's `training` is meant for its own model
+    # The file's `training` is meant for its own model.
+    own = _replacement(values) if replacements and "training" in values else None
     _fill_groups(values)
     for override, keys, value in changes:
         if keys[0] in _GROUPS and len(keys) > 1 and keys[0] in cls.model_fields:
             values[keys[0]] = values.get(keys[0]) or {}
             _fill_groups(values)
-        own_group = len(keys) == 1 and keys[0] in _GROUPS and value == {} and values.get(keys[0])
-        if keys[0] != "training" and not own_group:  # lfmmi={} after lfmmi=null, say, is the recipe's own group
+        as_it_is = len(keys) == 1 and keys[0] in _GROUPS and value == {} and values.get(keys[0])
+        if keys[0] != "training" and not as_it_is:  # lfmmi={}: with LF-MMI, as the file has it if it does
             _set(values, keys, value, override)
             _fill_groups(values)
-    replacement = _replacement(values)
-    if replacement and replacement in cls.model_fields and replacement != own:
+    if replacements and (replacement := _replacement(values)) and replacement != own:
         values["training"] = copy.deepcopy(values[replacement])  # a copy: overrides of training leave it alone
     for override, keys, value in changes:
         if keys[0] == "training":

@@ -317,7 +317,7 @@ class Experiment:
         return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.frames_name(network))
 
     def frames_name(self, network: str) -> str:
-        """Name of the frames of a network: the source of its labels, and its features if not those of the file."""
+        """Name of a network's frames: the source of its labels and, unless the recipe's file has them, its features."""
         source, preset = self.label_source(network), Path(self.recipe.features).stem
         own = read_yaml(shipped("recipes") / self.name / "recipe.yaml").get("features", preset)
         return source if preset == own else f"{source}_{preset}"

@@ -53,22 +53,21 @@ def steps(experiment: Experiment) -> list[Step]:
                          [e.data(e.augmented) / "wav.scp"], [spoken], given, owns=e.data(e.augmented),
                          keys=("augment", "seed"), bulky=True))  # fmt: skip
     extracted = [
-        Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
+        Step(_extracted(name), partial(stages.extract_features, e, name), config.model_dump(),
              [e.features(name, split) / "feats.scp" for split in e.splits], [spoken],
              owns=e.features(name, "train").parent, keys=(name,), bulky=True)
         for name, config in e.presets.items()
     ]  # fmt: skip
-    nn_features = f"features/{Path(recipe.features).stem}"
     if recipe.augment:
         scps = [e.features(name, e.augmented) / "feats.scp" for name in e.network_features]
-        originals = [f"features/{Path(name).stem}" for name in e.network_features]
+        originals = map(_extracted, e.network_features)
         extracted += [
             Step("features/augmented", partial(stages.extract_augmented, e), None, scps, ["data/augment", *originals])
         ]
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     selftrained = _self_steps(e) if SELF in e.trained else {}
     bmmi = [_bmmi_step(e)] if BMMI in e.trained else []
-    training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
+    training = [step for network in e.networks for step in _network_steps(e, network)]
     rescoring = ["graph/rescore"] if isinstance(recipe.lm.rescore, int) else []
     settings, keys = e.decoding
     decoding = [
@@ -98,6 +97,20 @@ def steps(experiment: Experiment) -> list[Step]:
     ]  # fmt: skip
 
 
+def _extracted(preset: str) -> str:
+    """The step that extracts these features."""
+    return f"features/{Path(preset).stem}"
+
+
+def _packed(e: Experiment, preset: str) -> list[str]:
+    """The steps whose features are packed for a network: those of augmented copies, too."""
+    return [*(["features/augmented"] if e.recipe.augment else []), _extracted(preset)]
+
+
+def _questions(e: Experiment) -> list[Path]:
+    return [Path(e.recipe.hmm.extra_questions)] if e.recipe.hmm.extra_questions else []
+
+
 def _ended(out: Path, name: str) -> str:
     return datetime.fromtimestamp((ended_ns(out, name) or 0) / 1e9).isoformat(" ", "milliseconds")
 
@@ -109,11 +122,8 @@ def _hmm_steps(e: Experiment) -> list[Step]:
     recipe, lfmmi = e.recipe, e.recipe.lfmmi
     hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start", "bmmi"})
     hmm["tri"].pop("discriminative")  # it does not affect these GMMs
-    questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
-    hmm_features, aligner_features = (
-        f"features/{Path(name).stem}" for name in (recipe.hmm.features, recipe.hmm.aligner_features)
-    )
+    hmm_features, aligner_features = _extracted(recipe.hmm.features), _extracted(recipe.hmm.aligner_features)
     if e.bootstrap == FLAT:
         assert lfmmi is not None
         check_frequencies(recipe.flat.model, e.presets[lfmmi.features], f"lfmmi.features={lfmmi.features}", "flat.")
@@ -122,7 +132,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
                  [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
                  [e.model(FLAT_HMM) / "denominator.safetensors",
                   *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
-                 [f"features/{Path(lfmmi.features).stem}"], owns=e.frames(FLAT),
+                 [_extracted(lfmmi.features)], owns=e.frames(FLAT),
                  keys=("hmm", "flat.longest_s", "flat.training.dtype", "lfmmi.longer_histories")),
             Step("hmm/flat", partial(flat.train_network, e),
                  [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
@@ -136,7 +146,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
                  [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono"),
                  keys=("hmm", "hmm.mono")),
             Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
-                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri"),
+                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], _questions(e), owns=e.model("tri"),
                  keys=("hmm.tri",)),
         ]  # fmt: skip
     first = e.bootstrap
@@ -183,7 +193,7 @@ def _check_outputs(model: ModelConfig) -> None:
             )
 
 
-def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
+def _network_steps(e: Experiment, network: str) -> list[Step]:
     from speech3.recipe import stages
 
     recipe, source = e.recipe, e.label_source(network)
@@ -198,8 +208,7 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
         *realign,
         Step(f"train/{e.frames_name(network)}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
-             [realign[0].name if realign else "hmm/align", *(["features/augmented"] if recipe.augment else []),
-              nn_features],
+             [realign[0].name if realign else "hmm/align", *_packed(e, recipe.features)],
              owns=e.frames(network), keys=("training.dtype",), bulky=True),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
@@ -237,8 +246,8 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     not_computed = [f"lfmmi.training.{key}" for key in NOT_COMPUTED]
     if system.passes is not None:
         not_computed.append("lfmmi.training.max_epochs")  # passes replaces it
-    questions = [Path(e.recipe.hmm.extra_questions)] if e.bootstrap == FLAT and e.recipe.hmm.extra_questions else []
-    tree_features = [f"features/{Path(e.recipe.hmm.features).stem}"] if e.bootstrap == FLAT else []  # tri needs them
+    flat = e.bootstrap == FLAT  # otherwise tri has needed these
+    questions, tree_features = (_questions(e), [_extracted(e.recipe.hmm.features)]) if flat else ([], [])
     return {
         "hmm": [
             Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
@@ -248,8 +257,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
         ],
         "train": [
             Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e, e.frames(LFMMI)), system.training.dtype, frames,
-                 ["hmm/lfmmi", *(["features/augmented"] if e.recipe.augment else []),
-                  f"features/{Path(system.features).stem}"],
+                 ["hmm/lfmmi", *_packed(e, system.features)],
                  owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",), bulky=True),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
@@ -266,7 +274,6 @@ def _self_steps(e: Experiment) -> dict[str, list[Step]]:
 
     given, system, out = e.recipe.untranscribed, e.recipe.lfmmi, e.out / "self"
     assert given is not None and system is not None
-    features = Path(system.features).stem
     return {
         "data": [
             Step(f"data/{UNTRANSCRIBED}", partial(selftrain.make_data, e), None, [e.data(UNTRANSCRIBED) / "wav.scp"],
@@ -275,7 +282,7 @@ def _self_steps(e: Experiment) -> dict[str, list[Step]]:
         "features": [
             Step(f"features/{UNTRANSCRIBED}", partial(selftrain.extract_features, e), None,
                  [e.features(system.features, UNTRANSCRIBED) / "feats.scp"],
-                 [f"data/{UNTRANSCRIBED}", f"features/{features}"]),
+                 [f"data/{UNTRANSCRIBED}", _extracted(system.features)]),
         ],
         "self": [
             Step("self/transcribe", partial(selftrain.transcribe, e), None, [out / "hyp.ctm"],

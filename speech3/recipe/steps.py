@@ -217,8 +217,8 @@ def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> 
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], open_keys: Sequence[str]) -> list[str]:
-    counted = (key for key in dict.fromkeys((*before, *now)))
-    keys = [key for key in counted if not any(f"{key}.".startswith(f"{each}.") for each in open_keys)]
+    still_open = tuple(f"{key}." for key in open_keys)
+    keys = [key for key in dict.fromkeys((*before, *now)) if not f"{key}.".startswith(still_open)]
     differ = [key for key in keys if before.get(key) != now.get(key)]
     return [f"{key or 'config'} {_short(before.get(key))} -> {_short(now.get(key))}" for key in differ]
 

@@ -301,10 +301,6 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
         features = parse(FeatureConfig, read_yaml(path), path)
     warp = None
     if features and (training.frequency_warp or training.speeds):
-        key = (
-            f"frequency_warp={training.frequency_warp:g}"
-            if training.frequency_warp
-            else f"speeds={list(training.speeds)}"
-        )
-        warp = frequency_warp(features, frames.dim, training.frequency_warp, f"training.{key}")
+        key = "" if training.frequency_warp else f"training.speeds={list(training.speeds)}"
+        warp = frequency_warp(features, frames.dim, training.frequency_warp, key)
     return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

@@ -21,7 +21,7 @@ from gpu_timing import device_of_arguments, milliseconds, name_of, ratio, timed
 from sequence import BINS, FRAMES, PDFS, problem
 from torch import Tensor
 
-from speech3.config import ModelConfig, load_preset
+from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.muon import Muon
 from speech3.frames.chunks import Chunk
 from speech3.models import build
@@ -33,7 +33,7 @@ from speech3.sequence.lfmmi import LfMmi
 def figures(graph: Denominator, chunks: list[Chunk], device: str) -> None:
     """Print the figures for a minibatch of these chunks."""
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
-    config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"subsampling": 3, "two_outputs": True})
+    config = LfmmiSystemConfig.model_validate({}).model
     model: Any = build(config, BINS, PDFS, seed=0).to(device).train()
     optimizer, parameters = Muon(model, (0.95, 0.98), weight_decay=0.1), list(model.parameters())
     frames = model.left_context + FRAMES + model.right_context

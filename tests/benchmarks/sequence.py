@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from speech3.config import ModelConfig, load_preset
+from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.adamw import AdamW
 from speech3.engine.muon import Muon
 from speech3.frames.chunks import Chunk
@@ -77,7 +77,7 @@ def main() -> None:
     torch.set_num_threads(1)
     graph, chunks = problem()
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
-    config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"subsampling": 3, "two_outputs": True})
+    config = LfmmiSystemConfig.model_validate({}).model
     model = build(config, BINS, PDFS, seed=0)
     muon, adamw = Muon(model, (0.95, 0.98), weight_decay=0.1), AdamW(model, (0.9, 0.98), weight_decay=0.1)
     context = model.left_context + FRAMES + model.right_context

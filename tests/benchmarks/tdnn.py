@@ -19,7 +19,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from speech3.config import CnnTdnnConfig, ModelConfig, load_preset
+from speech3.config import CnnTdnnConfig
+from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.sgd import Sgd
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import build
@@ -36,9 +37,9 @@ Step = Callable[[], float]
 
 def preset() -> CnnTdnnConfig:
     """The config of the network that is measured."""
-    config = load_preset(ModelConfig, "models", "cnn_tdnn")
+    config = LfmmiSystemConfig.model_validate({}).model
     assert isinstance(config, CnnTdnnConfig)
-    return config.model_copy(update={"dropout": 0.0, "subsampling": 3, "two_outputs": True})
+    return config.model_copy(update={"dropout": 0.0})
 
 
 def ours(model: Tdnn, feats_BTF: Tensor, targets_N: Tensor) -> Step:
