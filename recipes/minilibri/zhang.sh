@@ -44,14 +44,14 @@ mkdir -p "$runs"
 [ -e "$out/data/test_noisy/text" ] || speech3 augment "$out/data/test" "$out/data/test_noisy" --augment noisy --jobs "$jobs"
 
 conf=$runs/conf.yaml
-python - "$out" >"$conf" <<'END'
+python - "$out" "$features" >"$conf" <<'END'
 import json, sys
 
 from speech3.io.checkpoint import read_about
 
-out = sys.argv[1]
+out, features = sys.argv[1:]
 model = read_about(f"{out}/dnn/model.safetensors")["model"]
-print(f"frames: {out}/frames/tri\nhmm: {out}/tri\nmodel: {json.dumps(model)}\ntraining: sgd")
+print(f"frames: {out}/frames/tri_{features}\nhmm: {out}/tri\nmodel: {json.dumps(model)}\ntraining: sgd")
 END
 train() { # a method, a seed, and keys
     local run=$runs/$1_seed$2

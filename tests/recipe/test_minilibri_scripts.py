@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from speech3.io.checkpoint import save_tensors
+from speech3.recipe.experiment import open_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = """#!/usr/bin/env bash
@@ -72,3 +73,6 @@ def test_keys_of_asynchronous_runs_are_given_to_these_alone(tmp_path: Path) -> N
     assert status == 1 and [call.split()[0] for call in calls] == ["recipe", "augment", "train", "train", "train"]
     assert all((keys in call) == ("training=asgd" in call) for call in calls)
     assert sum(keys in call for call in calls) == 2
+    corpus, *overrides = next(call for call in calls if call.startswith("recipe ")).split()[1:]
+    experiment = open_experiment(corpus, tmp_path / "out", Path("x"), [each for each in overrides if "=" in each], "")
+    assert (tmp_path / "out" / "zhang" / "conf.yaml").read_text().startswith(f"frames: {experiment.frames('dnn')}\n")
