@@ -186,7 +186,8 @@ def test_what_cannot_be_trained_is_named(corpus, tmp_path, model, training, word
 
 
 @pytest.mark.parametrize(
-    "preset", ["dnn", "cnn", "lstm", "lstmp", "blstm", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn", "tdnn_lstm"]
+    "preset",
+    ["dnn", "cnn", "lstm", "lstmp", "blstm", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn", "tdnn_lstm", "tdnn_blstm"],
 )
 def test_a_recipe_takes_every_preset(preset, corpus):
     path = shipped("recipes") / "digits" / "recipe.yaml"
