@@ -36,10 +36,10 @@ class TriphoneConfig(Config):
 class BmmiConfig(Config):
     """Boosted MMI of GMMs (Povey et al. 2008; `speech3.sequence.bmmi`)."""
 
-    iterations: int = Field(3, ge=1)
+    iterations: int = Field(4, ge=1)
     acoustic_scale: float = Field(0.1, gt=0, description="scale of the log likelihoods, as in decoding")
     boost: float = Field(0.1, ge=0, description="cost of each correct frame of a path in the denominator")
-    tau: float = Field(100.0, ge=0, description="I-smoothing towards the GMMs of the iteration before, in frames")
+    tau: float = Field(400.0, ge=0, description="I-smoothing towards the GMMs of the iteration before, in frames")
     e: float = Field(2.0, ge=1, description="E of extended Baum-Welch: larger is slower")
     leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
     longer_histories: int = Field(
