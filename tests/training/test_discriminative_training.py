@@ -22,7 +22,7 @@ TDNN = {"family": "tdnn", "layers": 1, "width": 24, "bottleneck": 8, "prefinal":
 TDNN_LSTM = {"family": "tdnn_lstm", "time_layers": 1, "width": 24, "bottleneck": 8, "layers": 1, "cells": 12}
 FAMILIES = {**frame_corpus.MODELS, "tdnn": TDNN, "tdnn_lstm": TDNN_LSTM}
 SMALL = {"minibatch": 180, "sequence": 30, "max_epochs": 2, "learning_rate": 0.3, "schedule": "constant",
-         "frequency_warp": 0.0}  # fmt: skip
+         "frequency_warp": 0.0, "speeds": ()}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
