@@ -114,4 +114,6 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupted() -> None:
+    # Objects that Ctrl-C left half made may fail when they are deleted (llvmlite's do), which Python would print.
+    sys.unraisablehook = lambda _: None
     print("interrupted; finished work is kept: run the same command again to resume", file=sys.stderr)

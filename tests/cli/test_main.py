@@ -1,6 +1,8 @@
 """The exit status and the last message of the program."""
 
 import errno
+import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +35,7 @@ def test_ends(
 
     monkeypatch.setattr(cli, "app", verb)
     monkeypatch.setattr(cli, "_register", lambda: None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # which an interrupt silences
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == status
@@ -51,3 +54,20 @@ def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch, error: Ex
     monkeypatch.setattr(cli, "_register", lambda: None)
     with pytest.raises(type(error)):
         cli.main()
+
+
+def test_what_an_interrupt_left_half_made_says_nothing() -> None:
+    program = """
+import speech3.cli as cli
+class Half:
+    def __del__(self):
+        self.missing
+def app():
+    half = Half()
+    raise KeyboardInterrupt
+cli.app, cli._register = app, lambda: None
+cli.main()
+"""
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 130
+    assert process.stderr == "interrupted; finished work is kept: run the same command again to resume\n"
