@@ -54,7 +54,8 @@ def command(
 
     recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
-    data, parts = (data, Parts()) if recognizer.features.kind == "given" else cut_long(data)
+    given = any(each.features.kind == "given" for each in (recognizer, *more))
+    data, parts = (data, Parts()) if given else cut_long(data)
     recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
     written = write_decoding(out, recognizer, feats, decoding, jobs, parts)

@@ -88,3 +88,11 @@ class FeatureConfig(Config):
         if self.frame_shift > self.frame_length:
             raise ValueError("frame_shift must not exceed frame_length")
         return self
+
+    def of_values(self) -> dict[str, Any]:
+        """The keys on which the features of a finished recording depend.
+
+        Which recordings are accepted is not among them, nor are statistics with which only streams begin.
+        """
+        without = {"resample", "mix_channels"} | ({"global_stats"} if self.cmvn != "global" else set())
+        return self.model_dump(exclude=without)

@@ -48,8 +48,9 @@ class TdnnConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TdnnConfig":
-        _narrows(self.width, self.bottleneck)
         check_sizes(self.bottlenecks, self.layers, "bottlenecks")
+        for bottleneck in {self.bottleneck, *self.bottlenecks}:
+            _narrows(self.width, bottleneck)
         return self
 
 

@@ -289,7 +289,7 @@ class TrainingConfig(Config):
     def _fits(self) -> "TrainingConfig":
         if any(not 0.5 <= speed <= 2 for speed in self.speeds):
             raise ValueError(f"speeds={list(self.speeds)}: give values from 0.5 to 2 (1 leaves a recording unchanged)")
-        if self.labels == "words" and self.sequence:
+        if self.labels == "words" and self.sequence is not None:
             raise ValueError(
                 f"sequence={self.sequence}: lfmmi.numerators=transcripts trains on whole utterances; remove sequence"
             )

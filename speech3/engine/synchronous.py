@@ -23,6 +23,7 @@ from speech3.config import CodecConfig
 from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.gradient import Diverged, gradient
 from speech3.engine.one_worker import OneWorker
+from speech3.engine.shard import Constrained
 from speech3.engine.simulate import Times
 from speech3.engine.world import USED, Parts, Progress, Rate, turns
 
@@ -36,6 +37,9 @@ class Synchronous(OneWorker):
     ) -> None:  # fmt: skip
         super().__init__(parts, momentum=momentum, weight_decay=weight_decay)
         self.times, self.workers = times, len(times.compute_s)
+        for module in parts.model.modules():
+            if isinstance(module, Constrained):  # the workers share one model, so each takes a part of the step
+                module.constraint_share = 1 / self.workers
         self.codes = SharedCodes(self.sgd.parameters, codec) if codec and codec.kind == "ternary" else None
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:

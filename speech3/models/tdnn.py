@@ -1,8 +1,9 @@
 """Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them.
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
-product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers, bypass and
-dropout are those of Kaldi's ``tdnnf-layer``.
+product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers and bypass
+are those of Kaldi's ``tdnnf-layer``. Dropout, too, has one mask for a whole chunk, but it sets units to zero, where
+Kaldi's multiplies them by random numbers (``continuous=true``).
 
 No layer pads: a chunk of T frames (a multiple of `subsampling`) comes with `left_context` frames before it and
 `right_context` frames after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is for the frames

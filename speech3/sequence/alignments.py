@@ -23,6 +23,8 @@ from speech3.sequence.denominator import Denominator
 from speech3.sequence.numerators import NEVER, UNSEEN, Numerators
 from speech3.sequence.phone_lm import START
 
+_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
+
 
 @dataclass(frozen=True, eq=False)
 class AlignmentNumerators:
@@ -74,8 +76,8 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     frames = len(labels)
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
-    known = 0  # number of earlier phones found: they determine the state of the phone language model
-    while first > 0 and (known < 4 or not labels[first] & 1):
+    known = 0  # number of earlier phones found
+    while first > 0 and (known < _EARLIER or not labels[first] & 1):
         known += labels[first] & 1
         first -= 1
     last = min(frames, int(start + outputs * sub * speed) + reach + 1)

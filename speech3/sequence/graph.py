@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from speech3.sequence.numerators import UNSEEN
 from speech3.sequence.phone_lm import START, PhoneLm
 
 
@@ -81,6 +82,11 @@ def average_occupancy(lm: PhoneLm, stay_J: np.ndarray, frames: int) -> np.ndarra
     ----------
     stay_J
         Probability that a state's loop is taken.
+
+    Returns
+    -------
+    ndarray
+        No state has zero, so that a chunk may begin in any, also in one that no utterance reaches so early.
     """
     source_A = sources(lm)
     ends_J = 1.0 - np.bincount(source_A, lm.prob_A, lm.num_states)
@@ -92,5 +98,5 @@ def average_occupancy(lm: PhoneLm, stay_J: np.ndarray, frames: int) -> np.ndarra
         moved_J = np.bincount(lm.next_A, leaving_J[source_A] * lm.prob_A, lm.num_states)
         moved_J[START] += leaving_J @ ends_J
         occupancy_J = occupancy_J - leaving_J + moved_J
-    average_J: np.ndarray = total_J / total_J.sum()
-    return average_J
+    average_J = np.maximum(total_J / total_J.sum(), UNSEEN)
+    return average_J / average_J.sum()

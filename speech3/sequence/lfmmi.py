@@ -2,8 +2,8 @@
 
 The criterion of a chunk is the log probability of its transcript, summed over the paths of the numerator, minus that of
 everything that could have been said, summed over the paths of the denominator. Its gradient with respect to the outputs
-is the difference of the two posteriors. Added to it are the squares of the outputs (l2) and, if the network has a
-second output, its cross-entropy against the posteriors of the numerator.
+is the difference of the two posteriors. The loss is minus the criterion, plus the squares of the outputs (l2) and, if
+the network has a second output, its cross-entropy against the posteriors of the numerator.
 
 Axes: B chunks, T output frames of a chunk, S pdfs.
 """

@@ -13,22 +13,37 @@ from speech3.training.removal import check_group_lasso
 from speech3.training.sequences import check_sequences
 
 
-def with_precision(config: TrainConfig, out: Path) -> TrainConfig:
-    """The config with ``training.precision=auto`` replaced: by that of an earlier run in `out`, or of this processor.
+def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
+    """The config with ``training.precision=auto`` replaced: that of the run in `earlier`, or of this processor.
 
     That is bf16 on CPUs that multiply faster in it, in worlds that support it; float32 otherwise, and on GPUs.
     """
-    training, earlier = config.training, out / "run.json"
+    training = config.training
     if training.precision != "auto":
         return config
     possible = training.device == "cpu" and not training.by_sandblaster and training.model_partitions == 1
     precision = "float32"
-    if earlier.exists():
-        precision = read_json(earlier).get("training", {}).get("precision", precision)
+    if earlier and (earlier / "run.json").exists():
+        precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
     elif possible and (faster := bf16_over_float32()) > WORTH_IT:
         precision = "bf16"
         say(f"training in bf16, in which this processor multiplies {faster:.1f} times as fast as in float32")
     return config.model_copy(update={"training": training.model_copy(update={"precision": precision})})
+
+
+def check_out(config: TrainConfig, out: Path) -> None:
+    """Refuse as run directory one that training reads from: a run would replace what it begins with.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the key.
+    """
+    read = {"hmm": config.hmm, "frames": config.frames, **({"--init": config.init} if config.init else {})}
+    for name, path in read.items():
+        directory = Path(path).parent if Path(path).is_file() else Path(path)
+        if directory.resolve() == out.resolve():
+            raise Speech3Error(f"{out}: is also given as {name}, which the new model would replace; give another --out")
 
 
 def check_objective(config: TrainConfig) -> None:

@@ -26,7 +26,6 @@ _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output lay
 _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
 # Keys that may differ, as no parameter depends on them.
 FREE = {"dropout", "time_dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
-_OF_RECORDINGS = {"resample", "mix_channels"}  # keys of features that say which recordings are accepted
 _CONTEXT = ("left_context", "right_context")  # may grow in recurrent networks
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 
@@ -165,13 +164,8 @@ def _compare_features(path: Path, data: Path) -> None:
     """Warn if the features differ though their number does not: that may be intended, but seldom is."""
     files = path.parent / "features.yaml", data / "features.yaml"
     if all(file.exists() for file in files):
-        there, here = (parse(FeatureConfig, read_yaml(file), file).model_dump() for file in files)
-        if here["cmvn"] != "global":  # then they are for streams, and those of any data
-            there["global_stats"] = here["global_stats"] = None
-        differ = [
-            f"{key} {there[key]} there, {here[key]} here"
-            for key in here if key not in _OF_RECORDINGS and there[key] != here[key]
-        ]  # fmt: skip
+        there, here = (parse(FeatureConfig, read_yaml(file), file).of_values() for file in files)
+        differ = [f"{key} {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
         if differ:
             say(f"warning: {path} was trained on features that differ from those of {data}: {', '.join(differ)}")
 

@@ -15,16 +15,15 @@ TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 def complete(model: Path, hmm: Path, data: Path) -> None:
     """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
-    Denominator, graphs and grid are copied if they exist. The network has the senones of `hmm`, so its graphs are valid
-    for the network.
+    What does not exist there is removed from `model`, where an earlier run may have left it. The network has the
+    senones of `hmm`, so its graphs are valid for the network.
     """
     load_outputs(hmm).save(model)
-    if (data / "features.yaml").exists():
-        shutil.copyfile(data / "features.yaml", model / "features.yaml")
-    if (hmm / DENOMINATOR).exists():
-        shutil.copyfile(hmm / DENOMINATOR, model / DENOMINATOR)
-    if (hmm / TUNING).exists():
-        shutil.copyfile(hmm / TUNING, model / TUNING)
+    for source, name in ((data, "features.yaml"), (hmm, DENOMINATOR), (hmm, TUNING)):
+        if (source / name).exists():
+            shutil.copyfile(source / name, model / name)
+        else:
+            (model / name).unlink(missing_ok=True)
     share_graphs(model, hmm)
 
 

@@ -33,7 +33,7 @@ from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.training.average import estimate_statistics, mean_of
 from speech3.training.card import counted, write_card
-from speech3.training.checks import check_objective, with_precision
+from speech3.training.checks import check_objective, check_out, with_precision
 from speech3.training.evaluate import evaluate
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
@@ -82,17 +82,17 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     ------
     Speech3Error
         Frames are missing or damaged, or their senones are not those of `hmm`; `init` has another architecture; no such
-        device; `out` belongs to another run, or one is running there; a loss is not finite.
+        device; `out` is read from, belongs to another run, or one is running there; a loss is not finite.
     KeyboardInterrupt
         Ctrl-C, after a checkpoint was written.
     """
     keep_freed_memory()
-    config = with_precision(config, Path(out))
+    config = with_precision(config, None if restart else Path(out))
     device = device_of(config.training.device)
-    if config.training.model_partitions > 1:
-        device = torch.device("cpu")  # the whole model may not fit on one GPU
+    device = device if config.training.model_partitions == 1 else torch.device("cpu")  # it may not fit on one GPU
     check_workers(config.training)
     check_objective(config)
+    check_out(config, Path(out))
     packed = open_frames(config, Path(out))
     check_partitions(config, packed["train"])
     init = read_init(config, packed["train"])

@@ -23,7 +23,7 @@ from speech3.frames.packed import open_packed
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.models.linear import product
-from speech3.training.checks import check_objective
+from speech3.training.checks import check_objective, with_precision
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.init import read_init
 from speech3.training.parts import BuildParts, minibatches
@@ -184,6 +184,7 @@ def simulate(
         raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: give seeds of at least 0")
     numbers, rates, seeds = sorted({1, *workers}), list(dict.fromkeys(rates)), list(dict.fromkeys(seeds))
     _check(_variants(methods, numbers))  # before anything is measured or trained
+    methods = _in_one_precision(methods, out)
     variants = _variants(_with_times(methods, out), numbers)
     seeds = seeds or [methods[0].config.seed]
     tried = {v: rates or [v.method.config.training.learning_rate] for v in variants}
@@ -297,6 +298,12 @@ def _by(config: TrainConfig, method: str) -> TrainConfig:
     simulation = config.training.simulation.model_copy(update={"method": method})
     training = config.training.model_copy(update={"world": "simulated", "simulation": simulation})
     return config.model_copy(update={"training": training})
+
+
+def _in_one_precision(methods: Sequence[Method], out: Path) -> list[Method]:
+    """The methods with ``training.precision=auto`` replaced: by that of earlier runs in `out`, if any."""
+    earlier = next((path.parent for path in sorted(out.glob("*/run.json"))), None)
+    return [replace(method, config=with_precision(method.config, earlier)) for method in methods]
 
 
 def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:

@@ -18,6 +18,7 @@ from speech3.io.progress import say
 from speech3.models.base import AcousticModel
 from speech3.models.info import layers_of
 from speech3.models.linear import product
+from speech3.training.checks import with_precision
 from speech3.training.parts import BuildParts, make_parts
 from speech3.training.simulation import refuse_split
 
@@ -87,6 +88,7 @@ def throughput(
         raise Speech3Error(f"--gigabits {given}: give finite numbers of Gbit/s above 0, as in 1,10")
     refuse_split(config)
     device_of(config.training.device)
+    config = with_precision(config, None)
     workers, gigabits = sorted(set(workers)), sorted(set(gigabits))
     codec = config.training.codec.model_copy(update={"kind": "ternary"})
     networks = []

@@ -336,6 +336,10 @@ def test_complete_takes_the_grid_and_the_graph_to_tune_with(model: Path, tmp_pat
     shutil.rmtree(model / "graph_tuning")
     complete(out, model, data)
     assert not graph.exists() and (out / "graph" / "HCLG.fst").exists()
+    for path in (model / "tuning.json", out / "denominator.safetensors", out / "features.yaml"):
+        path.write_text("") if path.parent == out else path.unlink()
+    complete(out, model, data)  # what an earlier run left would be taken for this network's
+    assert not any((out / name).exists() for name in ("tuning.json", "denominator.safetensors", "features.yaml"))
 
 
 def test_only_the_first_of_many_bad_utterances_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

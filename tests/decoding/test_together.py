@@ -1,6 +1,7 @@
 """Models that score together: the mean of their scores, whatever features they read; models that cannot be combined."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from whistles import FEATURES, HMM, SAID, gaussians_to_network, write_network
 
 from speech3.config import ModelConfig
 from speech3.decoding.recognizer import load_recognizer
-from speech3.decoding.together import SideBySide, together
+from speech3.decoding.together import SideBySide, same_features, together
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
@@ -80,6 +81,19 @@ def test_models_with_features_of_their_own(speech3, network: Path, data: Path, t
     assert (tmp_path / "out" / "with2" / "feats" / "feats.scp").exists()
     process = speech3("transcribe", network, *(line.split()[1] for line in (data / "wav.scp").open()), "--with", other)
     assert process.returncode == 1 and "other: reads other features than" in process.stderr
+
+
+def test_statistics_with_which_only_streams_begin_are_no_other_features(network: Path) -> None:
+    one = load_recognizer(network)
+    by_utterance = {"cmvn": "utterance", "norm_means": True}
+    alike = [
+        replace(one, features=FEATURES.model_copy(update={**by_utterance, "global_stats": ((float(n), 1.0),) * 2}))
+        for n in range(2)
+    ]
+    assert same_features(*alike)
+    of_data = [replace(each, features=each.features.model_copy(update={"cmvn": "global"})) for each in alike]
+    assert not same_features(*of_data)
+    assert same_features(one, replace(one, features=FEATURES.model_copy(update={"resample": True})))
 
 
 def test_features_of_other_lengths_are_named() -> None:

@@ -236,6 +236,13 @@ def test_synchronous_workers_are_sgd_on_the_mean_gradient(sync_s):
     assert (done.used, done.frames, done.seconds) == (11, 11 * 16, 4 * (2.0 + sync_s))
 
 
+def test_synchronous_workers_take_the_step_of_a_constraint_once_between_them():
+    parts = tiny.Build()()
+    parts.model.constraint_share = 1.0
+    Synchronous(parts, Times((1.0,) * 4, 0.0))
+    assert parts.model.constraint_share == 0.25
+
+
 def test_a_synchronous_step_whose_loss_is_not_finite_names_the_minibatch():
     parts = tiny.Build()()
     world = Synchronous(

@@ -341,6 +341,7 @@ def test_presets(name, width, bottleneck, prefinal, front, beside):
     [
         ({"subsampling": 2}, "subsampling: Input should be 1 or 3"),
         ({"bottleneck": 12}, "bottleneck=12 must be below width=12"),
+        ({"layers": 2, "bottlenecks": [4, 30]}, "bottleneck=30 must be below width=12"),
         ({"left_context": 5}, "left_context: .*the layers of this family determine the context; leave it out"),
         ({"window": 5}, "unknown key 'window'; known here: .*bottleneck"),
         ({"convolutions": []}, "convolutions: .*at least 1"),

@@ -14,9 +14,10 @@ from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
 from speech3.frames.segments import segment_labels
 from speech3.sequence.alignments import AlignmentNumerators
+from speech3.sequence.denominator import assemble
 from speech3.sequence.forward_backward import denominator_posteriors
 from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerators import NEVER, numerator_posteriors
+from speech3.sequence.numerators import NEVER, UNSEEN, numerator_posteriors
 from speech3.sequence.phone_lm import START, estimate
 from speech3.sequence.sparse import denominator_log_z
 
@@ -270,3 +271,7 @@ def test_initial_weights_sum_to_one_and_leave_no_state_out() -> None:
     graph = toy_denominator(0)
     assert graph.initial_J.sum() == pytest.approx(1, abs=1e-6)
     assert (graph.initial_J > 0).all()
+    one_after_another = estimate([list(range(1, 151))])  # its last phones come later than the frames averaged over
+    graph = assemble(one_after_another, 2, np.zeros((151, 151, 2), np.int32))
+    assert graph.initial_J.min() == pytest.approx(UNSEEN, rel=1e-3)
+    assert graph.initial_J.sum() == pytest.approx(1, abs=1e-6)

@@ -95,8 +95,9 @@ def test_several_workers_share_the_minibatches_of_an_epoch(corpus, tmp_path):
 
 def test_what_cannot_be_trained_is_named(corpus, tmp_path):
     root = corpus[0]
-    with pytest.raises(ValueError, match=r"sequence=150.*whole utterances"):
-        _config(root, sequence=150)
+    for sequence in (0, 150):
+        with pytest.raises(ValueError, match=rf"sequence={sequence}: .*whole utterances; remove sequence"):
+            _config(root, sequence=sequence)
     of_phones = _config(root, lfmmi={"numerators": "alignment"}, sequence=30)
     with pytest.raises(Speech3Error, match=rf"8 senones.*{2 * PHONES + 2} labels"):
         train(of_phones, tmp_path / "out")

@@ -151,6 +151,7 @@ def test_auto_stays_what_it_was_on_another_processor(
     train(given, tmp_path)
     monkeypatch.setattr("speech3.training.checks.bf16_over_float32", lambda: 0.4)
     assert train(given, tmp_path)["training"]["precision"] == "bf16"
+    assert train(given, tmp_path, restart=True)["training"]["precision"] == "float32"
 
 
 def _tf32() -> tuple[bool, bool]:
