@@ -10,10 +10,13 @@ import torch
 import yaml
 from whistles import FEATURES, HMM, SAID, gaussians_to_network, write_network
 
+from speech3.cli.decode import command as decode
 from speech3.config import ModelConfig
+from speech3.corpus.datadir import read_datadir
 from speech3.decoding.recognizer import load_recognizer
 from speech3.decoding.together import SideBySide, same_features, together
 from speech3.errors import Speech3Error
+from speech3.features.extract import extract
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import monophone_tree
@@ -81,6 +84,20 @@ def test_models_with_features_of_their_own(speech3, network: Path, data: Path, t
     assert (tmp_path / "out" / "with2" / "feats" / "feats.scp").exists()
     process = speech3("transcribe", network, *(line.split()[1] for line in (data / "wav.scp").open()), "--with", other)
     assert process.returncode == 1 and "other: reads other features than" in process.stderr
+
+
+def test_no_utterance_is_cut_if_any_model_reads_given_features(
+    network: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract(read_datadir(data), tmp_path / "feats", FEATURES.model_copy(update={"cmvn": "none"}), 1)
+    shutil.copy(tmp_path / "feats" / "feats.scp", data)
+    other = _other(network, tmp_path, scale=1)
+    (other / "features.yaml").write_text("{kind: given, cmvn: utterance}")
+    monkeypatch.setattr(
+        "speech3.decoding.long_utterances.cut_long", lambda data: pytest.fail("parts are not in feats.scp")
+    )
+    decode(network, data, tmp_path / "out", jobs=1, others=[other])
+    assert _words(tmp_path / "out") == {name: words for name, (words, _) in SAID.items()}
 
 
 def test_statistics_with_which_only_streams_begin_are_no_other_features(network: Path) -> None:
