@@ -190,6 +190,10 @@ def write_alignments(
     write_ctm(out / "phones.ctm", phones)
     write_ctm(out / "words.ctm", words)
     if textgrids:
+        kept = {f"{file_name(utterance)}.TextGrid" for utterance in phones}
+        for old in (out / "textgrid").glob("*.TextGrid"):  # of an earlier alignment
+            if old.name not in kept:
+                old.unlink()
         for utterance, tier in progress(phones.items(), len(phones), "textgrid"):
             end_s = max(durations.get(utterance, 0.0), tier[-1].end_s)
             tiers = {"words": words[utterance], "phones": tier}

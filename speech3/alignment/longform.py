@@ -15,6 +15,7 @@ import numpy as np
 
 from speech3.alignment.longparts import Part, local_features
 from speech3.alignment.longsearch import Found, find_words
+from speech3.alignment.times import frame_clock
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import segment_name
 from speech3.errors import Speech3Error
@@ -97,7 +98,7 @@ def lay_out(
     Speech3Error
         The transcript cannot belong to the recording: it is far too short or too long, or too few words are found.
     """
-    rate = 1000 / config.frame_shift
+    rate = 1 / frame_clock(config).shift_s
     check_rate(len(words), len(feats_TF) / rate)
     graph = transcript_graph(hmm, words)
 

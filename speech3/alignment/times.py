@@ -10,6 +10,7 @@ import numpy as np
 
 from speech3.alignment.confidence import Confidence
 from speech3.config import FeatureConfig
+from speech3.features.window import framing
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_lines, write_text
@@ -54,9 +55,15 @@ class FrameClock:
 
 
 def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
-    """The clock of features extracted with `config`, and of outputs at every `subsampling`-th frame."""
-    offset_ms = (config.frame_length - config.frame_shift) / 2 if config.snip_edges else 0.0
-    return FrameClock(config.frame_shift / 1000, offset_ms / 1000, subsampling)
+    """The clock of features extracted with `config`, and of outputs at every `subsampling`-th frame.
+
+    As in extraction, a shift is a whole number of samples: at 22,050 Hz, 10 ms are 220 samples, or 9.977 ms.
+    """
+    length_s, shift_s = config.frame_length / 1000, config.frame_shift / 1000
+    if config.sample_frequency and config.kind != "given":
+        sizes = framing(config, config.sample_frequency)
+        length_s, shift_s = sizes.length / config.sample_frequency, sizes.shift / config.sample_frequency
+    return FrameClock(shift_s, (length_s - shift_s) / 2 if config.snip_edges else 0.0, subsampling)
 
 
 def phone_segments(

@@ -12,7 +12,7 @@ from speech3.config import AugmentConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error, check_bad
-from speech3.io.atomic import write_text
+from speech3.io.atomic import explained_disk_errors, write_text
 from speech3.io.parallel import available_jobs, parallel_map
 
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
@@ -66,6 +66,8 @@ def augment_data(
         for copy in range(1, copies + 1)
         for start in range(0, len(ids), _TASK_SIZE)
     ]
+    with explained_disk_errors(out):  # if this is killed, OUT must not look complete with the lists of an earlier run
+        (out / "wav.scp").unlink(missing_ok=True)
     work = functools.partial(_copies, augmenter=augmenter, out=out)
     report = AugmentReport(DataDir(out, {}, {}), {})
     utterances: dict[str, Utterance] = {}

@@ -8,13 +8,15 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.corpus.paths import moved
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.io.parallel import available_jobs, parallel_map
+from speech3.io.progress import say
 
 
 def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: int = 0) -> DataDir:
@@ -30,7 +32,8 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     Raises
     ------
     Speech3Error
-        A factor is not between a half and two, or is one; a copy already exists; a recording cannot be read.
+        A factor is not between a half and two, or is one; a copy already exists; more than 5 % of the utterances cannot
+        be read. The others of which there is no copy are listed.
     """
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
@@ -46,9 +49,15 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
             if name in names:
                 raise Speech3Error(f"{name}: {data.path} already has this copy, or the factor is given twice")
             names.add(name)
-    for copy in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):
-        utterances[copy.id] = copy
-        recordings[copy.id] = f"wav/{copy.id}.wav"
+    skipped: dict[str, str] = {}
+    for made in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):
+        if isinstance(made, Utterance):
+            utterances[made.id] = made
+            recordings[made.id] = f"wav/{made.id}.wav"
+        elif made[0] not in skipped:
+            say(f"  no copy of {made[0]}: {made[1]}")
+            skipped[made[0]] = made[1]
+            check_bad(skipped, len(data.utterances), str(data.path), "cannot be read")
     result = DataDir(out, recordings, dict(sorted(utterances.items())))
     write_datadir(result, out)
     return result
@@ -65,13 +74,17 @@ def _alone(data: DataDir, utterance: Utterance) -> DataDir:
     return DataDir(data.path, {utterance.recording: data.recording(utterance)}, {utterance.id: utterance})
 
 
-def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance:
+def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance | tuple[str, str]:
+    """The copy, or the name of an utterance that cannot be read and the reason."""
     from speech3.io.torchaudio_ import resample
 
     data, factor, prefix = item
     (utterance,) = data.utterances.values()
-    wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
-    name = prefix + utterance.id
+    try:
+        wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
+    except audio.AudioError as error:
+        return utterance.id, str(error)
+    name, ratio = prefix + utterance.id, Fraction(factor).limit_denominator(1000)
     # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
-    audio.write_wav(out / "wav" / f"{name}.wav", resample(wave_S, round(rate_hz * factor), rate_hz), rate_hz)
+    audio.write_wav(out / "wav" / f"{name}.wav", resample(wave_S, ratio.numerator, ratio.denominator), rate_hz)
     return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)

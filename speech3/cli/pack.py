@@ -15,7 +15,7 @@ def command(
     ],
     hmm: Annotated[Path | None, typer.Option(help="Model directory that made the alignment; default: ALI.")] = None,
     heldout: Annotated[float, typer.Option(help="Share of the hours held out, by speaker.", min=0.001, max=0.5)] = 0.1,
-    seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
     """Extract features and pack them with the senones of an alignment; some of the speakers are held out.

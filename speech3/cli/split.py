@@ -22,7 +22,7 @@ def command(
         typer.Argument(metavar="PART=SHARE", help="Parts and their shares, or a number N: equal parts 1 to N."),
     ] = None,
     by: Annotated[By, typer.Option(help="Keep each speaker, or only each utterance, in one part.")] = By.speaker,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same split.", min=0)] = 1,
 ) -> None:
     """Split a data directory into parts with given shares of the hours; by default no speaker is in two parts.
 

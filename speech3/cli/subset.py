@@ -23,7 +23,7 @@ def command(
     hours: Annotated[
         float | None, typer.Option(metavar="H", min=0, help="Utterances at random, as many as fit into H hours.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same subset.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same subset.", min=0)] = 1,
 ) -> None:
     """Write a subset of a data directory: random or listed utterances or speakers, the shortest, or a number of hours.
 

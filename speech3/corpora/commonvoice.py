@@ -117,8 +117,7 @@ def _check_language(source: Path, lang: str) -> None:
     table = next((path for path in tables if path.is_file() and not _is_empty(path)), None)
     if table is None:
         return  # reported later
-    with table.open(encoding="utf-8") as lines:
-        row = next(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), {})
+    row = next(iter(_rows(table)), {})
     locale = (row.get("locale") or "").strip()
     language, given = (code.lower().partition("-")[0] for code in (locale, lang))
     if not language or language == given or any({language, given} <= codes for codes in _ONE_LANGUAGE):

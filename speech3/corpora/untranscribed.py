@@ -1,9 +1,10 @@
 """Recordings without transcripts, and the parts of transcribed recordings that no utterance covers."""
 
-from collections.abc import Iterable, Sequence
+import filecmp
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from speech3.corpora.pairs import recordings_in
+from speech3.corpora.pairs import recordings_in, stem
 from speech3.corpus.audio import AudioError, info
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir, segment_name
 from speech3.corpus.paths import moved, resolve
@@ -17,7 +18,8 @@ _MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
     """Read a folder of recordings, or a Kaldi data directory, without its text.
 
-    What `known` has utterances of is left out, so that no utterance of dev and test gets into training.
+    What `known` has utterances of is left out, so that no utterance of dev and test gets into training: also copies of
+    its recordings, and, in a folder, a recording beside a known one that differs from it only in its format.
 
     Parameters
     ----------
@@ -27,7 +29,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
     Raises
     ------
     Speech3Error
-        There are no recordings, or nothing is left of them.
+        There are no recordings, two would have the same name, or nothing is left of them.
     """
     if not source.is_dir():
         raise Speech3Error(f"{source}: no such directory; give a folder of recordings as untranscribed=DIR")
@@ -38,13 +40,15 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
             spans.setdefault(utterance.recording, []).append((utterance.start_s, utterance.end_s))
         paths = {key: _absolute(value, source) for key, value in data.recordings.items()}
     else:
-        paths = {
-            "_".join("_".join(p.relative_to(source).parts).split()): str(p.resolve()) for p in recordings_in(source)
-        }
+        paths = _named(source)
         spans = {key: [(0.0, None)] for key in paths}
     if not paths:
         raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); give a folder that has some")
     covered = _covered(known)
+    copies = _copies(paths, covered)
+    for recording, original in copies.items():
+        say(f"  left out: {paths[recording]}: is the same recording as {original}")
+    spans = {key: each for key, each in spans.items() if key not in copies}
     utterances: dict[str, Utterance] = {}
     for recording in progress(spans, len(spans), f"headers of {source}"):
         try:
@@ -63,6 +67,39 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         )
     used = {utterance.recording for utterance in utterances.values()}
     return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))
+
+
+def _named(source: Path) -> dict[str, str]:
+    """The recordings of a folder by name: the path in it, with _ for what a name must not contain."""
+    paths: dict[str, str] = {}
+    for path in recordings_in(source):
+        name = "_".join("_".join(path.relative_to(source).parts).split())
+        if name in paths:
+            raise Speech3Error(
+                f"{source}: {path} and {paths[name]} would both have the name {name}; rename one of them"
+            )
+        paths[name] = str(path.resolve())
+    return paths
+
+
+def _copies(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
+    """The recordings that are copies of known ones, or the same in another format, and the original of each."""
+    known = [Path(path) for path in covered if not path.endswith("|")]
+    stems = {(path.parent, stem(path).casefold()): path for path in known}
+    sizes: dict[int, list[Path]] = {}
+    for path in known:
+        if path.is_file():
+            sizes.setdefault(path.stat().st_size, []).append(path)
+    found: dict[str, str] = {}
+    for name, location in paths.items():
+        path = Path(location)
+        if location in covered or location.endswith("|") or not path.is_file():
+            continue
+        twin = stems.get((path.parent, stem(path).casefold()))
+        same = (each for each in sizes.get(path.stat().st_size, ()) if filecmp.cmp(path, each, shallow=False))
+        if original := twin or next(same, None):
+            found[name] = str(original)
+    return found
 
 
 def _absolute(location: str, directory: Path) -> str:

@@ -22,6 +22,7 @@ from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
+from speech3.io.online_resample import can_resample
 from speech3.io.torchaudio_ import resample as change_rate
 
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
@@ -146,13 +147,10 @@ def read_file(
             )
         rate_hz = int(sound.samplerate)
         wanted_hz = sample_rate_hz or rate_hz
-        if rate_hz != wanted_hz and not resample:
-            raise AudioError(
-                "other sample rate",
-                name,
-                f"has {rate_hz} Hz where {wanted_hz} Hz are expected",
-                "set resample: true in the feature configuration, or convert it",
-            )
+        if rate_hz != wanted_hz and not (resample and can_resample(rate_hz, wanted_hz)):
+            way = "" if resample else "set resample: true in the feature configuration, or "
+            problem = f"has {rate_hz} Hz where {wanted_hz} Hz are expected"
+            raise AudioError("other sample rate", name, problem, f"{way}convert it with sox or ffmpeg")
         samples = _decode(name, sound, *_bounds(name, sound, missing_s, start_s, end_s))
     return change_rate(_mono(samples), rate_hz, wanted_hz), wanted_hz
 
@@ -210,9 +208,13 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
     if text.endswith("|"):
         run = _run_cached if cached else _run
         return text, run(text, pipe_directory(text, directory or Path.cwd()))
-    path = resolve(text, directory or Path.cwd())
     remedy = "correct its path in wav.scp, or remove the utterance" if directory else "give the path of a recording"
-    if not path.exists():
+    try:
+        path = resolve(text, directory or Path.cwd())
+        exists = path.exists()
+    except OSError as error:  # no permission for its directory, or too long for a name
+        raise AudioError("unreadable audio", text, f"cannot be read ({error.strerror})", remedy) from error
+    if not exists:
         relative = directory is not None and not Path(text).is_absolute()
         places = f" in {directory} or {Path.cwd()}" if relative else ""
         raise AudioError("missing audio", text if places else str(path), f"no such file{places}", remedy)

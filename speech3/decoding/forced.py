@@ -85,7 +85,7 @@ def align_datadir(
     transcripts.bad.update(skipped)
     layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
     config = recognizer.features
-    parts = part_names((part for layout in layouts.values() for part in layout.parts), 1000 / config.frame_shift)
+    parts = part_names((part for layout in layouts.values() for part in layout.parts), 1 / recognizer.clock.shift_s)
     texts |= part_texts(parts, texts)
     clock = recognizer.clock
     for name, part in parts.items():

@@ -192,7 +192,7 @@ class _Segment:
     def __post_init__(self) -> None:
         announce_compiling("the search")
         recognizer, settings = self.recognizer, self.recognizer.settings
-        self._output_s = recognizer.features.frame_shift / 1000 * recognizer.scorer.subsampling
+        self._output_s = recognizer.clock.shift_s * recognizer.scorer.subsampling
         self._graph = with_word_penalty(recognizer.graph.arranged, settings.word_penalty)
         self._silence = silence_pdfs(recognizer)
         self._restart()

@@ -64,10 +64,15 @@ class OnlineResampler:
         return resample(wave_S, self._step, self._new)[self._lead // self._step * self._new :]
 
 
+def can_resample(from_hz: int, to_hz: int) -> bool:
+    """Whether the filter has a reasonable length: it is long if the rates have no large common divisor."""
+    divisor = math.gcd(from_hz, to_hz)
+    return from_hz // divisor * (to_hz // divisor) <= _MOST_TAPS
+
+
 def check_rates(from_hz: int, to_hz: int) -> None:
     """Refuse rates between which the filter would be too long; errors as for `OnlineResampler`."""
-    divisor = math.gcd(from_hz, to_hz)
-    if from_hz // divisor * (to_hz // divisor) > _MOST_TAPS:
+    if not can_resample(from_hz, to_hz):
         raise Speech3Error(
             f"cannot resample {from_hz} Hz to {to_hz} Hz, which the model needs, with a filter of reasonable length; is"
             " it the right rate? Usual ones are 8000, 16000, 22050, 44100 and 48000"

@@ -11,7 +11,7 @@ from speech3.errors import Speech3Error
 from speech3.io.progress import say
 from speech3.lexicon import convert, espeak
 from speech3.lexicon.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.lexicon.langdir import entries, read_lexicon_text
+from speech3.lexicon.langdir import entries, lexicon_lines, read_lexicon_text
 from speech3.lexicon.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, script, spelled_out, stand_ins
 
 UNKNOWN_LINE = "<unk> SPN"
@@ -132,8 +132,8 @@ def _check_coverage(words: Words, counts: Mapping[str, int], lexicon: Path | Non
     raise Speech3Error(f"{message}: they have no letters; write numbers as words")
 
 
-def _lines(table: Mapping[str, Sequence[Phones]]) -> list[str]:
-    return [f"{word} {' '.join(phones)}" for word, variants in table.items() for phones in variants]
+def _lines(table: Mapping[str, Sequence[Phones]], probability: str = "") -> list[str]:
+    return [f"{word} {probability}{' '.join(phones)}" for word, variants in table.items() for phones in variants]
 
 
 def _finish(
@@ -264,6 +264,7 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     text = read_lexicon_text(lexicon)
     table = entries(text, lexicon)
     lines = text.splitlines()
+    of_probabilities = all(line.values for line in lexicon_lines(text, lexicon))
     if "<unk>" not in table:
         lines.append(UNKNOWN_LINE)
     missing = [word for word in wanted if word not in table]
@@ -277,7 +278,8 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
     known = frozenset(table) | frozenset(guessed)
-    return Words([*lines, *_lines(guessed)], known, guessed, how, unpronounced, further=further)
+    added = _lines(guessed, "1 " if of_probabilities else "")
+    return Words([*lines, *added], known, guessed, how, unpronounced, further=further)
 
 
 def _further_converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> Table:

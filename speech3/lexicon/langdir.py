@@ -150,25 +150,32 @@ class LexiconLine(NamedTuple):
 def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     """Lines ``word phone phone ...`` (Kaldi's lexicon.txt) or ``word prob phone phone ...`` (lexiconp.txt).
 
-    A file whose name ends in ``_silprob.txt`` has four numbers after the word.
+    A file whose name ends in ``lexiconp.txt`` has one number after each word, one whose name ends in ``_silprob.txt``
+    four. In any other, what looks like a probability is one, except a 1 where no line has another probability and some
+    have none: that is a phone in SAMPA.
 
     Raises
     ------
     Speech3Error
-        A word has no phones or lacks its four numbers, or there is no word.
+        A word has no phones or lacks its numbers, or there is no word.
     """
-    fixed = 4 if path.name.endswith("_silprob.txt") else None
+    fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
+    sampa = fixed is None and _has_phone_1(text)
     words = 0
     for number, line in enumerate(text.splitlines(), 1):
         word, *rest = line.split() or [""]
         if not word:
             continue
         words += 1
-        count = int(len(rest) > 1 and _is_probability(rest[0])) if fixed is None else fixed
+        count = int(len(rest) > 1 and not sampa and _is_probability(rest[0])) if fixed is None else fixed
         try:
             values = tuple(float(field) for field in rest[:count])
         except ValueError:
             values = ()
+        if fixed == 1 and not (values and 0 < values[0] <= 1):
+            raise Speech3Error(
+                f"{path}:{number}: {word} needs a probability above 0 and up to 1 before its phones, as {path.name} has"
+            )
         if len(values) < count:
             raise Speech3Error(
                 f"{path}:{number}: {word} needs four numbers before its phones: its probability, that of silence after"
@@ -179,6 +186,14 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         yield LexiconLine(number, word, values, tuple(rest[count:]))
     if not words:
         raise Speech3Error(f"{path}: the lexicon is empty")
+
+
+def _has_phone_1(text: str) -> bool:
+    firsts = [fields[1] for line in text.splitlines() if len(fields := line.split()) > 2]
+    probabilities = [_is_probability(field) for field in firsts]
+    return not all(probabilities) and {
+        field for field, is_one in zip(firsts, probabilities, strict=True) if is_one
+    } == {"1"}
 
 
 def _is_probability(field: str) -> bool:

@@ -264,10 +264,10 @@ class Experiment:
             say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
         if not little:
             return e
-        recipe = e.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
-        found = replace(e, recipe=recipe, enough="least_minutes" not in little)
+        dropped = ("lfmmi", "untranscribed", *(("augment",) if "least_minutes" in little else ()))
+        found = replace(e, recipe=e.recipe.model_copy(update=dict.fromkeys(dropped)), enough="augment" not in dropped)
         unused = [f"untranscribed={e.recipe.untranscribed.recordings}"] if e.recipe.untranscribed else []
-        unused += [f"init={recipe.init}"] if recipe.init and not any(map(found.start, found.networks)) else []
+        unused += [f"init={e.recipe.init}"] if e.recipe.init and not any(map(found.start, found.networks)) else []
         if unused:
             say(f"  so {' and '.join(unused)} cannot be used; a lower limit ({', '.join(little)}) allows it")
         return found

@@ -79,10 +79,10 @@ def steps(experiment: Experiment) -> list[Step]:
     ]  # fmt: skip
     earlier = {name: _ended(e.out, decode_step(name)) for name in e.earlier}
     score = Step(
-        "score", partial(evaluation.score_systems, e), earlier or None,
+        "score", partial(evaluation.score_systems, e), [earlier or None, list(e.systems)],
         [e.out / "score" / system / "score.json" for system in e.systems],
         [*(step.name for step in decoding), *([decode_step(SELF)] if selftrained else [])],
-        keys=("earlier systems",),
+        keys=("earlier systems", "systems"),
     )  # fmt: skip
     scores = [score]
     if recipe.corpus in evaluation.BOUNDARIES:
@@ -105,6 +105,16 @@ def _extracted(preset: str) -> str:
 def _packed(e: Experiment, preset: str) -> list[str]:
     """The steps whose features are packed for a network: those of augmented copies, too."""
     return [*(["features/augmented"] if e.recipe.augment else []), _extracted(preset)]
+
+
+def _augmenting(e: Experiment) -> list[str]:
+    """The key of augmentation, if there is any: without it, frames of an earlier run with copies are packed anew."""
+    return ["augment"] if e.recipe.augment else []
+
+
+def _packing(e: Experiment, dtype: str) -> str | list[object]:
+    """The settings of packed frames."""
+    return [dtype, True] if e.recipe.augment else dtype
 
 
 def _questions(e: Experiment) -> list[Path]:
@@ -206,10 +216,10 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
     ]  # fmt: skip
     return [
         *realign,
-        Step(f"train/{e.frames_name(network)}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
-             [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
+        Step(f"train/{e.frames_name(network)}.frames", partial(stages.pack_frames, e, network),
+             _packing(e, e.training.dtype), [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
              [realign[0].name if realign else "hmm/align", *_packed(e, recipe.features)],
-             owns=e.frames(network), keys=("training.dtype",), bulky=True),
+             owns=e.frames(network), keys=("training.dtype", *_augmenting(e)), bulky=True),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{e.frames_name(network)}.frames"], _started(e, network),
@@ -256,9 +266,9 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
                  keys=("lfmmi.leaves", "lfmmi.longer_histories")),
         ],
         "train": [
-            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e, e.frames(LFMMI)), system.training.dtype, frames,
-                 ["hmm/lfmmi", *_packed(e, system.features)],
-                 owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",), bulky=True),
+            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e, e.frames(LFMMI)),
+                 _packing(e, system.training.dtype), frames, ["hmm/lfmmi", *_packed(e, system.features)],
+                 owns=e.frames(LFMMI), keys=("lfmmi.training.dtype", *_augmenting(e)), bulky=True),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
