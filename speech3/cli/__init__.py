@@ -1,9 +1,11 @@
 """The `speech3` program: one short file per verb. `main` reports a user's mistake in one line, with exit status 1."""
 
 import errno
+import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -74,6 +76,8 @@ def main() -> None:
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
     try:
         check_platform()
         signal.signal(signal.SIGTERM, _terminated)
@@ -83,6 +87,10 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
+        sys.exit(1)
+    except NotADirectoryError as error:
+        found = next((path for path in Path(error.filename or "").parents if path.is_file()), error.filename)
+        print(f"error: {found}: is a file; give a directory", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

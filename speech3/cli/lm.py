@@ -122,7 +122,7 @@ def interpolate(
     mixture = mixing.interpolate(models, values, str(out))
     write_arpa(mixture, out)
     for model, value in zip([*models, mixture], [*values, 1.0], strict=True):
-        found = f", perplexity {measure_text(model, [tune]).known:.1f}" if tune else ""
+        found = f", perplexity {measure_text(model, [tune]).known:.1f}" if tune and tune.is_file() else ""
         print(f"{model.source}: weight {value:.4f}{found}" if model is not mixture else f"{out}: the mixture{found}")
 
 

@@ -71,7 +71,7 @@ def command(
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
-    if hyp.suffix == ".ark":
+    if any(path.suffix == ".ark" for path in paths[1:]):
         from speech3.scoring.oracle import oracle_texts
 
         if steps:
@@ -79,8 +79,12 @@ def command(
                 "--normalize: the path of a lattice is chosen by its words as they are; normalise the reference before,"
                 " so that its words are those of the lattice, and leave this out"
             )
-        texts, reading = read_texts([path for path in paths if path != hyp], Format.kaldi.value)
-        texts.insert(1, oracle_texts(hyp, texts[0]))
+        if text_format is Format.plain:
+            raise Speech3Error("--format plain: lattices have utterance ids; give the reference as Kaldi text")
+        others = [path for path in paths[1:] if path.suffix != ".ark"]
+        (reference, *plain), reading = read_texts([ref, *others], Format.kaldi.value)
+        read = dict(zip(others, plain, strict=True))
+        texts = [reference, *(read.get(path) or oracle_texts(path, reference) for path in paths[1:])]
     else:
         texts, reading = read_texts(paths, text_format.value)
     speakers, speaker_note = find_speakers(ref, texts[0], reading, utt2spk)

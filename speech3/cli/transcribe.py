@@ -75,7 +75,7 @@ def command(
             print(json_of(result))
         elif ctm:
             for word in result.words:
-                print(ctm_line(result.name, word))
+                print(ctm_line("_".join(result.name.split()), word))
         elif len(files) > 1:
             print(f"{result.name} {result.text}".rstrip())
         else:

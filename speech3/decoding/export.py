@@ -103,7 +103,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     if not isinstance(recognizer.scorer, NetworkScorer):
         raise Speech3Error(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     rest = decode_directory(out)
-    if rest.exists() and not (rest / "hmm.json").exists():
+    if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise Speech3Error(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))

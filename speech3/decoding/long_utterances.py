@@ -84,8 +84,11 @@ def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]
     utterances = dict(data.utterances)
     shown = progress(data.utterances.values(), len(data.utterances), "lengths")
     for utterance, length_s in [(each, length) for each in shown if (length := _length_s(data, each)) > longest_s]:
+        try:
+            parts = {part.id: part for part in parts_at_pauses(data, utterance, length_s)}
+        except audio.AudioError:
+            continue
         del utterances[utterance.id]
-        parts = {part.id: part for part in parts_at_pauses(data, utterance, length_s)}
         if taken := parts.keys() & data.utterances.keys():
             raise Speech3Error(
                 f"{data.path}: {utterance.id} lasts {length_s:.0f} s and is to be cut, but an utterance already has the"

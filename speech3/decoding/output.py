@@ -31,7 +31,10 @@ def word_times(
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
-    alignments, _ = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs)
+    alignments, bad = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs)
+    if bad:
+        utterance, reason = next(iter(bad.items()))
+        say(f"no word times for {len(bad)} of {len(texts)} utterances, such as {utterance}: {reason}")
     return times_in(recognizer, alignments, decoding)
 
 
@@ -87,13 +90,13 @@ def write_decoding(
         Nothing was decoded.
     """
     joined = parts.joined(decoding)
+    (out / "hyp.ctm").unlink(missing_ok=True)  # of an earlier decoding
     write_hypotheses(out / "hyp.txt", joined)  # first: decoding took most of the time, and the steps below may fail
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:
         (out / "failed.txt").unlink(missing_ok=True)
     if isinstance(recognizer.outputs, PdfsOnly):
-        (out / "hyp.ctm").unlink(missing_ok=True)
         say(f"no word times (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
         return joined
     write_ctm(out / "hyp.ctm", parts.joined_times(word_times(recognizer, feats, decoding, jobs)))

@@ -17,7 +17,7 @@ Axes: T frames, F feature bins, P pdfs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,20 +30,20 @@ from numpy.typing import ArrayLike
 from speech3.alignment import align as aligning
 from speech3.alignment.times import FrameClock, frame_clock
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
-from speech3.decoding.calibration import Calibration, calibration_of
 from speech3.decoding.search import Decoding, decode, decode_settings
+from speech3.decoding.settings import DecodeSettings, load_settings
 from speech3.decoding.tune import ErrorRate, Tuning, drawn, rate_of, tune
 from speech3.errors import Speech3Error, check_bad
 from speech3.export.onnx_runtime import OnnxNetwork
 from speech3.features.compute import static_dim
 from speech3.graph.decoding_graph import Graph, load_graph
-from speech3.graph.places import GRAPH, SETTINGS, TUNING_GRAPH, decode_directory
+from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.graph.spelling import with_lexicon_of
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.hmm.passes import LARGEST_PSEUDO, Scorer
-from speech3.io.atomic import read_json, write_json
+from speech3.io.atomic import read_json
 from speech3.io.checkpoint import read_about
 from speech3.io.computed import Computed
 from speech3.io.progress import progress, say
@@ -93,48 +93,6 @@ class NetworkScorer:
             return logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
         scores_KP: np.ndarray = logits_KP.log_softmax(1).numpy() - self.log_prior_P
         return scores_KP
-
-
-@dataclass(frozen=True)
-class DecodeSettings:
-    """Decoding settings of a model, tuned on the dev set and never on test.
-
-    Attributes
-    ----------
-    confidence
-        Maps posteriors to confidences; if None, the confidences are the posteriors.
-    """
-
-    acoustic_scale: float
-    word_penalty: float
-    beam: float
-    max_active: int
-    confidence: Calibration | None = None
-
-    def calibrated(self, posterior: float) -> float:
-        """The confidence of a word with this posterior; the posterior itself if no calibration was fitted."""
-        return self.confidence(posterior) if self.confidence else posterior
-
-    def save(self, directory: Path | str) -> None:
-        """Write decode.json."""
-        write_json(Path(directory) / SETTINGS, asdict(self))
-
-
-def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
-    """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
-    path, model = Path(directory) / SETTINGS, model or directory
-    if not path.exists():
-        raise Speech3Error(
-            f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"
-            " directory that it was not trained on"
-        )
-    try:
-        values = read_json(path)
-        return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
-    except TypeError as error:
-        raise Speech3Error(
-            f"{path}: has keys of another version of speech3; write it again with speech3 tune {model} DIR"
-        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,8 +289,9 @@ def load_recognizer(model: Path | str) -> Recognizer:
     if not directory.is_dir():
         raise Speech3Error(f"{directory}: no such model directory")
     if not (directory / "model.safetensors").exists():
-        onnx = directory.with_suffix(".onnx")
-        if onnx.is_file() and decode_directory(onnx) == directory:  # as lattices name the model that made them
+        whole = directory.resolve()  # `.` has no name
+        onnx = whole.with_suffix(".onnx") if whole.name else whole
+        if onnx.is_file() and decode_directory(onnx) == whole:  # as lattices name the model that made them
             return _load_exported(onnx)
         below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
         raise Speech3Error(

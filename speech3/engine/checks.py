@@ -67,6 +67,11 @@ def check_workers(training: TrainingConfig) -> None:
             f"in world shared, in cluster, and in simulated with training.simulation.method=asgd; ternary also works "
             f"in ddp, and in simulated with training.simulation.method=synchronous"
         )
+    if world == "sandblaster" and (training.optimizer != "sgd" or training.momentum):
+        raise Speech3Error(
+            "training.optimizer and training.momentum: sandblaster is L-BFGS, whose workers take no steps of their "
+            "own; remove them"
+        )
     if training.by_sandblaster and training.gradient_clip is not None:
         raise Speech3Error(
             f"training.gradient_clip={training.gradient_clip:g}: the line search of sandblaster needs the true "

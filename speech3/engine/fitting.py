@@ -6,6 +6,7 @@ caller's model however training ends, and makes errors name the arguments.
 """
 
 import copy
+import errno
 import math
 import multiprocessing
 import re
@@ -318,6 +319,11 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     except Speech3Error:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise Speech3Error(
+                "dataset: copying it to the workers needs an open file for each of its tensors, more than this system "
+                "allows (ulimit -n); allow more, or use few large tensors, as in torch.utils.data.TensorDataset"
+            ) from error
         for name in ("model", "dataset", "loss"):
             try:
                 ForkingPickler.dumps(getattr(build, name))

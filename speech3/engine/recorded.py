@@ -86,7 +86,8 @@ class Recorder:
 def _record(work: Work, inputs: Any, targets: Any) -> _Recording:
     inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
     try:
-        return _Recording(inputs, targets, capture(lambda: work(inputs, targets)))
+        device = next(tensor.device for tensor in tensors(inputs))
+        return _Recording(inputs, targets, capture(lambda: work(inputs, targets), device))
     except RuntimeError as error:
         raise Speech3Error(
             f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for the "
@@ -94,14 +95,16 @@ def _record(work: Work, inputs: Any, targets: Any) -> _Recording:
         ) from error
 
 
-def capture(work: Callable[[], Results]) -> Callable[[], Results]:
-    """Record the operations that `work` starts on the GPU, without running them; the returned function runs them."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = work()
+def capture(work: Callable[[], Results], device: torch.device) -> Callable[[], Results]:
+    """Record the operations that `work` starts on this GPU, without running them; the returned function runs them."""
+    with torch.cuda.device(device):  # else the stream of another GPU would be recorded, and the graph be empty
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+            results = work()
 
     def replay() -> Results:
-        graph.replay()
+        with torch.cuda.device(device):
+            graph.replay()
         return results
 
     return replay

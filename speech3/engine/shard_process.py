@@ -108,6 +108,7 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
     """Wait for epochs and yield the learning rate of each; the caller works on the epoch between two items."""
     order = memory.order
     while os.getppid() == coordinator and order[0] != LEAVE:
+        row[SINCE] = time.monotonic()
         # Written before `order` is read again, so that the coordinator sees every shard that is working.
         row[EPOCH] = order[0]
         if row[EPOCH] > 0 and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.ledger):
@@ -152,7 +153,7 @@ def run_shard(
         try:
             request = loop.send(answer)
         except StopIteration:
-            row[DOING] = IDLE
+            row[SINCE], row[DOING] = time.monotonic(), IDLE
             return
         begun = time.perf_counter()
         match request:

@@ -37,9 +37,11 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise Speech3Error(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
     for name in ("workers", "max_epochs", "minibatch"):
-        if arguments[name] is not None and arguments[name] < 1:
-            raise Speech3Error(f"{name.removeprefix('max_')}={arguments[name]}: must be at least 1")
-    clock = options.get("simulation", {})
+        if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
+            raise Speech3Error(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
+    if options.get("precision") == "auto":
+        raise Speech3Error("options: precision=auto is for speech3 train; give float32, tf32 or bf16")
+    clock = options.get("simulation") or {}
     if clock and not simulate:
         raise Speech3Error("options: simulation sets the virtual clock, which needs simulate=True")
     if "method" in clock:

@@ -127,4 +127,6 @@ class Watchdog(Clock):
             return max(HELD_S, _TIMES * usual_sync_s)
         if doing == WAITS:
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
-        return LEAST_S if work and not row[EPOCH] else math.inf
+        if row[EPOCH]:  # it has ended the epoch and waits for the other members of its replica
+            return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
+        return LEAST_S if work else math.inf

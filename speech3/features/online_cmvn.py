@@ -61,7 +61,7 @@ class OnlineCmvn:
     def restart(self, *, speech: bool) -> None:
         """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
         known = self._prior_2G is not None or self._carried_2G is not None
-        if self._present_2G is not None and (speech or not known):
+        if self._present_2G is not None and self._present_2G[0, -1] and (speech or not known):
             total_2G = self._present_2G if self._carried_2G is None else self._carried_2G + self._present_2G
             self._carried_2G = total_2G * min(1.0, CARRIED_FRAMES / float(total_2G[0, -1]))
         self._present_2G = None

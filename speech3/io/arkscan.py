@@ -75,11 +75,15 @@ def _hop(stream: IO[bytes]) -> None:
     token = stream.read(3)
     if token in _PLAIN:
         sizes = struct.unpack("<BiBi", stream.read(10))
+        if min(sizes) < 0:
+            raise ValueError(sizes)
         stream.seek(_PLAIN[token] * sizes[1] * sizes[3], os.SEEK_CUR)
     elif token in _COMPRESSED:
         if token != b"CM ":
             stream.read(1)
         _, _, rows, columns = struct.unpack("<ffii", stream.read(16))
+        if min(rows, columns) < 0:
+            raise ValueError(rows, columns)
         heads = 8 * columns if token == b"CM " else 0
         stream.seek(heads + _COMPRESSED[token] * rows * columns, os.SEEK_CUR)
     else:

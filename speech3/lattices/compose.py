@@ -237,8 +237,10 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
                 at_old = number_of_set(elements, set_begin, newest, newest_same)
             if new_last[s] >= 0:
                 new_cost, at_new = step(new, at_new, new_last[s])
-            old_cost += end_set(old, elements, set_begin[at_old], set_begin[at_old + 1])
-            new_cost += end_cost(new, at_new)
+            end = end_set(old, elements, set_begin[at_old], set_begin[at_old + 1])
+            if end < np.inf:  # else the recording ended within a sentence of the grammar: the search added no such cost
+                old_cost += end
+                new_cost += end_cost(new, at_new)
         finals.append((old_cost, new_cost))
     return arcs, costs, [s for s, _, _ in states], finals, len(arcs) <= most
 

@@ -170,9 +170,18 @@ def describe_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float
 
 
 def forget_lattices(out: Path) -> None:
-    """Remove the lattices of an earlier decoding, before another one begins."""
-    for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
-        (out / name).unlink(missing_ok=True)
+    """Remove the lattices of an earlier decoding, before another one begins.
+
+    Raises
+    ------
+    Speech3Error
+        The directory holds a decoding graph, which has the same symbol table.
+    """
+    if (out / "graph.json").exists():
+        raise Speech3Error(f"{out}: holds a decoding graph; give another directory")
+    if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
+        for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
+            (out / name).unlink(missing_ok=True)
 
 
 def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:

@@ -50,22 +50,34 @@ def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: flo
     if not len(final_S) or np.isinf(rest_S[0]):
         return []
     number = 0  # a running number: of paths with the same cost, the older comes first
-    queue: list[tuple[float, int, float, int, tuple[int, ...]]] = [(float(rest_S[0]), number, 0.0, 0, ())]
+    links: list[tuple[int, int]] = []  # of each partial path: the one that it extends (-1: none), and by which arc
+    queue: list[tuple[float, int, float, int, int]] = [(float(rest_S[0]), number, 0.0, 0, -1)]
     found: list[WordPath] = []
     while queue and len(found) < n:
-        total, _, cost, state, arcs = heappop(queue)
+        total, _, cost, state, link = heappop(queue)
         if state < 0:
+            arcs = _arcs(links, link)
             found.append(WordPath(tuple(lattice.word_A[list(arcs)].tolist()), total, arcs))
             continue
         if np.isfinite(final_S[state]):
             number += 1
-            heappush(queue, (cost + float(final_S[state]), number, cost, -1, arcs))
+            heappush(queue, (cost + float(final_S[state]), number, cost, -1, link))
         for arc in range(begin_S1[state], begin_S1[state + 1]):
             so_far, target = cost + float(costs_A[arc]), int(lattice.target_A[arc])
             if np.isfinite(rest_S[target]):
                 number += 1
-                heappush(queue, (so_far + float(rest_S[target]), number, so_far, target, (*arcs, arc)))
+                links.append((link, arc))
+                heappush(queue, (so_far + float(rest_S[target]), number, so_far, target, len(links) - 1))
     return found
+
+
+def _arcs(links: Sequence[tuple[int, int]], link: int) -> tuple[int, ...]:
+    """The arcs of a path, from its beginning."""
+    arcs = []
+    while link >= 0:
+        link, arc = links[link]
+        arcs.append(arc)
+    return tuple(reversed(arcs))
 
 
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:

@@ -81,9 +81,10 @@ def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
                     yield Lines(path, *block, done)
                 continue
             with path.open("rb") as raw:
+                place = raw.tell if raw.seekable() else (lambda: 0)  # in a pipe, the progress is not known
                 for block in _decoded(path, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw):
-                    yield Lines(path, *block, done + raw.tell())
-                done += raw.tell()
+                    yield Lines(path, *block, done + place())
+                done += place()
         except (EOFError, OSError, zlib.error) as error:
             raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 

@@ -15,13 +15,21 @@ class Dropout(nn.Module):
         super().__init__()
         self.dropped = min(round(256 * p), 255)  # of 256
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply dropout to a tensor of any shape."""
+    @property
+    def scale(self) -> float:
+        """The factor of the values that are kept."""
+        return 256 / (256 - self.dropped)
+
+    def keep(self, like: Tensor) -> Tensor:
+        """Draw which values are kept: 1 or 0, in shape and type of `like`."""
+        bits = torch.empty((like.numel() + 7) // 8, dtype=torch.int64, device=like.device).random_(-(2**63), None)
+        return (bits.view(torch.uint8)[: like.numel()].view(like.shape) >= self.dropped).to(like.dtype)
+
+    def forward(self, x: Tensor, *, first_alone: bool = False) -> Tensor:
+        """Apply dropout to a tensor of any shape; `first_alone`: one mask for all along the first axis."""
         if not self.training or not self.dropped:
             return x
-        bits = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device).random_(-(2**63), None)
-        keep = bits.view(torch.uint8)[: x.numel()].view(x.shape) >= self.dropped
-        kept, scale = keep.to(x.dtype), 256 / (256 - self.dropped)
+        kept = self.keep(x[:1] if first_alone else x)
         if x.dtype in (torch.float32, torch.float64):
-            return x * kept.mul_(scale)
-        return x * kept * scale  # not x * (kept * scale): a rounded scale would make all values too large
+            return x * kept.mul_(self.scale)
+        return x * kept * self.scale  # not x * (kept * scale): a rounded scale would make all values too large

@@ -225,10 +225,8 @@ class Lstm(AcousticModel):
         return x_TBD, after
 
     def _dropped(self, x_TBD: Tensor) -> Tensor:
-        if not self.dropout_per_chunk:
-            return self.dropout(x_TBD)
-        # One mask for all steps: the next cells would average independent ones away over time.
-        return x_TBD * self.dropout(torch.ones_like(x_TBD[:1]))
+        # With one mask for all steps, as the next cells would average independent ones away over time.
+        return self.dropout(x_TBD, first_alone=self.dropout_per_chunk)
 
     def _cells(self) -> Iterator[Layer]:
         for layer in self.layers:

@@ -31,10 +31,10 @@ _ROWS = 64  # rows that are summed in the type of the values; these sums are the
 
 
 def rectified(
-    y_BTD: Tensor, norm: BatchNorm, *, norm_first: bool = False, keep_BD: Tensor | None = None,
+    y_BTD: Tensor, norm: BatchNorm, *, norm_first: bool = False, keep_BD: Tensor | None = None, scale: float = 1.0,
     bypassed_BTD: Tensor | None = None, share: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """ReLU of y, normalised, times `keep_BD`, plus `share` times `bypassed_BTD`.
+    """ReLU of y, normalised, times `keep_BD` and `scale`, plus `share` times `bypassed_BTD`.
 
     Parameters
     ----------
@@ -42,8 +42,9 @@ def rectified(
         Normalises over B and T; in training its running statistics are updated.
     norm_first
         Normalise before ReLU, not after; the other parameters are then not used.
-    keep_BD
-        Dropout: the scale of each unit of a chunk.
+    keep_BD, scale
+        Dropout: 1 or 0 for each unit of a chunk, and the factor of those that are kept, which is not rounded to the
+        type of the values (in bf16 1.113 would be 1.109); None: no dropout.
     bypassed_BTD
         May have more time steps than `y_BTD`, equally many at the beginning and at the end; the middle is used.
 
@@ -55,15 +56,16 @@ def rectified(
     rows = y_BTD.shape[0] * y_BTD.shape[1]
     if norm.training and y_BTD.device.type == "cpu" and rows > 1 and not autocasts(y_BTD):
         z_BTD, mean_D, variance_D = _Rectified.apply(
-            y_BTD, norm.weight, norm.bias, norm.eps, norm_first, keep_BD, bypassed_BTD, share
-        )
+            y_BTD, norm.weight, norm.bias, norm.eps, norm_first, None if keep_BD is None else keep_BD * scale,
+            bypassed_BTD, share,
+        )  # fmt: skip
         _move(norm, mean_D, variance_D * (rows / (rows - 1)))
         return z_BTD
     if norm_first:
         return norm(y_BTD.flatten(0, 1)).view(y_BTD.shape).relu()
     z_BTD = norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
     if keep_BD is not None:
-        z_BTD = z_BTD * keep_BD[:, None]
+        z_BTD = z_BTD * keep_BD[:, None] * scale
     if bypassed_BTD is None:
         return z_BTD
     first, end = _middle(bypassed_BTD.shape[1], y_BTD.shape[1])

@@ -117,8 +117,10 @@ class FactoredLayer(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, width) to (B, T - 2 offset, width)."""
         y_BTD = self.affine(joined(self.linear(x_BTD), self.offset))
-        keep_BD = self.dropout(torch.ones_like(y_BTD[:, 0])) if self.training and self.dropout.dropped else None
-        return rectified(y_BTD, self.norm, keep_BD=keep_BD, bypassed_BTD=x_BTD, share=self.bypass)
+        keep_BD = self.dropout.keep(y_BTD[:, 0]) if self.training and self.dropout.dropped else None
+        return rectified(
+            y_BTD, self.norm, keep_BD=keep_BD, scale=self.dropout.scale, bypassed_BTD=x_BTD, share=self.bypass
+        )
 
 
 class SemiOrthogonal(nn.Module):

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from speech3.decoding.recognizer import load_settings
+from speech3.decoding.settings import load_settings
 from speech3.graph.places import SETTINGS
 from speech3.scoring.wer import Score
 from speech3.training.card import Scored, write_card

@@ -19,6 +19,7 @@ from speech3.alignment.times import (
     write_textgrid,
 )
 from speech3.config import FeatureConfig
+from speech3.features.window import framing
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
 from speech3.io.ark import read_int_ark
@@ -44,6 +45,15 @@ def test_frames_stand_for_the_middle_of_their_windows(lexicon: Lexicon, alignmen
     assert centred[1].start_s == pytest.approx(0.040)
 
 
+@pytest.mark.parametrize("rate_hz", [16000, 22050, 11025])
+@pytest.mark.parametrize("snip_edges", [True, False])
+def test_times_are_those_of_the_samples(rate_hz: int, snip_edges: bool) -> None:
+    config = FeatureConfig(sample_frequency=rate_hz, snip_edges=snip_edges)
+    sizes, clock = framing(config, rate_hz), frame_clock(config)
+    begin = 5000 * sizes.shift + ((sizes.length - sizes.shift) / 2 if snip_edges else 0)  # of 50 s
+    assert clock.edges(np.array([0, 5000, 6000]), None)[1] == pytest.approx(begin / rate_hz, abs=1e-9)
+
+
 def test_words_span_their_phones(alignment: Alignment) -> None:
     clock = frame_clock(FeatureConfig(snip_edges=False))
     assert word_segments(alignment, ["ab", "ca"], clock) == [Segment(0.04, 0.12, "ab"), Segment(0.12, 0.18, "ca")]
@@ -57,6 +67,8 @@ def test_all_files(hmm: Hmm, alignment: Alignment, tmp_path: Path) -> None:
     assert [s.label for s in read_ctm(tmp_path / "phones.ctm")["u"]] == ["SIL", "a", "b", "c", "a", "SIL"]
     assert (tmp_path / "bad.txt").read_text() == "v too short\n"
     assert 'text = "ça"' in (tmp_path / "textgrid" / "u.TextGrid").read_text()
+    write_alignments(tmp_path, hmm, {"w": alignment}, {"w": "ab ça"}, clock)
+    assert [path.name for path in (tmp_path / "textgrid").iterdir()] == ["w.TextGrid"]
 
 
 def test_textgrid_covers_the_whole_time(tmp_path: Path) -> None:

@@ -55,6 +55,22 @@ def test_originals_stay_and_copies_are_other_speakers(make: Callable[..., Path],
     assert all(soundfile.info(path).subtype == "PCM_16" for path in (out / "wav").iterdir())
 
 
+def test_utterances_that_cannot_be_read_have_no_copy(
+    make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = [f"v{n}" for n in range(40)]
+    directory = make(
+        wav_scp="".join(f"{name} wav/u1.wav\n" for name in many) + "bad wav/bad.wav\n",
+        text="".join(f"{name} a\n" for name in [*many, "bad"]), utt2spk="".join(f"{n} {n}\n" for n in [*many, "bad"]),
+    )  # fmt: skip
+    (directory / "wav" / "bad.wav").touch()
+    result = perturb_speed(read_datadir(directory), tmp_path / "out", [0.9, 1.1], jobs=1)
+    assert len(result.utterances) == 41 + 2 * 40 and "sp0.9-bad" not in result.utterances
+    assert capsys.readouterr().err.count("no copy of bad: ") == 1
+    with pytest.raises(Speech3Error, match="cannot be read"):
+        perturb_speed(read_datadir(directory).subset(["v1", "bad"]), tmp_path / "few", [0.9], jobs=1)
+
+
 def test_segments_are_cut_before_their_speed_changes(make: Callable[..., Path], tmp_path: Path) -> None:
     directory = make(wav_scp="rec wav/rec.wav\n", segments="u1 rec 0.0 0.4\nu2 rec 0.5 1.0\nu3 rec 1.0 1.5\n")
     parts = [tone(0.5, frequency_hz=hz) for hz in (300.0, 600.0, 900.0)]

@@ -30,7 +30,8 @@ import kaldifst
 import numpy as np
 import torch
 
-from speech3.decoding.recognizer import DecodeSettings, Recognizer, load_recognizer
+from speech3.decoding.recognizer import Recognizer, load_recognizer
+from speech3.decoding.settings import DecodeSettings
 from speech3.graph.decoding_graph import Graph
 from speech3.io.ark import ArkReader
 from speech3.search.beam_search import BeamSearch, BestPath

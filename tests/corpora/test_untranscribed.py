@@ -50,6 +50,20 @@ def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path, monkeypat
         read_untranscribed(source, [read_datadir(tmp_path / "train")])
 
 
+def test_copies_of_known_recordings_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = recording(tmp_path / "in" / "a.wav", 4.0)
+    known = DataDir(tmp_path, {"a": str(whole)}, {"a": Utterance("a", "a", "s", "mama")})
+    recording(tmp_path / "in" / "A.flac", 4.0)  # beside it, in another format
+    (tmp_path / "in" / "elsewhere").mkdir()
+    (tmp_path / "in" / "elsewhere" / "b.wav").write_bytes(whole.read_bytes())
+    recording(tmp_path / "in" / "elsewhere" / "a.wav", 3.0)  # only the name is the same
+    assert _spans(tmp_path / "in", [known]) == {"elsewhere_a.wav": [(0.0, 3.0)]}
+    assert capsys.readouterr().err.count("is the same recording as") == 2
+    recording(tmp_path / "in" / "elsewhere a.wav", 3.0)
+    with pytest.raises(Speech3Error, match=r"would both have the name elsewhere_a\.wav; rename one of them"):
+        read_untranscribed(tmp_path / "in", [known])
+
+
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, message in ((tmp_path / "none", "no such directory"), (tmp_path / "empty", "no recordings")):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from speech3.decoding.calibration import Calibration, correct_words, fit_calibration
-from speech3.decoding.recognizer import DecodeSettings, load_settings
+from speech3.decoding.settings import DecodeSettings, load_settings
 from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json, write_json
 

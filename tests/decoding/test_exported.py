@@ -151,6 +151,10 @@ def test_what_cannot_be_exported(model: Path, out: Path) -> None:
     with pytest.raises(Speech3Error, match=r"gone: no such model directory"):
         export(model / "gone", out)
     assert {each.name for each in out.parent.iterdir()} == {"whistles.onnx", "whistles.decode"}
+    shutil.copytree(model, out.with_name("again.decode"))  # a model of that name is not an earlier export
+    with pytest.raises(Speech3Error, match=r"again\.decode: exists and is not from an earlier export"):
+        export(out.with_name("again.decode"), out.with_name("again.onnx"))
+    assert (out.with_name("again.decode") / "model.safetensors").exists()
 
 
 def test_other_scores_than_pytorch_are_not_published(network: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

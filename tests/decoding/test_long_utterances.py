@@ -71,6 +71,9 @@ def test_what_is_not_cut(tmp_path: Path) -> None:
     data = DataDir(tmp_path, {**data.recordings, "b": "none.wav"}, {**data.utterances, "b": missing})
     found, parts = cut_long(data)
     assert found == data and not parts.begins_s
+    segment = Utterance("b", "b", "b", None, 0.0, WHOLE_S + 20)  # its length is known, but not its sound
+    data = DataDir(tmp_path, data.recordings, {**data.utterances, "b": segment})
+    assert cut_long(data) == (data, parts)
 
 
 def test_an_utterance_of_silence_has_no_words(model: Path, tmp_path: Path, speech3) -> None:

@@ -125,6 +125,22 @@ def test_missing_files_are_named(model: Path, name: str, message: str) -> None:
         load_recognizer(model)
 
 
+def test_a_directory_above_models_lists_them(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    with pytest.raises(Speech3Error, match=rf"not a model directory, .*; use one of: {model.name}"):
+        load_recognizer(".")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("max_active", 2000.5), ("acoustic_scale", None), ("acoustic_scale", -0.1), ("beam", 0)]
+)
+def test_impossible_settings(model: Path, key: str, value: float | None) -> None:
+    values = json.loads((model / "decode.json").read_text())
+    (model / "decode.json").write_text(json.dumps({**values, key: value}))
+    with pytest.raises(Speech3Error, match=r"decode\.json: has keys of another version .*, or impossible values"):
+        _ = load_recognizer(model).settings
+
+
 def test_what_is_needed_only_for_decoding_is_missed_only_then(model: Path, sounds: dict[str, Path]) -> None:
     shutil.rmtree(model / "graph")
     (model / "decode.json").unlink()

@@ -284,6 +284,12 @@ def test_the_oracle_is_scored(decoded: Path, data: Path, capsys: pytest.CaptureF
         said = (" ".join(directory.spelled(path.words)) for path in nbest(lattice, 10**4, 1.0))
         fewest += min(round(jiwer.wer(TEXT[utterance], words) * len(TEXT[utterance].split())) for words in said)
     assert oracle["wer"] == pytest.approx(fewest / oracle["words"])
+    score_verb.command(data / "text", decoded / "lat.ark", against=decoded / "lat.ark", as_json=True)
+    assert json.loads(capsys.readouterr().out)["against"]["wer"] == oracle["wer"]
+    score_verb.command(data / "text", decoded / "hyp.txt", against=decoded / "lat.ark", as_json=True)
+    assert json.loads(capsys.readouterr().out)["against"]["wer"] == oracle["wer"]
+    with pytest.raises(Speech3Error, match=r"--format plain: lattices have utterance ids"):
+        score_verb.command(data / "text", decoded / "lat.ark", text_format=score_verb.Format.plain)
     with pytest.raises(Speech3Error, match=r"--normalize: .*normalise the reference before"):
         score_verb.command(data / "text", decoded / "lat.ark", normalize="lower")
     score_verb.command(data / "text", decoded / "hyp.txt")

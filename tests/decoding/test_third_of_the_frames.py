@@ -15,7 +15,8 @@ from speech3.config import DecodeConfig, ModelConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.decoding.apply import features_for, features_of_file, transcribe, write_loglikes
 from speech3.decoding.forced import align_datadir
-from speech3.decoding.recognizer import LARGEST_PSEUDO, DecodeSettings, NetworkScorer, load_recognizer, tune_recognizer
+from speech3.decoding.recognizer import LARGEST_PSEUDO, NetworkScorer, load_recognizer, tune_recognizer
+from speech3.decoding.settings import DecodeSettings
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import build_graph
 from speech3.hmm.gmm import load_gmm

@@ -10,7 +10,8 @@ import yaml
 
 from speech3.config import FeatureConfig, ModelConfig
 from speech3.decoding.apply import features_of_file
-from speech3.decoding.recognizer import DecodeSettings, Recognizer
+from speech3.decoding.recognizer import Recognizer
+from speech3.decoding.settings import DecodeSettings
 from speech3.graph.decoding_graph import build_graph
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.io.atomic import write_text

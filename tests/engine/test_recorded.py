@@ -32,7 +32,7 @@ class Recordings:
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
-    def __call__(self, work: Callable[[], Results]) -> Callable[[], Results]:
+    def __call__(self, work: Callable[[], Results], device: torch.device) -> Callable[[], Results]:
         self.made += 1
         kept: list[Results] = []
 
@@ -144,7 +144,7 @@ def test_parameters_in_other_memory_are_recorded_again(recordings: Recordings) -
 
 
 def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(work: Callable[[], Results]) -> None:
+    def capture(work: Callable[[], Results], device: torch.device) -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(recorded, "capture", capture)

@@ -1,5 +1,6 @@
 """Sandblaster: PyTorch's minimum, whoever is slow or dies, and after a restart; partitions compute what one would."""
 
+import copy
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from torch import nn
 
 from speech3.config import LbfgsConfig
 from speech3.engine import watchdog
@@ -25,9 +27,11 @@ from speech3.engine.sandblaster.partition import (
     gather_buffers,
 )
 from speech3.engine.sandblaster.processes import Processes
+from speech3.engine.sandblaster.virtual import Virtual
 from speech3.engine.sandblaster.worker_group import Compute, Workspace
 from speech3.engine.sandblaster.world import Sandblaster, batches_of
-from speech3.engine.world import USED, WAITING, Rate
+from speech3.engine.simulate import Times
+from speech3.engine.world import USED, WAITING, Parts, Rate
 from speech3.errors import Speech3Error
 
 CONFIG = LbfgsConfig(history=8, iterations=10)
@@ -293,6 +297,32 @@ def test_a_minimum_ends_the_epoch_with_a_word(world):
             break
     assert "at a minimum" in done.note
     assert abs(_loss(world) - convex.least(30)) < 1e-5
+
+
+def test_a_minimum_ends_only_its_own_batch():
+    """The first four minibatches are at their minimum from the beginning; the others pull the weight to 5."""
+
+    class Halves:
+        rows = None
+
+        def __len__(self):
+            return 8
+
+        def draw(self, epoch, number):
+            return torch.ones(4, 1), torch.full((4, 1), 0.0 if number < 4 else 5.0)
+
+    def loss(outputs, targets):
+        return (outputs - targets).square().mean(), torch.tensor(0)
+
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    parts, own = (Parts(copy.deepcopy(model), Halves(), loss, 1) for _ in range(2))
+    config = LbfgsConfig(batches=2, iterations=2)
+    world = Sandblaster(partial(Virtual, parts, Times((1.0,), 0.0)), own, config, workers=1)
+    done = list(world.epoch(1, np.zeros(8, np.int32), Rate(0.1, 1, 8)))[-1]
+    assert done.used == 8 and done.note.startswith("ended early")
+    assert done.frames == 16 + 16 * done.versions  # the first batch counts once, the second with each step
+    assert world.snapshot().tensors["parameters"][0].item() == pytest.approx(5, abs=0.1)
 
 
 @pytest.mark.parametrize(("poison", "words"), [(7, r"epoch 3, minibatch 7: .*before any step.*--init")])

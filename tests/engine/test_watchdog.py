@@ -143,6 +143,11 @@ def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None
     assert dog.find(shards_N, True).worker == 0
 
 
+def test_who_has_ended_the_epoch_and_waits_for_its_replica_is_replaced_in_time() -> None:
+    assert Watchdog(np.zeros(2)).find(rows((IDLE, 2.5), (COMPUTES, 0.1)), False) is None
+    assert Watchdog(np.zeros(2)).find(rows((IDLE, 3.5), (COMPUTES, 0.1)), False).worker == 0
+
+
 def test_of_several_the_longest_and_the_others_are_given_time_then() -> None:
     dog, shards_N = Watchdog(np.zeros(3)), rows((DRAWS, 20.0), (SYNCS, 21.0), (WAITS, 19.0))
     assert dog.find(shards_N, True).worker == 1

@@ -56,6 +56,15 @@ def test_each_frame_by_those_before_it(norm_vars: bool, count: int, prior: tuple
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_a_stream_without_frames() -> None:
+    online = OnlineCmvn(False, None)
+    assert online.accept(frames(0, 1)).shape == (0, F)
+    waited = online.finish()
+    assert waited is None or waited.shape == (0, F)
+    online.restart(speech=True)
+    assert run(online, frames(50, 1), 10).shape == (50, F)
+
+
 def test_speech_is_remembered_and_silence_forgotten() -> None:
     spoken_TF, silence_TF, next_TF = frames(300, 1), frames(200, 2, -20.0), frames(50, 3)
     one, other = OnlineCmvn(True, PRIOR), OnlineCmvn(True, PRIOR)

@@ -51,6 +51,10 @@ def test_archives_that_are_none_or_cut(tmp_path: Path) -> None:
         ark.write_bytes(whole[:length])
         with pytest.raises(Speech3Error, match=r"feats\.ark: after .*: truncated or not an archive of matrices"):
             list(ark_entries(ark))
+    rows = whole.index(b"\x04", whole.index(b"\0B")) + 1
+    ark.write_bytes(whole[:rows] + b"\xff" * 4 + whole[rows + 4 :])  # -1 rows: the next matrix would be this one again
+    with pytest.raises(Speech3Error, match="truncated or not an archive of matrices"):
+        list(ark_entries(ark))
     write_ark(ark, [("u", np.arange(3))])
     assert is_integer_ark(ark.read_bytes()) and not is_ark(ark.read_bytes())
     with pytest.raises(Speech3Error, match="after its beginning"):

@@ -29,6 +29,17 @@ def test_a_compiled_lang_directory_is_a_lexicon(tmp_path: Path) -> None:
         langdir.find(tmp_path)
 
 
+def test_a_phone_that_looks_like_a_probability() -> None:
+    sampa, path = "\u00een 1 n\na a\nnu n u\n", Path("lexicon.txt")
+    assert langdir.entries(sampa, path)["\u00een"] == [("1", "n")]
+    for text in ("a 1 A\nb 0.5 B\n<unk> SPN\n", "a 1 A\nb 1 B B\n<unk> SPN\n", "a 1 A\nb 0.5 B\nc C D\n"):
+        assert langdir.entries(text, path)["a"] == [("A",)], text
+    assert langdir.entries("a 1 1\n", Path("lexiconp.txt")) == {"a": [("1",)]}
+    for field in ("1.2", "0", ".x", "A"):
+        with pytest.raises(Speech3Error, match=r"lexiconp\.txt:1: a needs a probability above 0 and up to 1"):
+            langdir.entries(f"a {field} A\n", Path("lexiconp.txt"))
+
+
 @pytest.mark.parametrize("name", ["text", "text.gz", "lm_train.txt", "lm_train.txt.gz"])
 def test_the_text_may_be_packed(tmp_path: Path, name: str) -> None:
     content = "mama anasoma\nвода\n".encode()

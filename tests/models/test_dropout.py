@@ -24,6 +24,13 @@ def test_the_mean_stays_in_bf16() -> None:
     assert (y[kept] / x[kept]).mean().item() == pytest.approx(256 / 230, rel=3e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_mask_for_all_along_the_first_axis(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    y = Dropout(0.1).train()(torch.ones(40, 100, 333, dtype=dtype), first_alone=True)
+    assert (y == y[:1]).all() and 0.05 < (y == 0).double().mean().item() < 0.15
+
+
 def test_units_and_neighbours_are_independent() -> None:
     torch.manual_seed(1)
     kept = (Dropout(0.5).train()(torch.ones(4096, 64)) != 0).double()

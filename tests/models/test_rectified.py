@@ -89,6 +89,22 @@ def test_nan_stays_in_its_unit():
         assert z.isnan().all(1).all(0).tolist() == [False, True, False]
 
 
+def test_dropout_keeps_the_mean_in_bf16():
+    torch.manual_seed(1)
+    y, keep_BD, scale = torch.randn(16, 100, 64), torch.ones(16, 64), 256 / 230  # 1.113, of which bf16 makes 1.109
+    norm = BatchNorm(64)
+    norm.bias.data += 2  # so that no value is near zero
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = rectified(y.bfloat16(), copy.deepcopy(norm))
+        for bypassed in (None, torch.zeros_like(y).bfloat16()):
+            z = rectified(y.bfloat16(), copy.deepcopy(norm), keep_BD=keep_BD.bfloat16(), scale=scale,
+                          bypassed_BTD=bypassed, share=0.5)  # fmt: skip
+            assert z.dtype == torch.bfloat16
+            assert (z.double() / plain.double()).mean().item() == pytest.approx(scale, rel=3e-4)
+    exact = rectified(y, copy.deepcopy(norm), keep_BD=keep_BD, scale=scale)
+    torch.testing.assert_close(exact, scale * rectified(y, norm))
+
+
 def test_one_row_is_normalised_by_those_before_it():
     y, norm = torch.randn(1, 1, 3), BatchNorm(3)
     torch.testing.assert_close(rectified(y, norm), y.relu() / (1 + norm.eps) ** 0.5)

@@ -50,6 +50,7 @@ def test_the_network_learns_from_clean_and_augmented_speech(speech3, tiny, mine:
     assert packed.info["augment"]["noise_prob"] == 0.6 and packed.info["augment"]["reverb_prob"] == 0.5
     assert "reverb=" in (mine / "data" / "train_aug" / "augment.txt").read_text()
     assert would(mine, *options) == []
+    assert would(mine, *tiny) == FRAMES, "without augmentation the network learns from clean speech again"
 
     e = open_experiment("digits", mine, None, [*options, "lfmmi={}"], "")
     for step in steps(e):

@@ -36,8 +36,11 @@ def _with_minutes(e: Experiment, minutes: float) -> Experiment:
 
 
 def test_what_too_little_speech_leaves_unused_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    e = open_experiment("any", tmp_path / "out", tmp_path / "in", ["untranscribed=more"], "")
+    e = open_experiment("any", tmp_path / "out", tmp_path / "in", ["untranscribed=more", "augment=noisy"], "")
     found = _with_minutes(e, 5)
+    assert found.recipe.augment is not None
+    e = open_experiment("any", tmp_path / "out", tmp_path / "in", ["augment=noisy"], "")
+    assert _with_minutes(e, 0.1).recipe.augment is None, "no network is left that learns from the copies"
     assert found.recipe.lfmmi is None and found.recipe.untranscribed is None
     told = capsys.readouterr().err
     assert "no LF-MMI system: there are 5.0 min of speech to train on, and lfmmi.least_minutes is 10" in told

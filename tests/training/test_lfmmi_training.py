@@ -83,10 +83,14 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
         ({}, {"schedule": "halving"}, [r"schedule=halving", "cosine"]),
         ({"two_outputs": False}, {}, [r"lfmmi\.cross_entropy=0\.1", r"two_outputs=true"]),
         ({}, {"chunk_frames": 500}, [r"chunk_frames=500"]),
-        ({}, {"world": "sandblaster", "workers": 2, "gradient_clip": None}, ["sandblaster", "another world"]),
+        (
+            {},
+            {"world": "sandblaster", "workers": 2, "gradient_clip": None, "optimizer": "sgd"},
+            ["sandblaster", "another world"],
+        ),
         (
             {"family": "tdnn_lstm"},
-            {"world": "sandblaster", "workers": 2, "gradient_clip": None},
+            {"world": "sandblaster", "workers": 2, "gradient_clip": None, "optimizer": "sgd"},
             ["sandblaster", "semi-orthogonal"],
         ),
         (

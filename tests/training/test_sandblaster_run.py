@@ -40,6 +40,9 @@ def test_more_iterations_than_minibatches():
 def test_a_gradient_that_is_cut_down():
     with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of sandblaster.*remove it"):
         check_workers(_config(gradient_clip=1.0).training)
+    for keys in ({"optimizer": "adamw"}, {"momentum": 0.9}):
+        with pytest.raises(Speech3Error, match=r"training\.optimizer and training\.momentum: sandblaster is L-BFGS"):
+            check_workers(_config(**keys).training)
 
 
 @pytest.fixture(scope="module")

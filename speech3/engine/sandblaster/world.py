@@ -150,13 +150,11 @@ class Sandblaster:
             if not left:
                 continue
             yield from self._descend(batch, left, epoch, rate(int(left[0][0])))
-            if self.progress.note:
-                return
 
     def _descend(self, batch: Batch, left: list[np.ndarray], epoch: int, first: float) -> Generator[None, None, None]:
         """Run one iteration of L-BFGS for each remaining stretch of minibatches, serving the algorithm's requests."""
         algorithm, stretches = descend(len(left), self.history, first), iter(left)
-        answer, accepted = None, False
+        answer, accepted, steps = None, False, 0
         while True:
             try:
                 request: Request = algorithm.send(answer)
@@ -164,7 +162,7 @@ class Sandblaster:
                 if accepted:
                     yield
                 if end.value:
-                    self._end_early(f"ended early: {end.value}")
+                    self._end_early(f"ended early: {end.value}", left, stepped=steps > 0)
                 return
             if accepted:
                 yield  # only now does the history contain the pair of this step
@@ -172,6 +170,7 @@ class Sandblaster:
             accepted = isinstance(request, Accept)
             if accepted:
                 self._publish(next(stretches))
+                steps += 1
 
     def _answer(self, request: Request, batch: Batch, epoch: int) -> Generator[None, None, Any]:
         workers, base = self.workers, self.base
@@ -228,11 +227,12 @@ class Sandblaster:
             up=self.workers.up, down=self.workers.down,
         )  # fmt: skip
 
-    def _end_early(self, note: str) -> None:
-        """Count the waiting minibatches as used, since the minimised objective contains them, and note the reason."""
-        ended = int((self.states_M == WAITING).sum())
-        self.states_M[self.states_M == WAITING] = USED
-        seen = Evaluation() if self.progress.frames else self.begun  # so that every epoch has a loss
+    def _end_early(self, note: str, stretches: list[np.ndarray], *, stepped: bool) -> None:
+        """Count a batch's waiting minibatches as used, since its objective contains them, and note the reason."""
+        numbers = np.concatenate(stretches)
+        ended = int((self.states_M[numbers] == WAITING).sum())
+        self.states_M[numbers] = USED
+        seen = Evaluation() if stepped else self.begun  # so that every batch counts for the epoch's loss
         self.progress = replace(
             self.progress, used=self.progress.used + ended, seconds=self.workers.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
