@@ -35,7 +35,7 @@ def command(
     """
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
-    from speech3.recipe.outline import CHOOSE, DATA, SELF_STAGE, steps
+    from speech3.recipe.outline import CHOOSE, DATA, SELF_STAGE, chose_nothing, steps
     from speech3.recipe.steps import describe, is_done, make_plan, run_plan
 
     if corpus is None:
@@ -47,6 +47,8 @@ def command(
     settled = not experiment.follows_speech
     if not settled and from_stage != DATA and is_done(steps(experiment), experiment.out, DATA):
         experiment, settled = experiment.settled(), True
+    if settled and from_stage in (None, "score", "report") and chose_nothing(experiment):
+        experiment, to_stage = experiment.without_selftraining(), "decode" if to_stage == SELF_STAGE else to_stage
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
     first = 0
     if not settled and dry_run:
@@ -75,7 +77,8 @@ def command(
         first = chosen
         if found_nothing(experiment):  # the other systems are scored without it
             experiment, done = experiment.without_selftraining(), {each.step.name for each in plan[:chosen]}
-            from_stage, to_stage = (None if each == SELF_STAGE else each for each in (from_stage, to_stage))
+            from_stage = None if from_stage == SELF_STAGE else from_stage
+            to_stage = "decode" if to_stage == SELF_STAGE else to_stage
             plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
             first = sum(each.step.name in done for each in plan)
     run_plan(plan, experiment.out, first=first)

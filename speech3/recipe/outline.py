@@ -20,7 +20,7 @@ from speech3.recipe.experiment import (
     decode_step,
 )
 from speech3.recipe.sizes import open_sizes
-from speech3.recipe.steps import Step, ended_ns
+from speech3.recipe.steps import Step, ended_ns, make_plan
 
 DATA = "data"  # the first stage, after which the amount of speech is known
 SELF_STAGE = "self"
@@ -95,6 +95,17 @@ def steps(experiment: Experiment) -> list[Step]:
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
         *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
+
+
+def chose_nothing(experiment: Experiment) -> bool:
+    """Whether self-training is up to date and found nothing to learn from, so that its later steps never run."""
+    from speech3.recipe.selftrain import found_nothing
+
+    if SELF not in experiment.trained or not found_nothing(experiment):
+        return False
+    plan = make_plan(steps(experiment), experiment.out, None, None)
+    chosen = next(place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE)
+    return not any(each.why for each in plan[:chosen])
 
 
 def _extracted(preset: str) -> str:

@@ -1,10 +1,10 @@
 """A recipe's LF-MMI system, from its keys to its error rate."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
 
 from speech3.alignment.times import read_ctm
 from speech3.config import CnnTdnnConfig, DecodeConfig, RecipeConfig, TdnnConfig, load_config, shipped
@@ -213,13 +213,17 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     (mine / "lfmmi").rename(tmp_path / "trained")
     (tmp_path / "more").mkdir()
     for sound in sounds:
-        shutil.copy(sound, tmp_path / "more" / sound.name)
+        wave_S, rate_hz = soundfile.read(sound)
+        soundfile.write(tmp_path / "more" / sound.name, 0.5 * wave_S, rate_hz)  # a copy would be left out
     more = ("lfmmi.passes=2", f"init={tmp_path / 'trained'}", f"untranscribed={tmp_path / 'more'}")
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more, "untranscribed.confidence=0.99")
     assert process.returncode == 0, process.stderr
     assert re.search(r"^digits lfmmi WER", process.stdout, re.M) and "lfmmi_self" not in process.stdout
     assert re.search(r"starting from \S+trained/model.safetensors: the same \d+ senones, so all", process.stderr)
     assert re.search(r"untranscribed\.confidence=0\.99: none of the 3 utterances .*best has 0\.\d\d", process.stderr)
+    options = (*tiny, *SMALL, *more, "untranscribed.confidence=0.99", "--from", "score", "--dry-run")
+    process = speech3("recipe", "digits", "--out", mine, *options)
+    assert process.returncode == 0 and "self/" not in process.stdout, process.stderr
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more, "untranscribed.confidence=0")
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
