@@ -181,6 +181,25 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
             assert found.begin_K[n] == pytest.approx(math.log(graph.initial_J[state]) if may_begin else NEVER)
 
 
+def test_a_chunk_begins_in_the_state_that_its_utterance_has_reached() -> None:
+    generator, often = np.random.default_rng(1), 1 / np.arange(1, 13)
+    said = [(1 + generator.choice(12, 80, p=often / often.sum())).tolist() for _ in range(60)]
+    lm = estimate(said, longer_histories=600)
+    graph = assemble(lm, 2, np.zeros((13, 13, 2), np.int32))
+    for phones in said:
+        state, log_probs = START, []
+        for phone in phones:
+            arc = lm.arc(state, phone)
+            state = lm.next_A[arc]
+            log_probs.append(math.log(lm.prob_A[arc]))
+        labels = labels_of(phones, [3] * len(phones))
+        for start in range(30, 200, 7):
+            found = AlignmentNumerators(graph, frames=30, tolerance=1, leak=LEAK)([Chunk(labels, start, 1.0)])
+            near = range(start // 3 - 5, start // 3 + 2)
+            places = (log_probs[k : k + len(found.weight_A)] for k in near)
+            assert any(np.allclose(found.weight_A, each) for each in places), start
+
+
 def test_loss_has_the_gradient_of_its_value() -> None:
     graph = toy_denominator(5)
     numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)(
