@@ -264,7 +264,6 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     text = read_lexicon_text(lexicon)
     table = entries(text, lexicon)
     lines = text.splitlines()
-    of_probabilities = all(line.values for line in lexicon_lines(text, lexicon))
     if "<unk>" not in table:
         lines.append(UNKNOWN_LINE)
     missing = [word for word in wanted if word not in table]
@@ -278,6 +277,7 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
     known = frozenset(table) | frozenset(guessed)
+    of_probabilities = all(line.values for line in lexicon_lines(text, lexicon))
     added = _lines(guessed, "1 " if of_probabilities else "")
     return Words([*lines, *added], known, guessed, how, unpronounced, further=further)
 

@@ -190,10 +190,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
 
 def _has_phone_1(text: str) -> bool:
     firsts = [fields[1] for line in text.splitlines() if len(fields := line.split()) > 2]
-    probabilities = [_is_probability(field) for field in firsts]
-    return not all(probabilities) and {
-        field for field, is_one in zip(firsts, probabilities, strict=True) if is_one
-    } == {"1"}
+    probabilities = [field for field in firsts if _is_probability(field)]
+    return len(probabilities) < len(firsts) and set(probabilities) == {"1"}
 
 
 def _is_probability(field: str) -> bool:

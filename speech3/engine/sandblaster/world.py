@@ -154,7 +154,7 @@ class Sandblaster:
     def _descend(self, batch: Batch, left: list[np.ndarray], epoch: int, first: float) -> Generator[None, None, None]:
         """Run one iteration of L-BFGS for each remaining stretch of minibatches, serving the algorithm's requests."""
         algorithm, stretches = descend(len(left), self.history, first), iter(left)
-        answer, accepted, steps = None, False, 0
+        answer, accepted, stepped = None, False, False
         while True:
             try:
                 request: Request = algorithm.send(answer)
@@ -162,7 +162,7 @@ class Sandblaster:
                 if accepted:
                     yield
                 if end.value:
-                    self._end_early(f"ended early: {end.value}", left, stepped=steps > 0)
+                    self._end_early(f"ended early: {end.value}", left, stepped=stepped)
                 return
             if accepted:
                 yield  # only now does the history contain the pair of this step
@@ -170,7 +170,7 @@ class Sandblaster:
             accepted = isinstance(request, Accept)
             if accepted:
                 self._publish(next(stretches))
-                steps += 1
+                stepped = True
 
     def _answer(self, request: Request, batch: Batch, epoch: int) -> Generator[None, None, Any]:
         workers, base = self.workers, self.base
