@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDS = ("pydantic", "yaml", "numba", "safetensors", "rich")  # modules that all parts need that import speech3
 _TAIL, _WIDTH = 40, 200  # how many of the last lines of a failed part are shown, and how many characters of each
 _NO_TESTS = 5  # pytest's exit status if everything in a file is skipped
+_LOG = threading.Lock()  # parts that run at once write their output to the log one after the other
 _LEAST_S = 20.0  # a part is not started if less time than this is left
 
 
@@ -58,7 +60,8 @@ class Part:
         """The command, to be run from the root of the repository."""
         if self.is_script:
             return [sys.executable, self.run[0], "--device", device, *self.run[1:]]
-        options = ("-p", "no:cacheprovider", "-o", "addopts=-q", "-rs", "--tb=short")
+        options = ("-v", "-p", "no:cacheprovider", "-o", "addopts=", "-rs", "--tb=short",
+                   "-o", "faulthandler_timeout=60")  # fmt: skip
         return [sys.executable, "-m", "pytest", *options, *self.run]
 
 
@@ -73,24 +76,25 @@ def _speed(name: str, what: str, limit_s: int, script: str, *figures: str, needs
 PARTS = (
     Part("machine", "correctness", "what the GPU is and can do; memory shared by processes",
          ("tests/benchmarks/gpu_machine.py",), 120, ()),
-    _tests("codec", "ternary code: Triton against numba", 180, "tests/engine/test_codec_cuda.py", needs=["triton"]),
-    _tests("cells", "clipped LSTM: Triton against plain steps", 180, "tests/models/test_clipped_cuda.py",
+    _tests("codec", "ternary code: Triton against numba", 150, "tests/engine/test_codec_cuda.py",
+           "tests/engine/test_rule_cuda.py", needs=["triton"]),
+    _tests("cells", "clipped LSTM: Triton against plain steps", 150, "tests/models/test_clipped_cuda.py",
            needs=["triton"]),
-    _tests("features", "features, pitch, augmentation against the CPU", 180, "tests/features/test_features_cuda.py"),
+    _tests("features", "features, pitch, augmentation against the CPU", 150, "tests/features/test_features_cuda.py"),
     _tests("frames", "minibatches: frames on the GPU, in chunks, on the host", 120,
            "tests/frames/test_minibatches_cuda.py"),
-    _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 240, "tests/models/test_models_cuda.py"),
-    _tests("lfmmi", "LF-MMI, MMI and sMBR against the CPU in float64", 180, "tests/sequence/test_lfmmi_cuda.py",
+    _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 150, "tests/models/test_models_cuda.py"),
+    _tests("lfmmi", "LF-MMI, MMI and sMBR against the CPU in float64", 150, "tests/sequence/test_lfmmi_cuda.py",
            "tests/sequence/test_discriminative_cuda.py"),
-    _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 300, "tests/engine/test_shared_cuda.py"),
+    _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 150, "tests/engine/test_shared_cuda.py"),
     _tests("graph", "forward and backward as a CUDA graph", 90, "tests/engine/test_recorded.py"),
     _tests("ddp", "DDP of one process over NCCL, plain and ternary", 150, "tests/engine/test_ddp_cuda.py"),
-    _tests("training", "whole runs in every world, resumed", 300, "tests/training/test_training_cuda.py"),
+    _tests("training", "whole runs in every world, resumed", 150, "tests/training/test_training_cuda.py"),
     _speed("dnn", "5 x 2048, 10,217 senones, over torch.mm", 120, "gpu_dnn.py"),
+    _speed("sync", "a sync's share, and its bandwidth", 150, "engine_gpu.py", "sync_share_zhang", "sync_bandwidth"),
     _speed("engine", "one shard over a bare loop in a CUDA graph", 280, "engine_gpu.py", "engine1_over_bare",
            "engine1_over_bare_1"),
     _speed("bf16", "the same in bf16", 280, "engine_gpu.py", "engine1_over_bare_bf16"),
-    _speed("sync", "a sync's share, and its bandwidth", 150, "engine_gpu.py", "sync_share_zhang", "sync_bandwidth"),
     _speed("lstm", "clipped LSTM over cuDNN", 150, "gpu_lstm.py", needs=["triton"]),
     _speed("extraction", "features over torchaudio", 120, "gpu_features.py"),
     _speed("update", "an update by LF-MMI", 150, "gpu_lfmmi.py"),
@@ -124,7 +128,7 @@ def missing(part: Part) -> list[str]:
 
 def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
     """Run a part and print its figures as they come; if it fails, print its last lines."""
-    start, said = time.monotonic(), deque[str](maxlen=_TAIL)
+    start, said, whole = time.monotonic(), deque[str](maxlen=_TAIL), list[str]()
     # Plugins of pytest that happen to be installed on the machine are not loaded.
     environment = {**os.environ, "SPEECH3_TEST_DEVICE": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     process = subprocess.Popen(
@@ -136,9 +140,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
     skipped, last, not_run = "", "", list[str]()
     assert process.stdout
     for line in process.stdout:
-        if log:
-            log.write(line)
-            log.flush()
+        whole.append(line)
         line = line.rstrip()
         if line.startswith("{"):
             print(line, flush=True)
@@ -154,10 +156,14 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
     timer.cancel()
     _end(process)  # in case it did not end all processes that it started
     seconds = time.monotonic() - start
+    if log:
+        with _LOG:
+            log.writelines([f"== {part.name}\n", *whole])
+            log.flush()
     if not part.is_script and skipped and not hung and status in (0, _NO_TESTS) and not re.search(r"\d+ passed", last):
         return Outcome(part, "left out", skipped, seconds)
     if status or hung:
-        print("\n".join(f"    {line}" for line in said), flush=True)
+        print("\n".join([f"== {part.name} failed", *(f"    {line}" for line in said)]), flush=True)
         why = f"ended after {limit_s:.0f} s: it hung or is too slow" if hung else f"exit status {status}"
         return Outcome(part, "failed", why, seconds)
     return Outcome(part, "ok", "; ".join([*([last] if " passed" in last else []), *not_run]), seconds)
@@ -187,25 +193,32 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0", help="cpu: run the parts with small sizes")
     parser.add_argument("--minutes", type=float, default=1e6, help="end all parts after this many minutes")
     parser.add_argument("--log", type=Path, help="file for everything that the parts print")
+    parser.add_argument("--jobs", type=int, default=1, help="how many parts that consist of tests run at once")
     given = parser.parse_args()
     parts, end = chosen(given.only), time.monotonic() + 60 * given.minutes
     if given.device != "cpu" and not torch.cuda.is_available():
         print(f"gpu: PyTorch {torch.__version__} sees no GPU here; --device cpu runs the parts without one")
         return 2
     name = given.device if given.device == "cpu" else torch.cuda.get_device_name(given.device)
-    log, outcomes = given.log.open("w") if given.log else None, list[Outcome]()
-    for part in parts:
+    log = given.log.open("w") if given.log else None
+
+    def outcome(part: Part) -> Outcome:
         left_s = end - time.monotonic()
         if lacking := missing(part):
-            outcomes.append(Outcome(part, "left out", f"no {', '.join(lacking)}"))
+            result = Outcome(part, "left out", f"no {', '.join(lacking)}")
         elif left_s < _LEAST_S:
-            outcomes.append(Outcome(part, "left out", "no time left"))
+            result = Outcome(part, "left out", "no time left")
         else:
             print(f"== {part.name}: {part.what}", flush=True)
-            if log:
-                log.write(f"== {part.name}\n")
-            outcomes.append(run(part, given.device, min(part.limit_s, left_s - 5), log))
-        print(f"== {outcomes[-1]}", flush=True)
+            result = run(part, given.device, min(part.limit_s, left_s - 5), log)
+        print(f"== {result}", flush=True)
+        return result
+
+    # Tests may share the GPU and the processor; what is timed has both for itself.
+    timed = [part for part in parts if part.is_script]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        outcomes = list(pool.map(outcome, (part for part in parts if not part.is_script)))
+    outcomes += map(outcome, timed)
     counts = [f"{sum(o.result == result for o in outcomes)} {result}" for result in ("ok", "failed", "left out")]
     print(f"summary: {name}, torch {torch.__version__}: {', '.join(counts)}")
     print(*outcomes, sep="\n", flush=True)

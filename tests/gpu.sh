@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests that need a GPU: first correctness of every CUDA path, then speed. One JSON line per figure, a summary last.
-#   tests/gpu.sh [WHEELS_DIR] [--only NAME,...] [--minutes N] [--log FILE] [--device DEVICE]
+#   tests/gpu.sh [WHEELS_DIR] [--only NAME,...] [--minutes N] [--log FILE] [--device DEVICE] [--jobs N]
 # Exit status: 0 if no part failed, 1 if one did, 2 without a GPU. Parts and what they need: tests/gpu.py.
 #
 # `python3` is used as it is, and nothing is installed into it: wheels in WHEELS_DIR are unpacked into a temporary

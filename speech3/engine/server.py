@@ -107,7 +107,8 @@ class Partition:
         if self.max_staleness is not None and staleness > self.max_staleness:
             return STALE
         old, new = self.published, self.buffers[1 - self.record.index]
-        finite = new.vector_K[push.own.num_parameters :].copy_(push.own.buffers).isfinite().all()
+        buffers = new.vector_K[push.own.num_parameters :]
+        finite = buffers.copy_(push.own.buffers).isfinite().all() if buffers.numel() else True
         length = self.rule.step(  # on a GPU, returns only when everything is written
             old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers)
         )  # fmt: skip

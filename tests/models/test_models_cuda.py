@@ -42,6 +42,8 @@ def network(preset: str) -> AcousticModel:
     """Without dropout; outputs that begin at zero get random weights, so that gradients pass them."""
     at_a_third = {"subsampling": 3, "two_outputs": True} if preset in ("tdnn", "cnn_tdnn") else {}
     config = load_preset(ModelConfig, "models", preset).model_copy(update={"dropout": 0.0, **at_a_third})
+    if hasattr(config, "time_dropout"):
+        config = config.model_copy(update={"time_dropout": 0.0})
     model = build(config, 120 if preset == "cnn" else 40, SENONES, seed=1)
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():

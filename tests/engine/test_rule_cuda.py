@@ -1,0 +1,80 @@
+"""The server's step in Triton against PyTorch's operations: in Triton's interpreter, and on a GPU if any.
+
+Whether a kernel is interpreted is settled when it is defined, so the interpreter has a process of its own: this file,
+run as a program.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from speech3.engine import rule as rule_module
+from speech3.engine.rule import Own, Rule, State, step_torch
+
+SIZES = (16, 4096, 5000)
+CASES = [
+    (Rule(0.2), True, 1), (Rule(None, momentum=0.9), True, 1), (Rule(1.0, momentum=0.9, projection=True), False, 1),
+    (Rule(0.3, adagrad=0.05, decay=0.9), False, 1), (Rule(1.0, momentum=0.5, adagrad=0.05, projection=True), True, 2),
+]  # fmt: skip
+
+
+def case(rule: Rule, local: bool, size: int, device: str) -> tuple[State, State, Own]:
+    """The old state, a new one that is to be written, and a shard's side."""
+    generator = torch.Generator().manual_seed(size)
+
+    def drawn(spread: float = 1.0) -> torch.Tensor:
+        return (spread * torch.randn(size, generator=generator)).to(device)
+
+    push_P, fetched_P = drawn(0.02), drawn()
+    velocity_P = drawn(0.01) - 0.3 * push_P
+    slots = (velocity_P if rule.momentum else None, drawn().abs() if rule.adagrad else None)
+    old = State(drawn(), *slots)
+    new = State(*(None if t is None else torch.full_like(t, 7.0) for t in (old.parameters_P, *slots)))
+    own = Own(fetched_P - push_P, fetched_P, None) if local else Own(fetched_P, None, push_P)
+    return old, new, own
+
+
+def compare(device: str) -> None:
+    """All kinds of steps; a push that is not finite has a length that is not."""
+    for rule, local, repeats in CASES:
+        for size in SIZES:
+            results = []
+            for step in (rule_module._step_triton, step_torch):
+                rule_module._step_of = lambda *_, step=step: step
+                old, new, own = case(rule, local, size, device)
+                lengths = [rule.step(old, new, own, staleness=2, minibatches=3) for _ in range(repeats)]
+                results.append((lengths, new, own))
+            (ours, new, own), (theirs, new_torch, own_torch) = results
+            assert ours == pytest.approx(theirs, rel=1e-4)
+            for mine, expected in ((new, new_torch), (own, own_torch)):
+                for name, tensor in vars(mine).items():
+                    if tensor is not None:
+                        torch.testing.assert_close(tensor, getattr(expected, name), rtol=1e-5, atol=1e-6)
+    rule_module._step_of = lambda *_: rule_module._step_triton
+    old, new, own = case(Rule(), True, 5000, device)
+    own.parameters_P[4321] = float("nan")
+    assert Rule().step(old, new, own, staleness=0, minibatches=1) == float("inf")
+
+
+def test_in_the_interpreter():
+    pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
+    process = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(rule_module, "_step_of", rule_module._step_of)  # is restored afterwards
+    compare("cuda")
+
+
+if __name__ == "__main__":
+    compare("cpu")
