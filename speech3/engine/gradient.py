@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,42 +15,94 @@ from speech3.engine.world import Parts, minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Step:
-    """Results of one minibatch before the update: number of frames, their mean loss, number classified correctly."""
+    """Results of one minibatch before the update, which on a GPU may still be under way: the host waits to read them.
+
+    Attributes
+    ----------
+    frames
+        Number of frames.
+    results
+        float64 in the host's memory: their mean loss, the number classified correctly and, if it was computed, the norm
+        of the gradient.
+    copied
+        Recorded on the GPU when `results` are there; None if they are.
+    """
 
     frames: int
-    loss: float
-    correct: int
+    results: Tensor
+    copied: torch.cuda.Event | None = None
+
+    @classmethod
+    def started(cls, frames: int, results: Tensor) -> "Step":
+        """The step whose results the device is computing; one transfer to pinned memory, for which nobody waits yet."""
+        if not results.is_cuda:
+            return cls(frames, results)
+        with torch.cuda.device(results.device):
+            return cls(frames, results.to("cpu", non_blocking=True), torch.cuda.current_stream().record_event())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Step, (self.frames, torch.tensor(self.read, dtype=torch.float64))
+
+    @cached_property
+    def read(self) -> list[float]:
+        """The results; waits until they are there."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.results.tolist()
+
+    @property
+    def known(self) -> bool:
+        """Whether reading the results does not wait."""
+        return self.copied is None or self.copied.query()
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the frames."""
+        return self.read[0]
+
+    @property
+    def correct(self) -> int:
+        """Number of frames classified correctly."""
+        return int(self.read[1])
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss and, where it was computed, the norm of the gradient are finite."""
+        loss, _, *norm = self.read
+        return all(map(math.isfinite, (loss, *norm)))
 
 
-def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tuple[Step, tuple[Tensor, ...] | None]:
+def gradient(
+    parts: Parts, epoch: int, number: int, *, check: bool = True, drawn: tuple[Any, Any] | None = None
+) -> tuple[Step, tuple[Tensor, ...]]:
     """Draw a minibatch and compute its gradient (the mean over its frames, clipped), one tensor per parameter.
 
-    The host waits for the device only once, after all work is started, and gets all results in one transfer.
+    On a GPU this starts the work and returns; whoever reads the step waits for it.
 
     Parameters
     ----------
     check
         Whether to check that the gradient is finite. False where its effect is checked later, as the server checks a
         push: the check takes 1 to 2 % of the time of a small network's minibatch. With clipping it is done anyway.
+    drawn
+        The minibatch, if it is already drawn.
 
     Returns
     -------
     step, gradient
-        The gradient is None if the loss or a checked gradient is not finite. With a recorder it is valid only until the
-        next gradient is computed.
+        The gradient must not be used if `step.finite` is false. With a recorder it is valid only until the next
+        gradient is computed.
     """
-    inputs, targets = parts.source.draw(epoch, number)
+    inputs, targets = drawn or parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     work = partial(_passes, parts, check)
     if parts.recorder is None:
         results, g = work(inputs, targets)
     else:
         results, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
-    loss, right, *lengths = results.tolist()
-    finite = all(map(math.isfinite, (loss, *lengths)))
-    return Step(len(targets), loss, int(right)), g if finite else None
+    return Step.started(len(targets), results), g
 
 
 def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:

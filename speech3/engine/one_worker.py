@@ -31,10 +31,14 @@ class OneWorker:
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.model.train()
-        for number in np.flatnonzero(states_M == WAITING).tolist():
-            start = time.perf_counter()
-            step, g = gradient(self.parts, epoch, number)
-            if g is None:
+        numbers = np.flatnonzero(states_M == WAITING).tolist()
+        start = time.perf_counter()
+        drawn = self.parts.source.draw(epoch, numbers[0]) if numbers else None
+        for number, following in zip(numbers, [*numbers[1:], None], strict=True):
+            step, g = gradient(self.parts, epoch, number, drawn=drawn)
+            # A GPU computes meanwhile; reading the step waits for it.
+            drawn = None if following is None else self.parts.source.draw(epoch, following)
+            if not step.finite:
                 raise Diverged(epoch, number, step.loss, rate(number))
             self.sgd.step(g, rate(number))
             self.states_M[number] = USED
@@ -44,6 +48,7 @@ class OneWorker:
                 loss_sum=done.loss_sum + step.loss * step.frames, seconds=done.seconds + time.perf_counter() - start,
             )  # fmt: skip
             yield self.progress
+            start = time.perf_counter()
 
     def snapshot(self) -> Snapshot:
         """Parameters and optimizer state after the last minibatch."""

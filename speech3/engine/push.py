@@ -77,11 +77,10 @@ class Push:
         self.push_due = self.fetch_due = True
         self.wire.begin()
 
-    def add(self, number: int, key: int, *, finite: bool) -> None:
+    def add(self, number: int, key: int) -> None:
         """Count a computed minibatch; `key` selects the random numbers of the push's codec."""
         self.numbers.append(number)
         self.distance, self.wire.key = self.distance + 1, key
-        self.finite = self.finite and finite
 
     def receive(self, version: int, numbers: list[int], key: int, *, fetch_due: bool, finite: bool) -> None:
         """Become a push that was sent to a partition on another host; without minibatches, it is a fetch only."""

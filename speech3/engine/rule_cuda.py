@@ -20,7 +20,7 @@ _BLOCK = 2048
 def one_pass(
     tensors: Sequence[Tensor | None], scale: float, along: float, momentum: float, gamma: float, epsilon: float
 ) -> tuple[float, float, float]:
-    """One step over tensors in the order of `rule._one_pass`'s arguments; returns the norms of push, change, parameters.
+    """One step; tensors are the arguments of `rule._one_pass`, in order. Returns the norms of push, change, parameters.
 
     The host waits for the GPU once, for these norms.
     """

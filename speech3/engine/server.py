@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from speech3.engine.flat import wait_for_gpus
@@ -108,11 +109,13 @@ class Partition:
             return STALE
         old, new = self.published, self.buffers[1 - self.record.index]
         buffers = new.vector_K[push.own.num_parameters :]
-        finite = buffers.copy_(push.own.buffers).isfinite().all() if buffers.numel() else True
+        # Their sum is finite if all are; the host reads it after the step, when it is there.
+        buffers_sum = buffers.copy_(push.own.buffers).sum(dtype=torch.float64) if buffers.numel() else None
         length = self.rule.step(  # on a GPU, returns only when everything is written
             old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers)
         )  # fmt: skip
-        if not (math.isfinite(length) and length <= self.max_push and bool(finite)):
+        finite = math.isfinite(length) and (buffers_sum is None or math.isfinite(buffers_sum))
+        if not (finite and length <= self.max_push):
             return REFUSED
         self._publish(push, staleness, numbers)
         return USED

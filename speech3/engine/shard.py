@@ -95,6 +95,7 @@ class Shard:
             self.pushes.append(Push(part, fetched_P, push_P, wire))
         first = number % len(self.pushes)
         self.round = [*range(first, len(self.pushes)), *range(first)]
+        self.unread: list[Step] = []
 
     def run(self) -> Generator[Request, Any, None]:
         """Compute minibatches of an epoch as long as any are waiting, and sync; the last sync pushes what is left."""
@@ -109,19 +110,34 @@ class Shard:
 
     def begin(self) -> None:
         """Reset the pushes: the successor of a dead shard pushes none of that shard's work, which is computed again."""
+        self.unread.clear()
         for push in self.pushes:
             push.begin()
 
     def sync_due(self, *, last: bool) -> Generator[Request, Any, None]:
         """Sync with each partition where a push or fetch is due; skip a busy one until the next round if possible."""
         for partition in self.round:
-            config, push = self.config, self.pushes[partition]
-            # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
-            now = last or not push.finite
-            push.push_due = now or len(push.numbers) >= config.sync_every
-            push.fetch_due = push.push_due if now or not config.fetch_every else push.distance >= config.fetch_every
-            if (push.push_due and push.numbers) or (push.fetch_due and not last):
-                yield Sync(partition, wait=now or self.must_wait(push))
+            push = self.pushes[partition]
+            if self._due(push, last=last):
+                self.check()
+                self._due(push, last=last)
+                yield Sync(partition, wait=last or not push.finite or self.must_wait(push))
+
+    def _due(self, push: Push, *, last: bool) -> bool:
+        """Settle whether a push is to be sent and parameters are to be fetched; returns whether either is."""
+        config = self.config
+        # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
+        now = last or not push.finite
+        push.push_due = now or len(push.numbers) >= config.sync_every
+        push.fetch_due = push.push_due if now or not config.fetch_every else push.distance >= config.fetch_every
+        return bool((push.push_due and push.numbers) or (push.fetch_due and not last))
+
+    def check(self) -> None:
+        """Read the results of all minibatches, for which the host waits for a GPU; mark a push that is not finite."""
+        finite = all([step.finite for step in self.unread])
+        self.unread.clear()
+        for push in self.pushes:
+            push.finite = push.finite and finite
 
     def must_wait(self, push: Push) -> bool:
         """Whether the shard is so far from the parameters it fetched, or has so much to push, that it must wait."""
@@ -134,16 +150,24 @@ class Shard:
 
     @torch.no_grad()
     def compute(self, epoch: int, number: int, rate: Rate) -> Step:
-        """Compute the gradient of a minibatch; update the shard's own copy with it, or add it to the pushes."""
+        """Compute the gradient of a minibatch; update the shard's own copy with it, or add it to the pushes.
+
+        A GPU may still be computing when this returns. A gradient that is not finite is noticed at the next sync at the
+        latest: the push is refused, and the shard fetches intact parameters.
+        """
         if not self.parts.model.training:  # train() visits all modules: 0.3 % of the time of a small minibatch
             self.parts.model.train()
         with torch.enable_grad():
             # The server checks the push, and so the gradient, but not the moments of AdamW or Muon: check these here.
-            step, g = gradient(self.parts, epoch, number, check=self.parts.optimizer != "sgd")
+            check = self.parts.optimizer != "sgd"
+            step, g = gradient(self.parts, epoch, number, check=check)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:
-            push.add(number, key, finite=g is not None)
-        if g is not None:
+            push.add(number, key)
+        self.unread.append(step)
+        if check or step.known:
+            self.check()
+        if self.unread or step.finite:
             self._move(g, now)
         return step
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import Server, make_server
 from speech3.engine.flat import Flat, wait_for_gpus
-from speech3.engine.gradient import gradient
+from speech3.engine.gradient import Step, gradient
 from speech3.engine.server import Partition
 from speech3.engine.server_memory import (
     BUSY,
@@ -148,14 +148,15 @@ def run_shard(
     Passes events to `note`: draws with the minibatch, syncs with the version that they found, and busy partitions.
     """
     row, loop, answer = server.memory.shards_N[worker], shard.run(), None
+    computed: list[tuple[int, Step]] = []  # whose results are not yet in the ledger
     note(("epoch", rate.epoch, 0))
     while True:
+        begun = time.perf_counter()  # a request to sync comes only when a GPU has computed what is to be pushed
         try:
             request = loop.send(answer)
         except StopIteration:
             row[SINCE], row[DOING] = time.monotonic(), IDLE
             return
-        begun = time.perf_counter()
         match request:
             case Draw(after):
                 row[SINCE], row[DOING] = time.monotonic(), DRAWS
@@ -165,12 +166,14 @@ def run_shard(
                 note(("draw", answer, 0))
             case Compute(number):
                 row[SINCE], row[DOING] = time.monotonic(), COMPUTES
-                server.ledger.computed(number, shard.compute(rate.epoch, number, rate))
+                computed.append((number, shard.compute(rate.epoch, number, rate)))
                 row[MINIBATCHES] += 1
                 row[COMPUTE_S] += time.perf_counter() - begun
             case Sync(number, wait):
                 partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
                 wait_for_gpus(push.own.vector_K)  # the lock must not be held while a gradient is computed
+                while computed:
+                    server.ledger.computed(*computed.pop())
                 row[COMPUTE_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 push.pack()

@@ -49,8 +49,8 @@ class Synchronous(OneWorker):
         random = np.random.default_rng((self.parts.seed, epoch))
         for before, numbers in turns(states_M, self.workers, self.parts.source.rows):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
-            for number, step, g in zip(numbers, steps, gradients, strict=True):
-                if g is None:
+            for number, step in zip(numbers, steps, strict=True):
+                if not step.finite:
                     raise Diverged(epoch, number, step.loss, rate(before))
             mean, up, down = self._mean(gradients, (self.parts.seed, epoch, before))
             self.sgd.step(mean, rate(before))

@@ -116,7 +116,7 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
     values_K = sgd.parameters.vector_K
     numbers = [number % len(parts.source) for number in range(_ROUNDS)]
     step, g = gradient(parts, 1, 0)
-    if g is None:
+    if not step.finite:
         raise Speech3Error(
             f"the loss of the first minibatch is {step.loss:g}, or its gradient is not finite: look for NaN or "
             f"infinity in the features"
@@ -125,7 +125,7 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
 
     def train(number: int) -> None:
         step, found = gradient(parts, 1, number)
-        sgd.step(found or g, 0.0)
+        sgd.step(found if step.finite else g, 0.0)
         frames.append(step.frames)
 
     (compute_s,) = _medians_s([train], numbers, values_K)

@@ -21,10 +21,10 @@ engine1_over_bare, engine1_over_bare_1
     Speed of one shard over a bare loop of forward pass, backward pass and update on one resident minibatch in a process
     of the same kind, which runs first and last in each round and counts with the mean of both. The engine's speed is
     the lowest of these: ``world``, rounds of the shared world; ``metrics``, the second epoch of a whole `train` run
-    (packed frames, metrics, checkpoints) by the seconds in its metrics; ``clock``, an hour of speech at that speed,
-    plus the time between two epochs on the run's clock beyond these seconds (512 held-out frames, the checkpoint). The
-    run's epochs are as short as a round, and its shard syncs after every third minibatch; for ``_1``, ``clock`` is at
-    the speed of ``world``.
+    (packed frames, metrics, checkpoints) by the seconds in its metrics; ``clock``, an hour of speech (on a GPU a
+    hundred) at that speed, plus the time between two epochs on the run's clock beyond these seconds (512 held-out
+    frames, the checkpoint). The run's epochs are as short as a round, and its shard syncs after every third minibatch;
+    for ``_1``, ``clock`` is at the speed of ``world``.
 pool_open_s, pool_open_mb
     As in `pool.py`.
 
@@ -49,6 +49,7 @@ from speech3.models.linear import product
 
 ROUNDS = 5
 HOUR = 360_000  # frames
+HOURS_ON_A_GPU = 100  # where one hour takes two seconds
 DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=100_000, minibatches=50)
 ZHANG = Case(
     "dnn_zhang", bins=42, senones=10_217, model=DnnConfig(layers=5, width=2048, activation="sigmoid"),
@@ -70,11 +71,15 @@ def line(name: str, value: float, unit: str, rival: str, **more: Any) -> str:
     return json.dumps({"name": name, "value": round(value, 4), "unit": unit, "rival": rival, **more})
 
 
-def figures(case: Case, names: Collection[str], rounds: int = ROUNDS, *, suffix: str = "") -> list[str]:
-    """The named ones of `FIGURES` for one network; `suffix` is added to their names."""
+def figures(
+    case: Case, names: Collection[str], rounds: int = ROUNDS, *, suffix: str = "", runs: bool = True
+) -> list[str]:
+    """The named ones of `FIGURES` for one network, with `suffix` added to their names; `runs`: also of whole runs."""
     chosen = [name for name in FIGURES if name in names]
-    measured = _measured(case, {rival for name in chosen for rival in FIGURES[name]}, rounds)
-    more = {"model": case.name, "device": case.device, "dtype": case.precision, "rounds": rounds}
+    rivals = {rival for name in chosen for rival in FIGURES[name] if runs or rival != "run"}
+    measured = _measured(case, rivals, rounds)
+    more = {"model": case.name, "device": case.device, "dtype": case.precision, "minibatch": case.minibatch,
+            "rounds": rounds}  # fmt: skip
     lines = []
     for name in chosen:
         if name.startswith("sync_share"):
@@ -140,17 +145,20 @@ def _engine(name: str, case: Case, measured: dict[str, list[Any]], more: dict[st
     """Speed of the whole engine with one shard over a bare loop."""
     each = "asgd1_1" if "bare_1" in name else "asgd1"
     loops, shard = measured["bare"], frames_per_s(measured[each])
-    speeds, between_s = [speed for speed, _ in measured["run"]], [seconds for _, seconds in measured["run"]]
-    in_run = shard if each == "asgd1_1" else speeds
-    hours = [HOUR / (HOUR / speed + seconds) for speed, seconds in zip(in_run, between_s, strict=True)]
-    by = {"world": median_ratio(shard, loops), "clock": median_ratio(hours, loops)}
-    if each == "asgd1":
-        by["metrics"] = median_ratio(speeds, loops)
+    by = {"world": median_ratio(shard, loops)}
+    if "run" in measured:
+        speeds, between_s = [speed for speed, _ in measured["run"]], [seconds for _, seconds in measured["run"]]
+        in_run, clocked = shard if each == "asgd1_1" else speeds, HOUR * (1 if case.device == "cpu" else HOURS_ON_A_GPU)
+        hours = [clocked / (clocked / speed + seconds) for speed, seconds in zip(in_run, between_s, strict=True)]
+        by["clock"] = median_ratio(hours, loops)
+        more = more | {"between_epochs_s": round(statistics.median(between_s), 3), "clock_of_frames": clocked,
+                 "run_epoch_frames": case.as_run.frames}  # fmt: skip
+        if each == "asgd1":
+            by["metrics"] = median_ratio(speeds, loops)
     rival = "bare loop, resident minibatch" + (", CUDA graph" if case.device != "cpu" else "")
     return line(
         name, min(by.values()), "ratio", rival, by={key: round(value, 4) for key, value in by.items()}, **more,
-        product=product(), between_epochs_s=round(statistics.median(between_s), 3), clock_of_frames=HOUR,
-        run_epoch_frames=case.as_run.frames, bare_frames_per_s=round(statistics.median(loops)),
+        product=product(), bare_frames_per_s=round(statistics.median(loops)),
         sync_share=round(statistics.median(done.shards[0].sync_share for done in measured[each]), 4),
     )  # fmt: skip
 

@@ -13,7 +13,6 @@ import torch
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.flat import flatten, partition_bounds
-from speech3.engine.gradient import Step
 from speech3.engine.ledger import Ledger
 from speech3.engine.simulate import Simulated, Times
 from speech3.engine.watchdog import Clock
@@ -149,7 +148,7 @@ def test_a_shard_that_is_given_up_changes_nothing_any_more():
     first.admit(3)
     assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
     assert not first.expel(3).numbers.size and first.draw(3, 1) is None
-    assert first.sync(PushMessage(3, 0, True, Work(), 0, steps={0: Step(1, 1.0, 1)})) is None
+    assert first.sync(PushMessage(3, 0, True, Work(), 0, steps={0: tiny.step(1, 1.0, 1)})) is None
     assert torch.equal(ours.tensors()["parameters"], before)
     # What it had out waits again, but not what a partition had published: 1, in the account of who asks.
     states_M = tiny.waiting(BATCHES)
@@ -201,7 +200,7 @@ def _told(world, partition, numbers, ended=USED, staleness=0):
     """What a partition says of one push."""
     ledger = Ledger.of(len(world.ledger))
     for number in numbers:
-        ledger.computed(number, Step(10, 0.5, 4))
+        ledger.computed(number, tiny.step(10, 0.5, 4))
     if ended == USED:
         ledger.publish(numbers, staleness)
     else:

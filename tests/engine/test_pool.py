@@ -1,5 +1,6 @@
 """The queue of minibatches; and shards in any interleaving, with deaths at any instruction: the accounting adds up."""
 
+import math
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch import nn
 
 from speech3.config import AsgdConfig
 from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, sizes_of
-from speech3.engine.gradient import Step
 from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.server_memory import private_memory
@@ -168,26 +168,37 @@ M, P = 10, 64
 
 
 class _Light(Shard):
-    """A shard whose minibatches cost nothing: number n takes one from parameter n of each partition."""
+    """A shard whose minibatches cost nothing: number n takes one from parameter n of each partition.
+
+    The loss of minibatch `bad` is not finite. If `late`, as on a GPU, that is seen only when the shard is to sync, and
+    the shard's own parameters, or what it accumulated, are spoiled by then.
+    """
+
+    bad, late = -1, False
 
     def compute(self, epoch, number, rate):
         for push in self.pushes:
-            push.add(number, 0, finite=number != self.bad)
-        for push in self.pushes if number != self.bad else ():
+            push.add(number, 0)
+        step = tiny.step(number + 1, math.nan if number == self.bad else 0.5 / (number + 1), 1)
+        self.unread.append(step)
+        if not self.late:
+            self.check()
+        for push in self.pushes if self.late or number != self.bad else ():
+            moves = math.nan if number == self.bad else 1
             if self.accumulated is None:
-                push.own.parameters_P[number] -= 1
+                push.own.parameters_P[number] -= moves
             else:
-                push.push_P[number] += 1
-        return Step(number + 1, 0.5 / (number + 1), 1)
+                push.push_P[number] += moves
+        return step
 
 
 class _Host:
     """Shards that are driven as `shared.py` does, one want at a time in whatever order; and the coordinator."""
 
-    def __init__(self, config, workers, bad, rows=None):
+    def __init__(self, config, workers, bad, late=False, rows=None):
         def shard(worker):
             light = _Light(Parts(nn.Linear(P, 1, bias=False), range(M), tiny.loss, 1), config, number=worker)
-            light.bad = bad
+            light.bad, light.late = bad, late
             return light
 
         self.new, self.holders = shard, [None] * config.partitions
@@ -273,10 +284,10 @@ MOVES = st.lists(
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(
     moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]),
-    rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
+    late=st.booleans(), rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
 )  # fmt: skip
-def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad, rows):
-    host = _Host(config, workers, bad, rows)
+def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad, late, rows):
+    host = _Host(config, workers, bad, late, rows)
     version = 0
     endless = [(worker, None) for worker in range(workers)] * 300
     for worker, dies_at in moves + endless:

@@ -14,7 +14,6 @@ from tiny import Killed, killed_at
 from speech3.config import AsgdConfig
 from speech3.engine.assembly import begin_epoch, epoch_progress, make_server
 from speech3.engine.flat import Flat
-from speech3.engine.gradient import Step
 from speech3.engine.push import Push
 from speech3.engine.rule import Rule
 from speech3.engine.server import Partition
@@ -48,7 +47,7 @@ class _Bench:
         """Draw a minibatch for a shard, and let it compute."""
         number, push = self.whole.pool.draw(shard), self.shards[shard]
         push.numbers.append(number)
-        self.whole.ledger.computed(number, Step(number + 1, 0.5 / (number + 1), 1))
+        self.whole.ledger.computed(number, tiny.step(number + 1, 0.5 / (number + 1), 1))
         if self.local:
             push.own.parameters_P[number] -= value
         else:

@@ -140,7 +140,7 @@ class Workspace:
         for number in order.numbers:
             with torch.enable_grad():
                 step, g = gradient(self.parts, order.epoch, number)
-            if g is None:
+            if not step.finite:
                 bad = number
                 break
             for view, each in zip(self.portion.views, g, strict=True):
