@@ -93,9 +93,9 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Read the records of a `metrics.jsonl`; incomplete lines are skipped."""
     records = []
     if Path(path).exists():
-        for line in Path(path).read_text(encoding="utf-8").splitlines():
+        for line in Path(path).read_bytes().splitlines():
             try:
                 records.append(json.loads(line))
-            except json.JSONDecodeError:
+            except ValueError:  # not JSON, or not UTF-8
                 continue
     return records
