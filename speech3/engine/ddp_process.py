@@ -128,7 +128,7 @@ def main(
     parts = build(member.device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
-        world_size=member.workers, timeout=_RENDEZVOUS,
+        world_size=member.workers, timeout=_RENDEZVOUS, device_id=torch.device(member.device) if on_gpu else None,
     )  # fmt: skip
     sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
     with warnings.catch_warnings():

@@ -51,7 +51,7 @@ from speech3.engine.watchdog import Watchdog
 from speech3.engine.workers import Task, Workers
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
-_LEAVE_S = 2.0  # time for shards on a GPU to exit by themselves
+_LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
 
 
 class Shared:

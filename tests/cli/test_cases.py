@@ -1,4 +1,4 @@
-"""Files that real people had trouble with (`../shared/cases`): each case makes one and exits 1 while the fault is there."""
+"""Files that real people had trouble with: each of `../shared/cases` makes one and exits 1 while the fault is there."""
 
 import os
 import subprocess
