@@ -144,7 +144,7 @@ def test_parameters_in_other_memory_are_recorded_again(recordings: Recordings) -
 
 
 def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(work: Callable[[], Results], device: torch.device) -> None:
+    def capture(work: Callable[[], Results], device: torch.device, pool: Any) -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(recorded, "capture", capture)
