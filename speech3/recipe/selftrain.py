@@ -91,7 +91,9 @@ def _transcribe_part(
     decoding, _ = decode_latticed(recognizer, feats, out, Wanted(), jobs)
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     said = Computed(texts, feats.__getitem__)
-    alignments, _ = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
+    alignments, bad = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
+    if bad:  # without an alignment there are no labels to train on
+        say(f"  {len(bad)} of {len(texts)} utterances could not be aligned and are not used, such as {_first(bad)}")
     every = recognizer.hmm.subsampling
     labels = ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items())
     write_ark(_file(out, number, "ark"), labels)
@@ -146,6 +148,11 @@ def train_network(e: Experiment) -> None:
     lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))
     more_h = sum(lengths[key] for key in read_int_ark(e.out / "self" / "labels.ark")) / 3600
     train_group(lfmmi.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
+
+
+def _first(bad: Mapping[str, str]) -> str:
+    utterance, reason = next(iter(bad.items()))
+    return f"{utterance}: {reason.removeprefix(f'{utterance}: ')}"
 
 
 def _minutes(seconds: Iterable[float]) -> float:
