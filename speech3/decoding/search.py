@@ -22,6 +22,7 @@ from speech3.errors import check_bad
 from speech3.graph.decoding_graph import Graph
 from speech3.graph.pieces import join_words
 from speech3.io.compiled import announce_compiling
+from speech3.io.limits import explained_limits
 from speech3.lattices.bayes_risk import confidences as confidences_of
 from speech3.lattices.word_lattice import WordLattice, words_of
 from speech3.search.beam_search import NOT_NUMBERS, BeamSearch, BestPath, check_scores, not_numbers
@@ -358,7 +359,8 @@ def _spread(
     waiting: deque[tuple[str, Future[Found]]] = deque()
     try:
         for name, scores_TP in scores:
-            waiting.append((name, pool.submit(work, name, scores_TP)))
+            with explained_limits():
+                waiting.append((name, pool.submit(work, name, scores_TP)))
             if len(waiting) > 2 * len(searchers):
                 utterance, future = waiting.popleft()
                 yield utterance, future.result()
