@@ -11,7 +11,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -154,7 +154,7 @@ def main(
 
 def run_epoch(
     member: Member, parts: Parts, sgd: Sgd | AdamW, both: nn.Module, exchange: Exchange,
-    epoch: int, states_M: np.ndarray, rate: Rate, arrays: dict[str, np.ndarray],
+    epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
 
@@ -163,7 +163,7 @@ def run_epoch(
     In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None in
     most reports), and what became of the minibatches.
     """
-    sgd.load({name: torch.from_numpy(array) for name, array in arrays.items()})
+    sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
     parts.model.train()
     groups = turns(states_M, member.workers, parts.source.rows)
     unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
