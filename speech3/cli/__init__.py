@@ -13,6 +13,7 @@ import typer
 
 from speech3 import __version__
 from speech3.errors import Speech3Error, check_platform
+from speech3.io.limits import allow_open_files, explained
 from speech3.io.parallel import ONE_THREAD
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
@@ -80,6 +81,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
     try:
         check_platform()
+        allow_open_files()
         signal.signal(signal.SIGTERM, _terminated)
         _register()
         app()
@@ -92,8 +94,11 @@ def main() -> None:
         found = next((path for path in Path(error.filename or "").parents if path.is_file()), error.filename)
         print(f"error: {found}: is a file; give a directory", file=sys.stderr)
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except (OSError, RuntimeError, MemoryError) as error:
+        if found := explained(error):
+            print(f"error: {found}", file=sys.stderr)
+            sys.exit(1)
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         print(f"error: {error}; free some space and run the same command again", file=sys.stderr)
         sys.exit(1)

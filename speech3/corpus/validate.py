@@ -17,6 +17,7 @@ from speech3.corpus.audio import AudioError, AudioInfo, read_blocks, segment_fau
 from speech3.corpus.audio import info as audio_info
 from speech3.corpus.datadir import DataDir, Utterance, parse
 from speech3.corpus.tables import Fault
+from speech3.corpus.validate_features import feature_faults
 from speech3.io.parallel import available_jobs, parallel_map
 
 FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
@@ -101,8 +102,8 @@ def validator(function: Validator) -> Validator:
     return function
 
 
-def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Report:
-    """Find every fault of a data directory.
+def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
+    """Find every fault of a data directory, including those of its features if it has any.
 
     Parameters
     ----------
@@ -110,15 +111,20 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Repo
         Number of processes that decode the audio; 0: one per core if there are many recordings.
     need_text
         Whether a missing file `text` is a fault.
+    features
+        An scp to look at instead of the directory's feats.scp.
 
     Raises
     ------
     Speech3Error
-        `path` is not a directory.
+        `path` is not a directory, or `features` cannot be read.
     """
     data, structural = parse(path, need_text=need_text)
     scanned = ScannedData(data, _scan_all(data, jobs))
     found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
+    if data.feats or features:
+        lengths_s = {utterance.id: duration_s(utterance, info) for utterance, info in scanned}
+        found += feature_faults(data, lengths_s, features, jobs or available_jobs())
     faults = tuple(fault for fault in found if not fault.warning)
     return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
 

@@ -24,7 +24,7 @@ from speech3.decoding.samples import (
     warn_of_rate,
     words_of_segments,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
 from speech3.hmm.model import Hmm
@@ -32,6 +32,7 @@ from speech3.io.ark import ArkReader, write_ark
 from speech3.io.atomic import write_text
 from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import progress, say
+from speech3.search.beam_search import NOT_NUMBERS
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
@@ -82,8 +83,10 @@ def say_skipped(bad: Mapping[str, str], what: str) -> None:
         say(f"{what}: {len(bad) - _SHOWN} more")
 
 
-def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Mapping[str, str]) -> int:
-    """Write ``loglikes.ark``, ``loglikes.scp`` and, if `bad` is not empty, ``bad.txt``; return the number of matrices.
+def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
+    """Write ``loglikes.ark``, ``loglikes.scp`` and, if utterances are bad, ``bad.txt``; return the number of matrices.
+
+    Utterances whose scores are not finite are added to `bad`.
 
     The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames. One utterance at a time is in
     memory.
@@ -91,13 +94,16 @@ def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Map
     Raises
     ------
     Speech3Error
-        Scores are NaN or infinite.
+        More than 5 % of the utterances are bad.
     """
+    total = len(feats) + len(bad)
 
     def scores() -> Iterator[tuple[str, np.ndarray]]:
         for utterance, loglikes_TP in progress(recognizer.scores(feats), len(feats), "forward"):
             if not np.isfinite(loglikes_TP).all():
-                raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
+                bad[utterance] = NOT_NUMBERS
+                check_bad(bad, total, str(out), "so far have no scores")
+                continue
             yield utterance, np.asarray(loglikes_TP, np.float32)
 
     written = write_ark(out / "loglikes.ark", scores(), out / "loglikes.scp")

@@ -104,7 +104,8 @@ class Ddp:
             raise Speech3Error(self.error)
         for pipe in self.workers.pipes:
             with suppress(OSError):  # a process died, which is noticed below
-                pipe.send((epoch, states_M, rate, self.tensors))
+                # NumPy arrays: a tensor would be sent through /dev/shm, which is often small in containers.
+                pipe.send((epoch, states_M, rate, {name: tensor.numpy() for name, tensor in self.tensors.items()}))
         ended, self.deadline.since = False, time.monotonic()
         while not ended:
             multiprocessing.connection.wait(

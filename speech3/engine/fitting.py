@@ -316,14 +316,15 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
     try:
         one, world = open_worlds(training, parts, build, clock=clock)
-    except Speech3Error:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+    except Speech3Error as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
             raise Speech3Error(
                 "dataset: copying it to the workers needs an open file for each of its tensors, more than this system "
                 "allows (ulimit -n); allow more, or use few large tensors, as in torch.utils.data.TensorDataset"
-            ) from error
+            ) from cause
+        raise
+    except Exception as error:
         for name in ("model", "dataset", "loss"):
             try:
                 ForkingPickler.dumps(getattr(build, name))

@@ -46,6 +46,7 @@ class OneWorker:
             self.progress = replace(
                 done, used=done.used + 1, frames=done.frames + step.frames, correct=done.correct + step.correct,
                 loss_sum=done.loss_sum + step.loss * step.frames, seconds=done.seconds + time.perf_counter() - start,
+                left_out=done.left_out + step.left_out,
             )  # fmt: skip
             yield self.progress
             start = time.perf_counter()

@@ -64,6 +64,7 @@ class Synchronous(OneWorker):
                 seconds=done.seconds + seconds + exchange_s(self.times, self.workers, up + down),
                 loss_sum=done.loss_sum + sum(step.loss * step.frames for step in steps),
                 up=done.up + self.workers * up, down=done.down + self.workers * down,
+                left_out=done.left_out + sum(step.left_out for step in steps),
             )  # fmt: skip
             yield self.progress
 

@@ -188,6 +188,8 @@ class Progress:
         Bytes that all workers sent and received; 0 where nothing is sent.
     missed
         How often one partition of the server did not apply a minibatch that others applied.
+    left_out
+        Frames of the used minibatches that the loss could not use; they are not in `frames`.
     staleness
         Number of used minibatches for each staleness of their push, from 0.
     shards
@@ -209,6 +211,7 @@ class Progress:
     up: int = 0
     down: int = 0
     missed: int = 0
+    left_out: int = 0
     staleness: tuple[int, ...] = ()
     shards: tuple[ShardReport, ...] = ()
     note: str = ""
@@ -224,7 +227,7 @@ class Progress:
         def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
 
-        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:13]}
+        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:14]}
         return Progress(
             **values, staleness=sums(self.staleness, other.staleness, 0),
             shards=sums(self.shards, other.shards, ShardReport()), note=other.note or self.note,

@@ -22,6 +22,7 @@ from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error, check_bad
+from speech3.features.given import values_of
 from speech3.features.parts import Parts, fingerprint, open_parts
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of
 from speech3.io.ark import index_line, write_entry
@@ -174,7 +175,8 @@ def _extracted(
     if parts.units:
         there = f"{len(located)} of {len(data.utterances)} utterances are kept"
         say(f"{parts.target}: {there} from an interrupted run, which is resumed")
-    function = functools.partial(unit_features, config=config, augmenter=augmenter)
+    values = values_of(data) if config.kind == "given" else None
+    function = functools.partial(unit_features, config=config, augmenter=augmenter, values=values)
     for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
         content, record = _packed(unit, parts, compress)
         parts.append(content, record)
@@ -219,7 +221,8 @@ def _summed(
     for record in sums.taken_over(work):
         skipped.update(record["skipped"])
         total_2G = None if record["total"] is None else np.array(record["total"])
-    function = functools.partial(unit_stats, config=config, augmenter=augmenter)
+    values = values_of(data) if config.kind == "given" else None
+    function = functools.partial(unit_stats, config=config, augmenter=augmenter, values=values)
     for stats_2G, bad in parallel_map(function, inputs[sums.units :], jobs, "global CMVN"):
         skipped.update(bad)
         _check(data, config, skipped, complete=False)
@@ -261,6 +264,7 @@ def features_of(
     """
     units = [part_of(data, ids) for ids in units_of(data, config)]
     config = _with_rate(data, config)
+    values = values_of(data) if config.kind == "given" else None
     reasons = {} if skipped is None else skipped
 
     def stop_at_bad() -> None:
@@ -271,7 +275,7 @@ def features_of(
     if _wants_stats(config):
         total_2G: np.ndarray | None = None
         for part in units:
-            stats_2G, bad = unit_stats(part, config)
+            stats_2G, bad = unit_stats(part, config, values=values)
             reasons.update(bad)
             stop_at_bad()
             total_2G = _plus(data, total_2G, stats_2G)
@@ -279,7 +283,7 @@ def features_of(
         assert total_2G is not None
         config = _with_stats(config, total_2G)
     for part in units:
-        unit = unit_features(part, config)
+        unit = unit_features(part, config, values=values)
         reasons.update(unit.skipped)
         stop_at_bad()
         yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())

@@ -20,9 +20,10 @@ from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
-from speech3.features.given import given_statics, normalised_by_directory
+from speech3.features.given import given_statics, normalised_by_directory, not_finite
 from speech3.features.spectrum import SAMPLE_SCALE
 
+_AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
 _HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
@@ -80,9 +81,14 @@ def by_parts(config: FeatureConfig) -> bool:
 
 
 @_one_thread()
-def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None) -> Unit:
-    """The features of all utterances of a unit, as a model reads them; with an augmenter, of their augmented audio."""
-    unit = _statics(data, config, augmenter)
+def unit_features(
+    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
+) -> Unit:
+    """The features of all utterances of a unit, as a model reads them; with an augmenter, of their augmented audio.
+
+    Utterances whose features have another size than `values` (if given) or are not finite are skipped.
+    """
+    unit = _statics(data, config, augmenter, values)
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
     statics = list(unit.features.values())
@@ -96,32 +102,25 @@ def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | N
 
 @_one_thread()
 def unit_stats(
-    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None
+    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """CMVN statistics of a unit, float64 (2, G) or None if it has no frame, and why utterances were skipped.
-
-    Raises
-    ------
-    Speech3Error
-        Features are not finite numbers.
-    """
-    unit = _statics(data, config, augmenter)
+    """CMVN statistics of a unit, float64 (2, G) or None if it has no frame, and why utterances were skipped."""
+    unit = _statics(data, config, augmenter, values)
     total_2G: Tensor | None = None
-    for utterance, static_TF in unit.features.items():
+    for static_TF in unit.features.values():
         stats_2G = cmvn_stats(static_TF)
-        if not stats_2G.isfinite().all():
-            raise Speech3Error(f"{data.path}: {utterance}: features are not finite numbers; compute them again")
         total_2G = stats_2G if total_2G is None else total_2G + stats_2G
     return None if total_2G is None else total_2G.numpy(), unit.skipped
 
 
-def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
+def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None, values: int | None) -> Unit:
     given = config.kind == "given"
-    unit = Unit(*given_statics(data, config)) if given else _computed_statics(data, config, augmenter)
-    dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
-    if len(dims) > 1:
-        found = ", ".join(f"{dim} values per frame in {utterance}" for dim, utterance in dims.items())
-        raise Speech3Error(f"{data.path}: features of different sizes: {found}; compute them again")
+    unit = Unit(*given_statics(data, config, values)) if given else _computed_statics(data, config, augmenter)
+    for utterance, static_TF in list(unit.features.items()):
+        if fault := not_finite(static_TF):
+            del unit.features[utterance]
+            source = data.path / "feats.scp" if given else data.recording(data.utterances[utterance])
+            unit.skipped[utterance] = f"{utterance}: {source}: {fault}; {_AGAIN[given]}"
     return unit
 
 

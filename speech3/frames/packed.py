@@ -304,6 +304,10 @@ class _Packer:
                 check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
                 continue
             feats_TF, senones_T = usable
+            if self.sum_F is not None and feats_TF.shape[1] != len(self.sum_F):
+                skipped[utterance] = f"{feats_TF.shape[1]} feature bins, those before it have {len(self.sum_F)}"
+                check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
+                continue
             self._count(utterance, feats_TF, senones_T)
             spool.write(senones_T.astype(self.senone_dtype).tobytes())
             yield feats_TF.tobytes()
@@ -319,11 +323,6 @@ class _Packer:
         if self.sum_F is None:
             self.sum_F, self.square_F = np.zeros(wide_TF.shape[1]), np.zeros(wide_TF.shape[1])
             self.shift_F = wide_TF.mean(0)  # sums of squares about a point near the mean keep their precision
-        if wide_TF.shape[1] != len(self.sum_F):
-            raise Speech3Error(
-                f"{self.path}: utterance {utterance} has {wide_TF.shape[1]} feature bins, those before it have "
-                f"{len(self.sum_F)}; extract all with the same config"
-            )
         wide_TF -= self.shift_F
         self.sum_F += wide_TF.sum(0)
         self.square_F += np.square(wide_TF).sum(0)

@@ -29,6 +29,7 @@ from speech3.lm.arpa import ArpaLm, read_arpa
 from speech3.lm.jsgf import read_jsgf
 from speech3.lm.kneser_ney import estimate
 from speech3.lm.normalize import read_checked
+from speech3.lm.text import read_lines
 from speech3.lm.word_graph import WordGraph, read_sentences
 
 _DROPPED = "dropped.txt"
@@ -146,7 +147,8 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        sentences = [line.split() for line in langdir.read_utf8(sources.text).splitlines() if line.strip()]
+        lines = (line for block in read_lines([sources.text]) for line in block.text.split("\n"))
+        sentences = (line.split() for line in lines if line.strip())
         return estimate(sentences, sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 

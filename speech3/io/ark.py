@@ -32,6 +32,7 @@ def _import_kaldi_io():  # type: ignore[no-untyped-def]
 
 _kaldi_io = _import_kaldi_io()
 _BINARY = b"\0B"
+_LONGEST_KEY = 512  # bytes
 _INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size in bytes before each value
 _RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
@@ -149,6 +150,22 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     stream = file.open("rb")
     stream.seek(start)
     return stream
+
+
+def key_at(location: str, directory: Path) -> str | None:
+    """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
+    match = _RANGE.search(location)
+    location = location[: match.start()] if match else location
+    path, _, offset = location.rpartition(":")
+    if not (path and offset.isdigit() and int(offset)):
+        return None
+    try:
+        with _open(f"{path}:{max(0, int(offset) - _LONGEST_KEY)}", directory) as stream:
+            before = stream.read(min(int(offset), _LONGEST_KEY))
+    except OSError:
+        return None
+    key = re.search(rb"([^\s\0]+) $", before)
+    return key[1].decode("utf-8", errors="replace") if key else None
 
 
 def _matrix(stream: IO[bytes]) -> np.ndarray:

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
+from speech3.io.limits import out_of_memory
 from speech3.io.parallel import end_with_parent, starting_workers
 from speech3.io.progress import say
 
@@ -59,8 +60,8 @@ class Background:
                     future.result()
                 except BrokenProcessPool as error:
                     raise Speech3Error(
-                        f"{name}: its process died, most likely because memory ran out; run the same command again with"
-                        " jobs=1, which trains one network after the other"
+                        f"{name}: its process died, {out_of_memory()}; run the same command again with jobs=1, which"
+                        " trains one network after the other"
                     ) from error
                 pool.shutdown()
                 del self._running[name]

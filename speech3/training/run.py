@@ -22,7 +22,7 @@ from speech3.engine.device import device_of, precision, threads
 from speech3.engine.opening import asynchronous
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.world import Progress
-from speech3.errors import Speech3Error
+from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import load_outputs
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -34,7 +34,7 @@ from speech3.models.linear import product, use
 from speech3.training.average import estimate_statistics, mean_of
 from speech3.training.card import counted, write_card
 from speech3.training.checks import check_objective, check_out, with_precision
-from speech3.training.evaluate import evaluate
+from speech3.training.evaluate import check_left_out, evaluate
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import (
@@ -48,7 +48,13 @@ from speech3.training.parts import (
 )
 from speech3.training.phone_errors import phone_errors
 from speech3.training.priors import log_priors
-from speech3.training.records import epoch_record, epoch_words, progress_record, progress_text
+from speech3.training.records import (
+    epoch_record,
+    epoch_words,
+    progress_record,
+    progress_text,
+    share_left_out,
+)
 from speech3.training.removal import smaller, units_left
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
@@ -212,6 +218,8 @@ class _Run:
                 say(f"{label}: {done.note}")
             told = done.note
             self.standing = replace(begun, done=done)
+            if done.left_out:
+                self._check_left_out(done, total)
             if time.monotonic() - recorded >= _PROGRESS_S:  # for `speech3 watch`; curves do not use these records
                 self.metrics.write(**progress_record(self.config.training, self.standing, total))
                 recorded = time.monotonic()
@@ -228,6 +236,14 @@ class _Run:
             if interrupt and inside:
                 raise KeyboardInterrupt
         self.standing = replace(begun, done=trainer.done)
+
+    def _check_left_out(self, done: Progress, minibatches: int) -> None:
+        """Raise an error if the share of frames that the loss cannot use is too large, or is certain to become so."""
+        label = f"epoch {self.standing.epoch}"
+        if done.ended >= minibatches:
+            check_left_out(label, done.frames, done.left_out)
+        elif share_left_out(done) * done.ended > MOST_BAD * minibatches:
+            check_left_out(f"{label}, after {done.ended} of {minibatches} minibatches", done.frames, done.left_out)
 
     def _take(self) -> None:
         """Make the newest complete state that of the run."""

@@ -195,7 +195,7 @@ class Sandblaster:
     def _evaluate(self, at: int, batch: Batch) -> Generator[None, None, tuple[float, float, float]]:
         """Compute the loss, the slope along the direction, and the squared norm of the gradient."""
         self.tried = yield from self.workers.evaluate(at, batch.portions)
-        if self.tried.bad is not None:
+        if self.tried.bad is not None or not self.tried.frames:
             return math.inf, math.nan, math.nan
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
         slope, squared, length = (yield from self.workers.operate(gather)).tolist()
@@ -224,7 +224,7 @@ class Sandblaster:
             done, used=done.used + ended, frames=done.frames + tried.frames, correct=done.correct + tried.correct,
             loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.workers.seconds(),
             returned=self.workers.returned, restarts=self.workers.restarts, shards=self.workers.reports(),
-            up=self.workers.up, down=self.workers.down,
+            up=self.workers.up, down=self.workers.down, left_out=done.left_out + tried.left_out,
         )  # fmt: skip
 
     def _end_early(self, note: str, stretches: list[np.ndarray], *, stepped: bool) -> None:
@@ -237,5 +237,5 @@ class Sandblaster:
             self.progress, used=self.progress.used + ended, seconds=self.workers.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
             correct=self.progress.correct + seen.correct, shards=self.workers.reports(), up=self.workers.up,
-            down=self.workers.down,
+            down=self.workers.down, left_out=self.progress.left_out + seen.left_out,
         )  # fmt: skip
