@@ -54,8 +54,11 @@ class _Found:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
 
-    def missing_end(self, audio: Path, header: AudioInfo) -> None:
-        """Warn about a recording that ends before the end given in its header, which `lengths_s` need not read."""
+    def wrong_header(self, audio: Path, header: AudioInfo) -> None:
+        """Warn about a recording that has another length than its header says; `lengths_s` need not read it."""
+        if header.claim:
+            remedy = "what there is is read"
+            self.faults.append(Fault("wrong header", str(audio), "", header.claim, remedy, warning=True))
         if header.missing_s:
             problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
@@ -114,8 +117,8 @@ def read_folder(
     for item in progress(items, len(items), f"headers of {source}"):
         try:
             infos[item.key] = info(item.audio)
+            found.wrong_header(item.audio, infos[item.key])
             if item.transcript in tiers:
-                found.missing_end(item.audio, infos[item.key])
                 named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])

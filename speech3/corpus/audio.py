@@ -1,23 +1,23 @@
 """Read audio from files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
 
 Waveforms are float32 in [-1, 1). A file that cannot be used raises an `AudioError` that names the file, the problem and
-the remedy. libsndfile reads a truncated wav or sphere file as if it were complete, so `_missing_end` compares the
-header's length with the file's.
+the remedy. libsndfile believes the header of a file; `speech3.corpus.containers` compares it with the content.
 """
 
+import contextlib
 import functools
 import io
-import math
-import struct
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 import soundfile
 
+from speech3.corpus.containers import END_TOLERANCE_S, Corrected, examine
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
@@ -27,10 +27,7 @@ from speech3.io.torchaudio_ import resample as change_rate
 
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
 SEGMENT_TOLERANCE_S = 0.01
-# A recorder that is stopped loses its last buffer, which its header already counts; the speech is complete.
-END_TOLERANCE_S = 0.1
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
-_STREAMED_BYTES = 0x7FFFF000  # sox, ffmpeg and others write this or more into a header that they cannot rewrite
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 
@@ -44,12 +41,15 @@ class AudioInfo:
         Samples per channel.
     missing_s
         Seconds that the header promises but that are missing at the end; less than `END_TOLERANCE_S`.
+    claim
+        How the length in the header differs from that of the sound, which is `samples`; empty if it does not.
     """
 
     sample_rate_hz: int
     channels: int
     samples: int
     missing_s: float = 0.0
+    claim: str = ""
 
     @property
     def duration_s(self) -> float:
@@ -136,7 +136,7 @@ def read_file(
         The part to read, in seconds; sample numbers are rounded to the nearest.
     """
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    sound, missing_s = _opened(name, source)
+    sound, missing_s, _ = _opened(name, source)
     with sound:
         if sound.channels > 1 and not mix_channels:
             raise AudioError(
@@ -170,7 +170,7 @@ def read_blocks(
 ) -> Iterator[np.ndarray]:
     """Yield blocks of `block_s` seconds, float32 (samples,), channels averaged; other arguments as for `read_file`."""
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    sound, missing_s = _opened(name, source)
+    sound, missing_s, _ = _opened(name, source)
     with sound:
         size = max(1, round(block_s * sound.samplerate))
         first, last = _bounds(name, sound, missing_s, start_s, end_s)
@@ -184,9 +184,9 @@ def read_blocks(
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
     """Sample rate, channels and length, from the header alone (a pipe's command is run); errors as for `load`."""
     name, source = _source(path_or_pipe, directory, cached=False)
-    sound, missing_s = _opened(name, source)
+    sound, missing_s, claim = _opened(name, source)
     with sound:
-        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s)
+        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s, claim)
 
 
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
@@ -241,31 +241,47 @@ def _run(command: str, directory: Path) -> bytes:
 _run_cached = functools.lru_cache(maxsize=1)(_run)
 
 
-def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float]:
-    """Return the open file, and how many seconds are missing at its end."""
+def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float, str]:
+    """Return the open file, how many seconds are missing at its end, and how its header differs from its content."""
     remedy = "convert it to wav or flac, for instance: ffmpeg -i IN OUT.wav"
     try:
-        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
-            head, (problem, missing_s) = stream.read(1024), _missing_end(stream)
+        stream: IO[bytes] = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+        head, found = stream.read(1024), examine(stream)
     except OSError as error:
         raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
     if not head:
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
-    if missing_s >= END_TOLERANCE_S:
-        raise AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
+    if found.missing_s >= END_TOLERANCE_S:
+        raise AudioError("truncated audio", name, found.problem, "get the file again, or remove the utterance")
     if b"shorten" in head and head.startswith(b"NIST_1A"):
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
     try:
-        sound = soundfile.SoundFile(str(source) if isinstance(source, Path) else io.BytesIO(source))
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: the name ends in .raw
+        sound = _sound(Corrected(stream, found) if found.corrected else stream)
+    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         reason = str(error).rpartition(": ")[2].rstrip(".")
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
     if 0 < sound.frames < _UNKNOWN_LENGTH:
-        return sound, missing_s
+        return sound, found.missing_s, found.claim
     sound.close()
     if sound.frames == 0:
         raise AudioError("empty audio", name, "contains no samples", "get the file again, or remove the utterance")
     raise AudioError("unreadable audio", name, "has no length in its header", remedy)
+
+
+def _sound(stream: IO[bytes] | Corrected) -> soundfile.SoundFile:
+    if not isinstance(stream, io.BufferedReader):
+        stream.seek(0)
+        return soundfile.SoundFile(stream)
+    # By its descriptor: given a name, libsndfile also reads `._NAME` beside it, which macOS writes, and prefers it.
+    descriptor = os.dup(stream.fileno())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    stream.close()
+    try:
+        return soundfile.SoundFile(descriptor, closefd=True)
+    except BaseException:
+        with contextlib.suppress(OSError):  # libsndfile may have closed it
+            os.close(descriptor)
+        raise
 
 
 def _bounds(
@@ -321,79 +337,3 @@ def _undecodable(name: str, error: Exception) -> AudioError:
 
 def _cut_short(name: str, problem: str) -> AudioError:
     return AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
-
-
-def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
-    """Describe how much shorter a RIFF, NIST or Ogg file is than it should be, and return the missing seconds.
-
-    A complete file gives the empty string and 0; the seconds are infinite if the header lacks the bytes per second.
-    """
-    size = stream.seek(0, io.SEEK_END)
-    stream.seek(0)
-    magic = stream.read(4)
-    if magic == b"OggS":
-        problem = _missing_ogg_end(stream, size)
-        return problem, math.inf if problem else 0.0
-    sound = {b"RIFF": _riff_sound, b"NIST": _nist_sound}.get(magic, _unknown_sound)(stream, size)
-    if (
-        sound.header_bytes <= sound.file_bytes + 1 or sound.header_bytes >= _STREAMED_BYTES
-    ):  # + 1: the padding of an odd chunk
-        return "", 0.0
-    missing = sound.header_bytes - sound.file_bytes
-    problem = f"is cut short: its header promises {sound.header_bytes} bytes of audio, but there are {sound.file_bytes}"
-    return problem, missing / sound.bytes_per_second if sound.bytes_per_second else math.inf
-
-
-class _Sound(NamedTuple):
-    """Bytes of audio: according to the header, in the file, and per second."""
-
-    header_bytes: int
-    file_bytes: int
-    bytes_per_second: int
-
-
-def _unknown_sound(stream: IO[bytes], size: int) -> _Sound:
-    return _Sound(0, 0, 0)
-
-
-def _riff_sound(stream: IO[bytes], size: int) -> _Sound:
-    position, bytes_per_second = 12, 0
-    while position + 8 <= size:
-        stream.seek(position)
-        identifier, length = struct.unpack("<4sI", stream.read(8))
-        position += 8
-        if identifier == b"data":
-            return _Sound(length, size - position, bytes_per_second)
-        if identifier == b"fmt " and len(head := stream.read(12)) == 12:
-            bytes_per_second = struct.unpack("<8xI", head)[0]
-        position += length + length % 2
-    return _Sound(0, 0, 0)
-
-
-def _nist_sound(stream: IO[bytes], size: int) -> _Sound:
-    stream.seek(0)
-    lines = stream.read(1024).decode("latin-1").split("\n")
-    fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
-    if "," in fields.get("sample_coding", ""):  # compressed: sample_count does not give the bytes
-        return _Sound(0, 0, 0)
-    try:
-        header = int(lines[1])
-        count, rate_hz = int(fields.get("sample_count", "0")), int(fields.get("sample_rate", "0"))
-        sample = int(fields.get("sample_n_bytes", "1")) * int(fields.get("channel_count", "1"))
-    except (ValueError, IndexError):
-        return _Sound(0, 0, 0)
-    return _Sound(count * sample, size - header, rate_hz * sample)
-
-
-def _missing_ogg_end(stream: IO[bytes], size: int) -> str:
-    stream.seek(max(0, size - (1 << 17)))  # a page has at most 65,307 bytes
-    tail = stream.read()
-    page = tail.rfind(b"OggS")
-    last = page >= 0 and len(tail) > page + 5 and bool(tail[page + 5] & 4)  # RFC 3533: flag 4 marks the last page
-    return "" if last and _ogg_page_whole(tail[page:]) else "is cut short: its last page is missing"
-
-
-def _ogg_page_whole(page: bytes) -> bool:
-    if len(page) < 27 or len(page) < 27 + page[26]:
-        return False
-    return len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])

@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,16 @@ def read_headers(data: DataDir) -> Headers:
             f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
             " the end given in their headers; the rest is used"
         )
+    say_claims({data.recordings[recording]: header.claim for recording, header in found.infos.items() if header.claim})
     return found
+
+
+def say_claims(claims: Mapping[str, str]) -> None:
+    """Print how many recordings have another length than their headers say, and how the first one differs."""
+    if claims:
+        name, claim = next(iter(claims.items()))
+        more = f"; {len(claims) - 1:,} more recordings have such a header" if len(claims) > 1 else ""
+        say(f"{name}: {claim}; what there is is read{more}")
 
 
 def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]:

@@ -179,6 +179,16 @@ def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
             yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
 
 
+@validator
+def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
+    """Files whose header gives another length than they have; they are read to their end."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.claim:
+            where, ids = scanned.where(recording), scanned.of_recording[recording]
+            remedy = "what there is is read; listen whether it is whole"
+            yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
+
+
 def _named(ids: tuple[str, ...]) -> str:
     return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
 

@@ -136,6 +136,8 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         _refuse_given(recognizer, name)
         about = audio.info(path)
         warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
+        if about.claim:
+            say(f"{name}: {about.claim}; what there is is recognised")
         if about.duration_s <= LONG_S:
             wanted_hz = recognizer.features.sample_frequency
             sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
