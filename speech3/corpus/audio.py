@@ -251,6 +251,9 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
     if not head:
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
+    if head.startswith((b"\0\5\x16\7", b"\0\5\x16\0")):
+        problem = "is what macOS leaves beside a file (AppleDouble); it has no sound"
+        raise AudioError("unreadable audio", name, problem, "give the file itself, without ._ before its name")
     if found.missing_s >= END_TOLERANCE_S:
         raise AudioError("truncated audio", name, found.problem, "get the file again, or remove the utterance")
     if b"shorten" in head and head.startswith(b"NIST_1A"):
