@@ -5,10 +5,8 @@ the remedy. libsndfile believes the header of a file; `speech3.corpus.containers
 """
 
 import contextlib
-import functools
 import io
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import IO
 import numpy as np
 import soundfile
 
+from speech3.corpus.commands import CommandError, cached_output_of, is_command, output_of, refused
 from speech3.corpus.containers import END_TOLERANCE_S, Corrected, examine
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
@@ -126,10 +125,12 @@ def read_file(
     resample: bool = False,
     mix_channels: bool = False,
 ) -> tuple[np.ndarray, int]:
-    """Read a file, or the output of a command that ends in ``|``; other arguments, result and errors as for `load`.
+    """Read a file, or the output of a command; other arguments, result and errors as for `load`.
 
     Parameters
     ----------
+    path_or_pipe
+        The file, or, as a string that ends in ``|``, a command (`speech3.corpus.commands`).
     directory
         Where relative paths are looked up first; the working directory is next.
     start_s, end_s
@@ -205,9 +206,12 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
     text = str(path_or_pipe).strip()
-    if text.endswith("|"):
-        run = _run_cached if cached else _run
-        return text, run(text, pipe_directory(text, directory or Path.cwd()))
+    if is_command(text) and not isinstance(path_or_pipe, Path):  # a file that a user names is never a command
+        run = cached_output_of if cached and not refused() else output_of
+        try:
+            return text, run(text, pipe_directory(text, directory or Path.cwd()))
+        except CommandError as error:
+            raise AudioError("unreadable audio", text, error.problem, error.remedy) from error
     remedy = "correct its path in wav.scp, or remove the utterance" if directory else "give the path of a recording"
     try:
         path = resolve(text, directory or Path.cwd())
@@ -221,24 +225,6 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
     if not path.is_file():
         raise AudioError("missing audio", str(path), "is not a file", remedy)
     return str(path), path
-
-
-def _run(command: str, directory: Path) -> bytes:
-    done = subprocess.run(command.rstrip("| \t"), shell=True, cwd=directory, capture_output=True)
-    if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        problem = f"the command ended with status {done.returncode}" if done.returncode else "the command wrote nothing"
-        raise AudioError(
-            "unreadable audio",
-            command,
-            f"{problem}{f' ({said[-1]})' if said else ''}",
-            "run it in a shell and correct it in wav.scp",
-        )
-    return done.stdout
-
-
-# The segments of one recording are mostly read one after another; the cache avoids running its command for each one.
-_run_cached = functools.lru_cache(maxsize=1)(_run)
 
 
 def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float, str]:

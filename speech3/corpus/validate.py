@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus import commands
 from speech3.corpus.audio import AudioError, AudioInfo, read_blocks, segment_fault
 from speech3.corpus.audio import info as audio_info
 from speech3.corpus.datadir import DataDir, Utterance, parse
@@ -117,6 +118,8 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Repo
         `path` is not a directory.
     """
     data, structural = parse(path, need_text=need_text)
+    if not commands.refused():  # if they are, each of them is a fault
+        commands.check(data.path / "wav.scp", data.recordings)
     scanned = ScannedData(data, _scan_all(data, jobs))
     found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
     faults = tuple(fault for fault in found if not fault.warning)
