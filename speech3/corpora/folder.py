@@ -15,7 +15,7 @@ from pathlib import Path
 from speech3.corpora.elan import read_elan
 from speech3.corpora.pairs import Item, find_pairs, stem
 from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
-from speech3.corpora.tiers import Annotation, Tier, choose
+from speech3.corpora.tiers import Annotation, Tier, choose, shifted
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import marked_at_edge, plain_words
@@ -62,6 +62,13 @@ class _Found:
         if header.missing_s:
             problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
+
+    def timed(self, transcript: Path, tiers: Sequence[Tier], duration_s: float) -> list[Tier]:
+        """The tiers with times from the beginning of the recording; a shift is mentioned (see `tiers.shifted`)."""
+        timed, how = shifted(tiers, duration_s, END_TOLERANCE_S)
+        if how:
+            self.faults.append(Fault("shifted", str(transcript), "", how, "check one of them by ear", warning=True))
+        return timed
 
     def words(self, text: str) -> str:
         """The words of a transcript; without a list of graphemes, those that lose a mark at an edge are counted."""
@@ -119,7 +126,8 @@ def read_folder(
             infos[item.key] = info(item.audio)
             found.wrong_header(item.audio, infos[item.key])
             if item.transcript in tiers:
-                named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
+                timed = found.timed(item.transcript, tiers[item.transcript], infos[item.key].duration_s)
+                named |= _add_tiers(found, item, timed, infos[item.key], speakers[item.key], voices)
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:
