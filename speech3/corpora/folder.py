@@ -18,6 +18,7 @@ from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
 from speech3.corpora.tiers import Annotation, Tier, choose, shifted
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.lengths import mixes_of
 from speech3.corpus.normalize import marked_at_edge, plain_words
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
@@ -140,6 +141,7 @@ def read_folder(
     if not data.utterances:
         raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
+    _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
     _say_speakers(data, how, named)
     return data, found.faults
 
@@ -284,8 +286,15 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
     channels = f", {several} with several channels" if several else ""
     raise Speech3Error(
         f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; give"
-        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (channels are averaged)"
+        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (several channels become one)"
     )
+
+
+def _say_channels(recordings: Mapping[str, str], source: Path) -> None:
+    if mixes := mixes_of(recordings, source):
+        key, why = next(iter(mixes.items()))
+        more = f"; {len(mixes) - 1:,} more such recordings" if len(mixes) > 1 else ""
+        say(f"  {key}: as one channel, {why}{more}")
 
 
 def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:

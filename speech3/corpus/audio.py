@@ -6,8 +6,9 @@ the remedy. libsndfile believes the header of a file; `speech3.corpus.containers
 
 import contextlib
 import io
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -15,10 +16,12 @@ from typing import IO
 import numpy as np
 import soundfile
 
+from speech3.corpus.channels import Listener, Mix, mix_of
 from speech3.corpus.commands import CommandError, cached_output_of, is_command, output_of, refused
 from speech3.corpus.containers import END_TOLERANCE_S, Corrected, examine
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
+from speech3.corpus.samples import checked_rate
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
 from speech3.io.online_resample import can_resample
@@ -27,6 +30,8 @@ from speech3.io.torchaudio_ import resample as change_rate
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
 SEGMENT_TOLERANCE_S = 0.01
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
+_HEARD_AT_ONCE_S = 10.0
+_SILENCE = 2.0**-16  # half a step of 16 bits
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 
@@ -74,6 +79,7 @@ def load(
     sample_rate_hz: int | None = None,
     resample: bool = False,
     mix_channels: bool = False,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, int]:
     """Read the waveform of one utterance.
 
@@ -82,7 +88,10 @@ def load(
     sample_rate_hz
         The rate required; None for the recording's own.
     resample, mix_channels
-        Convert another rate, or average several channels, instead of raising an error.
+        Convert another rate, or make one channel of several, instead of raising an error: their average, or those that
+        `speech3.corpus.channels` chooses because others are silent or cancel them.
+    note
+        Called with the choice of channels, in words, if it is not the average of all.
 
     Returns
     -------
@@ -110,6 +119,7 @@ def load(
             sample_rate_hz=sample_rate_hz,
             resample=resample,
             mix_channels=mix_channels,
+            note=note,
         )
     except AudioError as error:
         raise AudioError(error.kind, f"{utterance_id}: {error.file}", error.problem, error.remedy) from error
@@ -124,6 +134,7 @@ def read_file(
     sample_rate_hz: int | None = None,
     resample: bool = False,
     mix_channels: bool = False,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, int]:
     """Read a file, or the output of a command; other arguments, result and errors as for `load`.
 
@@ -136,6 +147,9 @@ def read_file(
     start_s, end_s
         The part to read, in seconds; sample numbers are rounded to the nearest.
     """
+    if sample_rate_hz:
+        checked_rate(sample_rate_hz, "sample_rate_hz")
+    _check_span(start_s, end_s)
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
     sound, missing_s, _ = _opened(name, source)
     with sound:
@@ -144,7 +158,7 @@ def read_file(
                 "several channels",
                 name,
                 f"has {sound.channels} channels",
-                "set mix_channels: true in the feature configuration to average them, or convert it to one channel",
+                "set mix_channels: true in the feature configuration to make one of them, or convert it to one channel",
             )
         rate_hz = int(sound.samplerate)
         wanted_hz = sample_rate_hz or rate_hz
@@ -153,12 +167,47 @@ def read_file(
             problem = f"has {rate_hz} Hz where {wanted_hz} Hz are expected"
             raise AudioError("other sample rate", name, problem, f"{way}convert it with sox or ffmpeg")
         samples = _decode(name, sound, *_bounds(name, sound, missing_s, start_s, end_s))
-    return change_rate(_mono(samples), rate_hz, wanted_hz), wanted_hz
+    mix = mix_of(samples, rate_hz)
+    if note and mix.why:
+        note(mix.why)
+    return change_rate(mix.mono(samples), rate_hz, wanted_hz), wanted_hz
 
 
-def _mono(samples: np.ndarray) -> np.ndarray:
-    mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
-    return np.ascontiguousarray(mono)
+def _check_span(start_s: float, end_s: float | None) -> None:
+    if not 0 <= start_s < math.inf:
+        raise Speech3Error(f"start_s={start_s!r}: give seconds from the beginning of the recording, at least 0")
+    if end_s is not None and not end_s > start_s:
+        raise Speech3Error(f"end_s={end_s!r}: give seconds that are later than start_s, or None for the end")
+
+
+def channel_mix(
+    path_or_pipe: Path | str,
+    *,
+    directory: Path | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    most_s: float = math.inf,
+) -> Mix:
+    """Which channels become one, judged by at most the first `most_s` seconds; other arguments as for `read_file`."""
+    name, source = _source(path_or_pipe, directory, cached=True)
+    sound, missing_s, _ = _opened(name, source)
+    with sound:
+        if sound.channels == 1:
+            return Mix((0,))
+        listener = Listener(int(sound.samplerate))
+        first, last = _bounds(name, sound, missing_s, start_s, end_s)
+        if most_s < math.inf:
+            last = min(last, first + round(most_s * sound.samplerate))
+        size = round(_HEARD_AT_ONCE_S * sound.samplerate)
+        for start in range(first, last, size):
+            decode = _decode if start == first else _read  # only the first block needs a seek
+            listener.hear(decode(name, sound, start, min(start + size, last)))
+        return listener.choose()
+
+
+def is_silent(wave_S: np.ndarray) -> bool:
+    """Are all samples equal, but for what lossy codecs make of zeros?"""
+    return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
 
 
 def read_blocks(
@@ -169,17 +218,26 @@ def read_blocks(
     start_s: float = 0.0,
     end_s: float | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield blocks of `block_s` seconds, float32 (samples,), channels averaged; other arguments as for `read_file`."""
+    """Yield blocks of `block_s` seconds, float32 (samples,); several channels become one as in `load`.
+
+    Other arguments as for `read_file`.
+    """
+    _check_span(start_s, end_s)
+    if not block_s > 0:
+        raise Speech3Error(f"block_s={block_s!r}: give the length of a block in seconds, more than 0")
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
     sound, missing_s, _ = _opened(name, source)
     with sound:
+        mix = Mix((0,))
+        if sound.channels > 1:
+            mix = channel_mix(path_or_pipe, directory=directory, start_s=start_s, end_s=end_s)
         size = max(1, round(block_s * sound.samplerate))
         first, last = _bounds(name, sound, missing_s, start_s, end_s)
         for start in range(first, last, size):
             decode = _decode if start == first else _read  # only the first block needs a seek
             samples = decode(name, sound, start, min(start + size, last))
             if len(samples):  # nothing may be left for the last block of an mp3 that ends early (`_MP3_SLACK`)
-                yield _mono(samples)
+                yield mix.mono(samples)
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
@@ -196,8 +254,13 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     Raises
     ------
     Speech3Error
-        The disk is full, or the directory is not writable.
+        The disk is full, or the directory is not writable; the samples or the rate cannot be written.
     """
+    samples_S, sample_rate_hz = np.asarray(samples_S), checked_rate(sample_rate_hz, "sample_rate_hz")
+    if samples_S.ndim != 1 or samples_S.dtype not in (np.int16, np.float32, np.float64):
+        raise Speech3Error(
+            f"samples_S: {samples_S.dtype} of shape {samples_S.shape}; give one channel (S,) of int16 or float"
+        )
     buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
     soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
     with atomic_path(path) as temporary:
@@ -205,6 +268,8 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
 
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
+    if not isinstance(path_or_pipe, str | Path):
+        raise Speech3Error(f"path_or_pipe={path_or_pipe!r}: give the path of a recording (str or Path)")
     text = str(path_or_pipe).strip()
     if is_command(text) and not isinstance(path_or_pipe, Path):  # a file that a user names is never a command
         run = cached_output_of if cached and not refused() else output_of

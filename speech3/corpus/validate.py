@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.corpus import commands
-from speech3.corpus.audio import AudioError, AudioInfo, read_blocks, segment_fault
+from speech3.corpus.audio import AudioError, AudioInfo, channel_mix, read_blocks, segment_fault
 from speech3.corpus.audio import info as audio_info
 from speech3.corpus.datadir import DataDir, Utterance, parse
 from speech3.corpus.tables import Fault
@@ -33,6 +33,7 @@ class Scan:
     info: AudioInfo | None
     error: AudioError | None
     silent: frozenset[str]  # utterances whose samples are all the same
+    channels: str = ""  # which of several channels are used, if not the average of all
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,10 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
     try:
         found = audio_info(value, directory=directory)
         silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
+        channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
     except AudioError as error:
         return Scan(None, error, frozenset())
-    return Scan(found, None, silent)
+    return Scan(found, None, silent, channels)
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
@@ -202,11 +204,12 @@ def several_channels(scanned: ScannedData) -> Iterator[Fault]:
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.channels > 1:
             ids = scanned.of_recording[recording]
+            how = f"; as one channel, {scan.channels}" if scan.channels else ""
             yield Fault(
                 "several channels",
                 scanned.where(recording),
                 _named(ids),
-                f"has {scan.info.channels} channels",
+                f"has {scan.info.channels} channels{how}",
                 "convert it to one channel, or set mix_channels: true in the feature configuration",
                 drop=ids,
             )

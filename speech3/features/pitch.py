@@ -74,6 +74,7 @@ def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rat
     Speech3Error
         The config does not fit the sample rate.
     """
+    check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes, pitch = pitch_sizes(config, sample_rate_hz), config.pitch or PitchConfig()
     signal_O, placed = _one_signal(waves_NS, lengths_N.tolist(), sizes)
     frames_N = torch.tensor([utterance.frames for utterance in placed], dtype=torch.int64)
