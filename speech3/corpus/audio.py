@@ -292,6 +292,15 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
     return str(path), path
 
 
+def open_bytes(path_or_pipe: Path | str, directory: Path | None = None) -> IO[bytes]:
+    """Open a file, or what a command writes, to read its bytes; errors as for `read_file`."""
+    name, source = _source(path_or_pipe, directory, cached=True)
+    try:
+        return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+    except OSError as error:
+        raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
+
+
 def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float, str]:
     """Return the open file, how many seconds are missing at its end, and how its header differs from its content."""
     remedy = "convert it to wav or flac, for instance: ffmpeg -i IN OUT.wav"

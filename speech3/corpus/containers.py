@@ -334,19 +334,24 @@ def _au(stream: IO[bytes], size: int, order: str) -> Container:
 
 
 def _nist(stream: IO[bytes], size: int) -> Container:
-    stream.seek(0)
-    lines = stream.read(1024).decode("latin-1").split("\n")
-    fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
+    fields, header = _nist_fields(stream)
     if "," in fields.get("sample_coding", ""):  # compressed: sample_count does not give the bytes
         return FINE
     try:
-        header = int(lines[1])
         count, rate_hz = int(fields.get("sample_count", "0")), int(fields.get("sample_rate", "0"))
         sample = int(fields.get("sample_n_bytes", "1")) * int(fields.get("channel_count", "1"))
-    except (ValueError, IndexError):
+    except ValueError:
         return FINE
     # libsndfile reads to the end of the file, whatever the header says, so that there is nothing to replace.
     return _sized(count * sample, max(size - header, 0), rate_hz * sample, ())
+
+
+def _nist_fields(stream: IO[bytes]) -> tuple[dict[str, str], int]:
+    """The fields of a NIST header, and its size; 0 if it does not say so."""
+    stream.seek(0)
+    lines = stream.read(1024).decode("latin-1").split("\n")
+    fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
+    return fields, int(lines[1]) if len(lines) > 1 and lines[1].strip().isdecimal() else 0
 
 
 # Ogg.
@@ -622,3 +627,70 @@ def _side_bytes(header: bytes) -> int:
     """Bytes of side information after the header: by version, and by whether there is one channel."""
     one = header[3] >> 6 == 3
     return (17 if one else 32) if header[1] >> 3 & 1 else (9 if one else 17)
+
+
+# The samples of uncompressed files.
+
+
+@dataclass(frozen=True)
+class Pcm16:
+    """Where the 16-bit samples of a file are, and their byte order (``<`` or ``>``); `claimed`: bytes by its header."""
+
+    begin: int
+    end: int
+    claimed: int | None
+    channels: int
+    order: str
+    rate_hz: int
+
+
+def pcm16(stream: IO[bytes]) -> Pcm16 | None:
+    """The 16-bit samples of a wav or NIST sphere file; None for other formats."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    head = stream.read(16)
+    if head.startswith(b"NIST"):
+        return _pcm16_of_nist(stream, size)
+    layout = next((each for each in _LAYOUTS[:3] if head.startswith(each.magic)), None)
+    if layout is None:
+        return None
+    order, about = ">" if layout.magic == b"RIFX" else "<", None
+    for chunk in _chunks(stream, size, layout, layout.first):
+        if chunk.identifier == b"data" and about:
+            known = 0 < chunk.length < STREAMED_BYTES
+            # A few bytes more than the header says may have been put in; more are other chunks.
+            end = min(size, chunk.begin + chunk.length + _FEW) if known and not _next_chunk(stream, chunk) else size
+            if known and _next_chunk(stream, chunk):
+                end = min(size, chunk.begin + chunk.length)
+            return Pcm16(chunk.begin, end, chunk.length if known else None, about[0], order, about[1])
+        if chunk.identifier == b"fmt ":
+            stream.seek(chunk.begin)
+            fields = stream.read(16)
+            if len(fields) < 16:
+                return None
+            tag, channels, rate_hz, _, bits = struct.unpack(f"{order}HHIIxxH", fields)
+            if tag not in (1, 0xFFFE) or bits != 16 or not channels or not rate_hz:
+                return None
+            about = channels, rate_hz
+    return None
+
+
+_FEW = 4096
+
+
+def _next_chunk(stream: IO[bytes], chunk: _Chunk) -> bool:
+    stream.seek(chunk.after)
+    return stream.read(4).strip() in _OTHER_CHUNKS
+
+
+def _pcm16_of_nist(stream: IO[bytes], size: int) -> Pcm16 | None:
+    fields, header = _nist_fields(stream)
+    try:
+        count, rate_hz = int(fields.get("sample_count", "0")), int(fields["sample_rate"])
+        channels, width = int(fields.get("channel_count", "1")), int(fields.get("sample_n_bytes", "0"))
+    except (KeyError, ValueError):
+        return None
+    order = {"01": "<", "10": ">"}.get(fields.get("sample_byte_format", "").strip())
+    if width != 2 or not order or fields.get("sample_coding", "pcm").strip() != "pcm" or channels < 1 or rate_hz < 1:
+        return None
+    return Pcm16(header, size, 2 * count * channels or None, channels, order, rate_hz) if 0 < header < size else None

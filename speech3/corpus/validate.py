@@ -17,6 +17,7 @@ from speech3.corpus import commands
 from speech3.corpus.audio import AudioError, AudioInfo, channel_mix, read_blocks, segment_fault
 from speech3.corpus.audio import info as audio_info
 from speech3.corpus.datadir import DataDir, Utterance, parse
+from speech3.corpus.lost_bytes import Damage, find_damage
 from speech3.corpus.tables import Fault
 from speech3.io.parallel import available_jobs, parallel_map
 
@@ -33,6 +34,7 @@ class Scan:
     info: AudioInfo | None
     error: AudioError | None
     silent: frozenset[str]  # utterances whose samples are all the same
+    damage: Damage | None = None  # bytes that are missing or too many
     channels: str = ""  # which of several channels are used, if not the average of all
 
 
@@ -143,9 +145,10 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
         found = audio_info(value, directory=directory)
         silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
         channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
+        damage = find_damage(value, directory=directory)
     except AudioError as error:
         return Scan(None, error, frozenset())
-    return Scan(found, None, silent, channels)
+    return Scan(found, None, silent, damage, channels)
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
@@ -182,6 +185,24 @@ def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
             ids = scanned.of_recording[recording]
             problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
             yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
+
+
+@validator
+def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that are noise from some place on, because a transfer changed their number of bytes."""
+    for recording, scan in scanned.scans.items():
+        if damage := scan.damage:
+            ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
+            yield Fault(
+                "lost byte",
+                scanned.where(recording),
+                _named(ids),
+                str(damage),
+                "get the file again, in binary mode" + ", or run `speech3 fix`" * damage.mended,
+                drop=() if damage.mended else ids,
+                repair=f"{damage.count} {how}, in a copy of the recording" if damage.mended else "",
+                mend=recording if damage.mended else "",
+            )
 
 
 @validator

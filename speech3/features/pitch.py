@@ -31,6 +31,7 @@ from speech3.features.pitch_nccf import (
 from speech3.features.pitch_post import process
 from speech3.features.pitch_resample import resample
 from speech3.features.pitch_viterbi import Tracker
+from speech3.features.waves import check_waves
 
 __all__ = ["process", "track"]
 

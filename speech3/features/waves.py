@@ -23,7 +23,8 @@ def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
         The message names the argument.
     """
     checked_rate(sample_rate_hz, "sample_rate_hz")
-    check_wave(waves_NS, "waves_NS", 2)
+    # Samples that are no numbers are no error here: they may be padding, and harm only their own recording.
+    check_wave(waves_NS, "waves_NS", 2, finite=False)
     if not isinstance(lengths_N, Tensor) or lengths_N.dim() != 1 or lengths_N.is_floating_point():
         raise Speech3Error(f"lengths_N: is {_kind(lengths_N)}, not a tensor (N,) of integers; {_REMEDY}")
     if len(lengths_N) != len(waves_NS):
@@ -32,8 +33,8 @@ def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
         raise Speech3Error(f"lengths_N: must be from 0 to {waves_NS.shape[1]}, the samples of waves_NS; {_REMEDY}")
 
 
-def check_wave(wave: Any, name: str, axes: int) -> None:
-    """Refuse what is no tensor of finite float samples with that many axes; the message names the argument.
+def check_wave(wave: Any, name: str, axes: int, *, finite: bool = True) -> None:
+    """Refuse what is no tensor of (finite) float samples with that many axes; the message names the argument.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def check_wave(wave: Any, name: str, axes: int) -> None:
     """
     if not isinstance(wave, Tensor) or wave.dim() != axes or not wave.is_floating_point():
         raise Speech3Error(f"{name}: is {_kind(wave)}, not a float tensor of {axes} axes; {_REMEDY}")
-    if wave.device.type == "cpu" and not torch.isfinite(wave).all():  # on a GPU, the check would wait for it
+    if finite and wave.device.type == "cpu" and not torch.isfinite(wave).all():  # on a GPU, the check would wait for it
         raise Speech3Error(f"{name}: has samples that are not finite numbers; {_REMEDY}")
 
 

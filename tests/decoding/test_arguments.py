@@ -63,7 +63,7 @@ def recognizer(model: Path) -> Recognizer:
 @pytest.mark.parametrize("rate", NOT_RATES)
 def test_rates(recognizer, rate):
     for function in (lambda: recognizer.transcribe(WAVE_S, rate), lambda: recognizer.stream(rate)):
-        with pytest.raises(Speech3Error, match="rate=.*not a sample rate"):
+        with pytest.raises(Speech3Error, match=r"rate=.*not a sample rate"):
             function()
 
 
@@ -102,7 +102,7 @@ def test_models_and_files(recognizer):
     for model in (None, 7, ["dnn"]):
         with pytest.raises(Speech3Error, match="model="):
             Recognizer.load(model)
-    with pytest.raises(Speech3Error, match="files='a.wav': give a list"):
+    with pytest.raises(Speech3Error, match=r"files='a\.wav': give a list"):
         list(transcribe(recognizer, "a.wav"))
     with pytest.raises(Speech3Error, match="path_or_pipe=7"):
         list(transcribe(recognizer, [7]))
@@ -130,7 +130,6 @@ NOT_WAVES = {
     "array": ((WAVES_NS.numpy(), LENGTHS_N, RATE_HZ), "waves_NS: is of type ndarray"),
     "one axis": ((WAVES_NS[0], LENGTHS_N, RATE_HZ), "waves_NS: is a tensor of float32 of shape"),
     "int16": ((WAVES_NS.short(), LENGTHS_N, RATE_HZ), "waves_NS: is a tensor of int16"),
-    "NaN": ((WAVES_NS * float("nan"), LENGTHS_N, RATE_HZ), "waves_NS: has samples that are not finite"),
     "list of lengths": ((WAVES_NS, [len(WAVE_S)], RATE_HZ), "lengths_N: is of type list"),
     "float lengths": ((WAVES_NS, LENGTHS_N.float(), RATE_HZ), "lengths_N: is a tensor of float32"),
     "too many": ((WAVES_NS, torch.tensor([5, 5]), RATE_HZ), "lengths_N: 2 lengths of 1"),
@@ -153,8 +152,8 @@ def test_features_piece_by_piece():
     with pytest.raises(Speech3Error, match="sample_rate_hz=16"):
         OnlineFeatures(config, 16)
     features = OnlineFeatures(config, RATE_HZ)
-    for wave in (WAVE_S, WAVES_NS, WAVES_NS[0].short(), None):
-        with pytest.raises(Speech3Error, match="wave_S: is"):
+    for wave in (WAVE_S, WAVES_NS, WAVES_NS[0].short(), None, WAVES_NS[0] * float("nan")):
+        with pytest.raises(Speech3Error, match=r"wave_S: (is|has)"):
             features.accept(wave)
 
 
@@ -163,7 +162,8 @@ def test_reading_and_writing(tmp_path):
     write_wav(path, WAVE_S, RATE_HZ)
     for options, match in (
         ({"sample_rate_hz": 16, "resample": True}, "sample_rate_hz=16"), ({"start_s": -1}, "start_s=-1"),
-        ({"start_s": float("nan")}, "start_s=nan"), ({"end_s": 0}, "end_s=0"), ({"start_s": 0.2, "end_s": 0.1}, "end_s"),
+        ({"start_s": float("nan")}, "start_s=nan"), ({"end_s": 0}, "end_s=0"),
+        ({"start_s": 0.2, "end_s": 0.1}, "end_s="),
     ):  # fmt: skip
         with pytest.raises(Speech3Error, match=match):
             read_file(path, **options)
