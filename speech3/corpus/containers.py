@@ -255,6 +255,11 @@ def _of_caf(head: bytes) -> tuple[int, int]:
     return (round(rate_hz * packet), packet) if usable else (0, 1)
 
 
+def is_other_chunk(data: bytes) -> bool:
+    """Do these bytes begin a chunk of a wav file that does not hold its sound?"""
+    return data[:4].strip() in _OTHER_CHUNKS or not any(data[:1024])
+
+
 def _data(
     stream: IO[bytes], size: int, layout: _Layout, chunk: _Chunk, wide: tuple[int, int] | None, rate: tuple[int, int]
 ) -> Container:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.containers import is_other_chunk
 from speech3.errors import Speech3Error
 
 PATIENCE_S = 5.0  # a file that has not grown for this long is finished
@@ -46,14 +47,14 @@ class PcmDecoder:
     rate_hz
         Sample rate of the stream; 0 until it is known.
     ended
-        The WAV stream had as many samples as its header promised; what follows is ignored.
+        The WAV stream had as many samples as its header promised; what follows is ignored, if it is another chunk.
     """
 
     def __init__(self, name: str, rate_hz: int | None, usual_hz: int) -> None:
         self._name, self._said_hz, self._usual_hz = name, rate_hz, usual_hz
         self._waiting = b""
         self._channels, self._left = 1, sys.maxsize  # bytes of the sound that are still to come
-        self._wav = self._endless = False
+        self._wav = self._endless = self._beyond = False
         self._position = 12  # in the header of a WAV stream
         self._format: tuple[int, int, int, int] | None = None  # tag, channels, rate, bits
         self.rate_hz, self.ended, self._bytes = 0, False, 0
@@ -72,6 +73,8 @@ class PcmDecoder:
             self._begin()
         if not self.rate_hz:
             return np.zeros(0, np.float32)
+        if self._left + 8 <= len(self._waiting) and not is_other_chunk(self._waiting[self._left + self._left % 2 :]):
+            self._left, self._beyond = sys.maxsize, True  # more sound than the header gives
         size = min(len(self._waiting), self._left)
         size -= size % (2 * self._channels)
         samples_SC = np.frombuffer(self._waiting[:size], "<i2").reshape(-1, self._channels)
@@ -93,6 +96,8 @@ class PcmDecoder:
             raise Speech3Error(f"{self._name}: ends after {self._bytes} bytes, before any audio")
         if self.ended:
             return ""
+        if self._beyond:
+            return f"{self._name}: has more audio than its header gives; all of it is used"
         if self._waiting:
             return (
                 f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw audio"

@@ -75,6 +75,11 @@ def test_a_header_that_does_not_know_the_length(length: int) -> None:
     assert len(found) == len(SAMPLES) and not decoder.ended and decoder.fault() == ""
 
 
+def test_a_header_that_gives_too_few_samples() -> None:
+    found, decoder = decoded(with_length(wav(SAMPLES), 100), [600])
+    assert len(found) == len(SAMPLES) and "more audio than its header gives" in decoder.fault()
+
+
 def test_streams_that_end_too_early() -> None:
     assert "ends in the middle of a sample; 1 bytes were left out" in decoded(SAMPLES.tobytes()[:-1], [50])[1].fault()
     found, decoder = decoded(wav(SAMPLES)[:-100], [50])
