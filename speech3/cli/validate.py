@@ -18,8 +18,9 @@ def command(
     `speech3 validate data/train`
 
     The exit status is 1 if there is a fault. The text files may be in any order. The audio is read completely, so that
-    truncated files are found. Warnings (such as digital silence) do not count as faults. `speech3 fix` writes a copy
-    without the faults.
+    truncated files are found, and those that lost a byte. Where the header of a file gives a wrong length, what there
+    is is read, with a warning that has both lengths. Warnings (such as digital silence) do not count as faults.
+    `speech3 fix` writes a copy without the faults.
     """
     from speech3.corpus.validate import validate
 
