@@ -3,7 +3,6 @@
 Legend: S samples, R taps of an impulse response.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import soundfile
 
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, read_datadir
-from speech3.corpus.paths import resolve
+from speech3.corpus.paths import files_below, resolve
 from speech3.errors import Speech3Error
 
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
@@ -111,8 +110,7 @@ def _files(directory: Path) -> list[Path]:
         raise Speech3Error(
             f"{directory}: {'not a' if directory.exists() else 'no such'} directory; give one with audio"
         )
-    walk = os.walk(directory, followlinks=True)
-    return sorted(Path(root) / name for root, _, names in walk for name in names if not name.startswith("."))
+    return sorted(path for path in files_below(directory) if not path.name.startswith("."))
 
 
 def some(items: Sequence[T], most: int, rng: np.random.Generator) -> tuple[T, ...]:

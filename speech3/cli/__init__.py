@@ -1,13 +1,16 @@
 """The `speech3` program: one short file per verb. `main` reports a user's mistake in one line, with exit status 1."""
 
 import errno
+import functools
 import io
 import os
 import signal
 import sys
+from collections.abc import Callable
+from inspect import Parameter, signature  # not the module: this package has one of that name
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +28,29 @@ _GROUPS = {
     "Kaldi": ("import", "export-kaldi"),
     "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),
 }
+
+# Verbs that read data directories, whose wav.scp may have commands.
+_READ_DATA = frozenset(
+    ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract", "recipe", "pack", "decode",
+     "align", "tune", "forward", "inspect")
+)  # fmt: skip
+
+
+def _refuse_commands(refused: bool) -> None:
+    if refused:
+        from speech3.corpus.commands import refuse
+
+        refuse()
+
+
+_NO_COMMANDS = Annotated[
+    bool,
+    typer.Option(
+        "--no-commands",
+        callback=_refuse_commands,
+        help="Refuse recordings that come from commands (lines of wav.scp that end in |).",
+    ),
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,8 +92,23 @@ def _register() -> None:
             if hasattr(defined, "verbs"):
                 app.add_typer(defined.verbs, name=verb, rich_help_panel=group)
             else:
-                app.command(verb, rich_help_panel=group)(defined.command)
+                function = _with_no_commands(defined.command) if verb in _READ_DATA else defined.command
+                app.command(verb, rich_help_panel=group)(function)
     assert not modules, f"verbs of no group: {modules}"
+
+
+def _with_no_commands(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option --no-commands to a verb."""
+
+    @functools.wraps(function)
+    def verb(*args: Any, no_commands: bool, **options: Any) -> None:
+        function(*args, **options)
+
+    own = signature(function)
+    option = Parameter("no_commands", Parameter.KEYWORD_ONLY, default=False, annotation=_NO_COMMANDS)
+    verb.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    verb.__annotations__ = {**function.__annotations__, "no_commands": _NO_COMMANDS}
+    return verb
 
 
 def main() -> None:

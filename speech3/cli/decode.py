@@ -49,7 +49,9 @@ def command(
     from speech3.decoding.long_utterances import Parts, cut_long
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.decoding.search import without_words
     from speech3.decoding.together import features_together
+    from speech3.features.extract import silent_in
     from speech3.io.parallel import available_jobs
 
     recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
@@ -58,6 +60,7 @@ def command(
     data, parts = (data, Parts()) if given else cut_long(data)
     recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
+    decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
     say_skipped({**skipped, **decoding.failed}, "not decoded")
     say_skipped(kept.without, "no lattice")

@@ -48,8 +48,6 @@ def command(
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
     augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None
     report = extract(data, out, config, jobs, compress=compress, augmenter=augmenter)
-    if report.silent:
-        typer.echo(f"warning: digital silence from end to end: {' '.join(report.silent[:10])}", err=True)
     hours = report.frames * config.frame_shift / 3.6e6
     rate = f" at {report.sample_rate_hz} Hz" if report.sample_rate_hz else ""
     typer.echo(

@@ -34,8 +34,9 @@ def command(
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
-    Recordings with a different sample rate from the model's are resampled, and channels are mixed; recordings of more
-    than a minute are cut at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
+    Recordings with a different sample rate from the model's are resampled. Several channels become one:
+    their average, unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut
+    at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
     prints a line for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`,
     times in seconds.
 

@@ -21,9 +21,10 @@ def command(
     `speech3 validate data/train`
 
     The exit status is 1 if there is a fault. The text files may be in any order. The audio is read completely, so that
-    truncated files are found. So are the features of `feats.scp` or of the `--features` file, if there are any: their
-    offsets, values that are not numbers, sizes, and numbers of frames that do not fit the recordings. Warnings
-    (such as digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
+    truncated files are found, and those that lost a byte. Where the header of a file gives a wrong length, what there
+    is is read, with a warning that has both lengths. The features of `feats.scp` or of the `--features` file are read
+    as well: their offsets, values that are not numbers, sizes, and numbers of frames that do not fit the recordings.
+    Warnings (such as digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
     """
     from speech3.corpus.validate import validate
 

@@ -183,7 +183,7 @@ class RecipeConfig(Config):
         0, ge=0, description="minutes of training speech below which GMMs are trained, but no networks"
     )
     sample_rate: int | None = Field(
-        None, gt=0, description="Hz, to which recordings are resampled, channels averaged; none: all must have one rate"
+        None, gt=0, description="Hz, to which recordings are resampled, channels made one; none: all must have one rate"
     )
     lang: str | None = Field(None, description="language code of espeak-ng, for words without a pronunciation")
     lexicon: Literal["espeak", "graphemes"] = Field(

@@ -22,7 +22,7 @@ class FeatureConfig(Config):
         None, gt=0, description="Hz; none: the rate of the data, which must be the same everywhere"
     )
     resample: bool = Field(False, description="resample recordings with another rate instead of rejecting them")
-    mix_channels: bool = Field(False, description="average the channels instead of rejecting more than one")
+    mix_channels: bool = Field(False, description="make one channel of several instead of rejecting them")
     frame_length: float = Field(25.0, gt=0, description="ms")
     frame_shift: float = Field(10.0, gt=0, description="ms")
     dither: float = Field(0.0, ge=0, description="standard deviation, in units of 16-bit samples")

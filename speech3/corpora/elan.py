@@ -60,6 +60,7 @@ def read_elan(path: Path) -> list[Tier]:
             tuple(_aligned(all_of_tier, by_id, times_s)),
             tier.get("PARTICIPANT", "").strip(),
             tier.get("LINGUISTIC_TYPE_REF", "").strip(),
+            origin_s=origin_ms / 1000,
         )
         for tier, all_of_tier in stored
     ]

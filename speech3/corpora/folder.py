@@ -15,9 +15,10 @@ from pathlib import Path
 from speech3.corpora.elan import read_elan
 from speech3.corpora.pairs import Item, find_pairs, stem
 from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
-from speech3.corpora.tiers import Annotation, Tier, choose
+from speech3.corpora.tiers import Annotation, Tier, choose, shifted
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.lengths import mixes_of
 from speech3.corpus.normalize import marked_at_edge, plain_words
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
@@ -54,11 +55,21 @@ class _Found:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
 
-    def missing_end(self, audio: Path, header: AudioInfo) -> None:
-        """Warn about a recording that ends before the end given in its header, which `lengths_s` need not read."""
+    def wrong_header(self, audio: Path, header: AudioInfo) -> None:
+        """Warn about a recording that has another length than its header says; `lengths_s` need not read it."""
+        if header.claim:
+            remedy = "what there is is read"
+            self.faults.append(Fault("wrong header", str(audio), "", header.claim, remedy, warning=True))
         if header.missing_s:
             problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
+
+    def timed(self, transcript: Path, tiers: Sequence[Tier], duration_s: float) -> list[Tier]:
+        """The tiers with times from the beginning of the recording; a shift is mentioned (see `tiers.shifted`)."""
+        timed, how = shifted(tiers, duration_s, END_TOLERANCE_S)
+        if how:
+            self.faults.append(Fault("shifted", str(transcript), "", how, "check one of them by ear", warning=True))
+        return timed
 
     def words(self, text: str) -> str:
         """The words of a transcript; without a list of graphemes, those that lose a mark at an edge are counted."""
@@ -114,9 +125,10 @@ def read_folder(
     for item in progress(items, len(items), f"headers of {source}"):
         try:
             infos[item.key] = info(item.audio)
+            found.wrong_header(item.audio, infos[item.key])
             if item.transcript in tiers:
-                found.missing_end(item.audio, infos[item.key])
-                named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
+                timed = found.timed(item.transcript, tiers[item.transcript], infos[item.key].duration_s)
+                named |= _add_tiers(found, item, timed, infos[item.key], speakers[item.key], voices)
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:
@@ -129,6 +141,7 @@ def read_folder(
     if not data.utterances:
         raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
+    _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
     _say_speakers(data, how, named)
     return data, found.faults
 
@@ -273,8 +286,15 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
     channels = f", {several} with several channels" if several else ""
     raise Speech3Error(
         f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; give"
-        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (channels are averaged)"
+        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (several channels become one)"
     )
+
+
+def _say_channels(recordings: Mapping[str, str], source: Path) -> None:
+    if mixes := mixes_of(recordings, source):
+        key, why = next(iter(mixes.items()))
+        more = f"; {len(mixes) - 1:,} more such recordings" if len(mixes) > 1 else ""
+        say(f"  {key}: as one channel, {why}{more}")
 
 
 def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:

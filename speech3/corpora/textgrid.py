@@ -7,6 +7,7 @@ Praat reads only free-standing numbers, texts in double quotes and flags in angl
 import codecs
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from speech3.corpora.tiers import Annotation, Tier
@@ -30,8 +31,9 @@ def read_textgrid(path: Path) -> list[Tier]:
     try:
         if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":
             raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE}")
-        next(values), next(values)
-        return [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+        span_s = _seconds(next(values)), _seconds(next(values))
+        tiers = [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+        return [replace(tier, span_s=span_s) for tier in tiers]
     except (StopIteration, TypeError, ValueError, OverflowError) as error:
         raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE}") from error
 

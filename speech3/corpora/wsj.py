@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import entry, files_below
+from speech3.corpus.paths import entry, files_below, matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_json, write_text
 from speech3.io.progress import say
@@ -136,7 +136,7 @@ class _Discs:
 
 def _discs(source: Path) -> _Discs:
     roots: dict[str, Path] = {}
-    for directory in (source, *sorted(source.glob("*/")), *sorted(source.glob("*/*/"))):
+    for directory in (source, *matching(source, "*/"), *matching(source, "*/*/")):
         if directory.is_dir() and (entry(directory, "wsj0") or entry(directory, "wsj1")):
             match = _DISC.fullmatch(directory.name)
             roots["-".join((match[1], f"{match[2]}.{match[3]}")) if match else str(directory)] = directory

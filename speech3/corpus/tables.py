@@ -20,6 +20,7 @@ class Fault:
     drop: Utterances = ()  # utterances that `fix` leaves out
     repair: str = ""  # what `fix` does if it need not leave out an utterance
     end_s: float | None = None  # the end that `fix` gives the segment `subject`
+    mend: str = ""  # the recording of which `fix` writes a mended copy
     warning: bool = False  # worth checking, but nothing will fail because of it
 
     def __str__(self) -> str:

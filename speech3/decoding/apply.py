@@ -12,14 +12,13 @@ from numpy.typing import ArrayLike
 from speech3.alignment.times import Segment
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
+from speech3.corpus.samples import checked_rate, checked_samples
 from speech3.decoding.long_recordings import LONG_S, Cut, cut_at_pauses
 from speech3.decoding.output import word_times
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.samples import (
     Result,
     Word,
-    checked_rate,
-    checked_samples,
     result_of,
     warn_of_rate,
     words_of_segments,
@@ -135,6 +134,8 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
     Speech3Error
         A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
     """
+    if isinstance(files, str | Path):
+        raise Speech3Error(f"files={files!r}: give a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     for path in files:
@@ -142,6 +143,10 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         _refuse_given(recognizer, name)
         about = audio.info(path)
         warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
+        if about.claim:
+            say(f"{name}: {about.claim}; what there is is recognised")
+        if about.channels > 1 and (why := audio.channel_mix(path).why):
+            say(f"{name}: has {about.channels} channels: {why}")
         if about.duration_s <= LONG_S:
             wanted_hz = recognizer.features.sample_frequency
             sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
@@ -160,7 +165,7 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     Parameters
     ----------
     samples
-        One channel, as floats from -1 to 1 or as integers; see `speech3.decoding.samples.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers; see `speech3.corpus.samples.checked_samples`.
     rate_hz
         Samples per second; the samples are resampled if this differs from the model's rate.
 
@@ -221,6 +226,8 @@ def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int,
         recognised += 1
         words += said
         segments += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
+    if not failed and not recognised:
+        say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
     if failed and not recognised:
         raise Speech3Error(f"{name}: no part of it could be recognised; the first reason: {failed}")
     return tuple(words), segments
@@ -228,6 +235,9 @@ def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int,
 
 def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
+    if audio.is_silent(wave_S):
+        say(f"{name}: is silent (all its samples are equal), so there are no words")
+        return (), []
     decoding = recognizer.decode(feats, confidences=times)
     return decoding.hypotheses[0].words, word_times(recognizer, feats, decoding).get(name, []) if times else []
 

@@ -16,6 +16,7 @@ beside it the directory OUT.decode with the other files; it is used in the same 
 Axes: T frames, F feature bins, P pdfs.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -283,6 +284,8 @@ def load_recognizer(model: Path | str) -> Recognizer:
     Speech3Error
         A file is missing, or the files do not belong together.
     """
+    if not isinstance(model, str | os.PathLike):
+        raise Speech3Error(f"model={model!r}: give the path of a model directory, or of OUT.onnx")
     directory = Path(model)
     if directory.suffix == ".onnx" and not directory.is_dir():
         return _load_exported(directory)

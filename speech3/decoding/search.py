@@ -9,7 +9,7 @@ Axes: T frames, P pdfs.
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -73,6 +73,15 @@ class Decoding:
 
     hypotheses: tuple[Hypothesis, ...]
     failed: dict[str, str]
+
+
+def without_words(decoding: Decoding, utterances: Set[str]) -> Decoding:
+    """The decoding with no words in these utterances: in digital silence, a path has some that nobody said."""
+    kept = (
+        replace(h, words=(), units=(), confidences=None) if h.utterance in utterances else h
+        for h in decoding.hypotheses
+    )
+    return replace(decoding, hypotheses=tuple(kept))
 
 
 def decode(

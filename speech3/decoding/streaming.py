@@ -20,10 +20,11 @@ from numpy.typing import ArrayLike
 
 from speech3.alignment.times import word_segments
 from speech3.config import DecodeConfig
+from speech3.corpus.samples import checked_rate, checked_samples
 from speech3.decoding.online_scores import online_scores
 from speech3.decoding.output import spread_over
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
-from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_segments
+from speech3.decoding.samples import Result, Word, result_of, words_of_segments
 from speech3.decoding.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features.online_cmvn import OnlineCmvn
@@ -126,7 +127,7 @@ class Stream:
         Parameters
         ----------
         samples
-            Any number of samples, as `speech3.decoding.samples.checked_samples` takes them.
+            Any number of samples, as `speech3.corpus.samples.checked_samples` takes them.
 
         Raises
         ------

@@ -14,6 +14,7 @@ from speech3.features.fbank import fbank
 from speech3.features.mfcc import mfcc
 from speech3.features.plp import plp
 from speech3.features.splice import splice
+from speech3.features.waves import check_waves
 from speech3.features.window import framing, mirror_edges
 
 _KINDS = {"fbank": fbank, "mfcc": mfcc, "plp": plp}
@@ -60,8 +61,9 @@ def static_features(
     Raises
     ------
     Speech3Error
-        The config does not fit the sample rate.
+        The config does not fit the sample rate; `check_waves` says which argument is wrong.
     """
+    check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes = framing(config, sample_rate_hz)
     frames_N = torch.tensor([sizes.frames(samples) for samples in lengths_N.tolist()], dtype=torch.int64)
     pitch_NTP: Tensor | None = None

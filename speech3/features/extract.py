@@ -21,7 +21,7 @@ from speech3.augment.augmenter import Augmenter
 from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import Speech3Error, check_bad, listed
 from speech3.features.given import values_of
 from speech3.features.parts import Parts, fingerprint, open_parts
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of
@@ -29,6 +29,8 @@ from speech3.io.ark import index_line, write_entry
 from speech3.io.atomic import write_text
 from speech3.io.parallel import available_jobs, parallel_map
 from speech3.io.progress import say
+
+SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
 class _Bytes(io.BytesIO):
@@ -49,6 +51,7 @@ class ExtractReport:
     frames: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
+    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
     stats_2G: np.ndarray | None = field(default=None, compare=False)  # float64, where streams want them
 
     @property
@@ -123,10 +126,30 @@ def extract(
             write_text(out / "skipped.txt", _listing(report.skipped))
         else:
             (out / "skipped.txt").unlink(missing_ok=True)
+        if report.silent:
+            write_text(out / SILENT, "".join(f"{utterance}\n" for utterance in sorted(report.silent)))
+        else:
+            (out / SILENT).unlink(missing_ok=True)
         write_text(scp, "".join(index))
         for finished in (parts, sums):
             finished.remove()
+    _say_remarkable(data, report)
     return report
+
+
+def silent_in(feats: Path) -> frozenset[str]:
+    """The utterances of a directory of features that are digital silence."""
+    path = feats / SILENT
+    return frozenset(path.read_text(encoding="utf-8").split()) if path.exists() else frozenset()
+
+
+def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
+    if report.silent:
+        say(f"{data.path}: digital silence from end to end: {listed(report.silent)}")
+    if report.channels:
+        utterance, why = next(iter(report.channels.items()))
+        more = f"; {len(report.channels) - 1:,} more such utterances" if len(report.channels) > 1 else ""
+        say(f"{data.path}: {utterance}: of several channels, {why}{more}")
 
 
 @contextmanager
@@ -159,6 +182,7 @@ def _extracted(
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
         report.silent += record["silent"]
+        report.channels.update(record.get("channels", {}))
         if record["values"]:
             _check_sizes(data, report.values or record["values"], record["values"])
             report.values = record["values"]
@@ -193,6 +217,7 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
         utterances.append((utterance, parts.position + offset, len(feats_TF)))
         values = feats_TF.shape[1]
     record = {"utterances": utterances, "values": values, "skipped": unit.skipped, "silent": unit.silent}
+    record["channels"] = unit.channels
     if unit.stats_2G is not None:
         record["stats"] = unit.stats_2G.tolist()
     return stream.getvalue(), record

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
+from speech3.corpus.samples import checked_rate
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import sliding_windows
 from speech3.features.compute import finish, pitch_ratio, static_features
 from speech3.features.online_cmvn import OnlineCmvn
+from speech3.features.waves import check_wave
 from speech3.features.window import framing
 
 
@@ -37,6 +39,7 @@ class OnlineFeatures:
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:
+        sample_rate_hz = checked_rate(sample_rate_hz, "sample_rate_hz")
         needs_whole = config.cmvn in ("utterance", "speaker") and config.norm_means
         if (needs_whole and cmvn is None) or config.kind == "given":
             raise Speech3Error(
@@ -50,6 +53,7 @@ class OnlineFeatures:
 
     def accept(self, wave_S: Tensor) -> Tensor:
         """Take the next samples, float32 in [-1, 1); return the frames (T, F) that they complete, T often 0."""
+        check_wave(wave_S, "wave_S", 1)
         feats_TF = self._spectral.accept(wave_S)
         if self._pitch:
             feats_TF = self._pitch.accept(feats_TF, wave_S)

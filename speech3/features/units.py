@@ -34,6 +34,7 @@ class Unit:
     features: dict[str, Tensor] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # every sample is the same
+    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
     stats_2G: Tensor | None = None  # CMVN statistics of all, float64, if normalised by utterance or speaker
 
 
@@ -134,10 +135,12 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
                 sample_rate_hz=rate_hz,
                 resample=config.resample,
                 mix_channels=config.mix_channels,
+                note=lambda why, utterance=utterance: unit.channels.__setitem__(utterance, why),  # type: ignore[misc]
             )
         except Speech3Error as error:
             unit.skipped[utterance] = str(error)
             continue
+        silent = audio.is_silent(wave_S)
         if augmenter:
             wave_S, _ = augmenter(wave_S, rate_hz, data.utterances[utterance])
         lengths_N = torch.tensor([len(wave_S)])
@@ -150,7 +153,7 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
                 f"a frame is {config.frame_length:g} ms); remove the utterance"
             )
             continue
-        if np.ptp(wave_S) == 0:
+        if silent:
             unit.silent.append(utterance)
         unit.features[utterance] = feats_NTF[0]
     return unit

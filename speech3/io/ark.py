@@ -4,12 +4,12 @@ They are read and written with the kaldi-io library, except for compressed matri
 0.9.8 cannot read with NumPy 2.4.
 """
 
-import contextlib
+import gzip
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
@@ -211,7 +211,9 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     """Read all int32 vectors of an archive, such as ``ali.ark`` (gzipped if the name ends in .gz)."""
     vectors = {}
     try:
-        with contextlib.closing(_kaldi_io.open_or_fd(str(ark))) as stream:
+        # Not kaldi_io's open_or_fd, which takes names that end in | for commands.
+        with Path(ark).open("rb") as raw:
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if str(ark).endswith(".gz") else raw
             while key := _key(stream):
                 if key in vectors:
                     raise Speech3Error(f"{ark}: {key} occurs a second time; make the archive again")

@@ -13,6 +13,7 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from speech3.corpus.paths import matching
 from speech3.errors import Speech3Error
 from speech3.lexicon.pronounce import Phones
 
@@ -44,7 +45,7 @@ def find(directory: Path) -> LangDir:
         return LangDir(None, None, None)
     names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
     lexicons = [directory / name for name in names if (directory / name).is_file()]
-    arpas = sorted(path for path in directory.iterdir() if path.name.endswith((".arpa", ".arpa.gz")))
+    arpas = [path for path in matching(directory, "*") if path.name.endswith((".arpa", ".arpa.gz"))]
     text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
     if len(arpas) > 1:
         raise Speech3Error(
