@@ -10,11 +10,13 @@ import numpy as np
 
 from speech3.alignment.confidence import Confidence
 from speech3.config import FeatureConfig
+from speech3.errors import Speech3Error
 from speech3.features.window import framing
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_lines, write_text
 from speech3.io.progress import progress
+from speech3.io.text import read_utf8
 from speech3.lexicon.lexicon import Lexicon
 
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
@@ -113,11 +115,25 @@ def ctm_line(utterance: str, segment: Segment) -> str:
 
 
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
-    """Read what `write_ctm` wrote, or another CTM with or without confidences."""
+    """Read what `write_ctm` wrote, or another CTM with or without confidences.
+
+    Raises
+    ------
+    Speech3Error
+        The file cannot be read, or has a line of another form.
+    """
     tracks: dict[str, list[Segment]] = {}
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        utterance, _, start, duration, label, *rest = line.split()
-        confidence = float(rest[0]) if rest else None
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
+        if not line.strip() or line.startswith(";;"):
+            continue
+        try:
+            utterance, _, start, duration, label, *rest = line.split()
+            confidence = float(rest[0]) if rest else None
+            float(start), float(duration)
+        except ValueError as error:
+            raise Speech3Error(
+                f"{path}:{number}: not a line `utterance channel start duration word [confidence]`: {line[:60]!r}"
+            ) from error
         tracks.setdefault(utterance, []).append(
             Segment(float(start), float(start) + float(duration), label, confidence)
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from speech3.corpora.elan import read_elan
 from speech3.corpora.pairs import Item, find_pairs, stem
-from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
+from speech3.corpora.textgrid import read_textgrid
 from speech3.corpora.tiers import Annotation, Tier, choose
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
@@ -22,6 +22,7 @@ from speech3.corpus.normalize import marked_at_edge, plain_words
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
+from speech3.io.text import read_utf8
 
 _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
 _MOST_OVERLAP = 0.1  # share of an annotation's length
@@ -164,7 +165,7 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
 
 
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
-    words = found.words(decoded(read_bytes(item.transcript), item.transcript))
+    words = found.words(read_utf8(item.transcript))
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return

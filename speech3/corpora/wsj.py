@@ -26,8 +26,9 @@ from speech3.corpus.paths import entry, files_below
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_json, write_text
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
 from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.langdir import LangDir
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from speech3.alignment.guessed import Guesses, by_espeak, by_letters
 from speech3.alignment.oov import with_pronunciations
 from speech3.config import LmConfig
+from speech3.corpus.sentences import sentences
 from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import LM, build_graph
 from speech3.graph.grammar import from_word_graph
@@ -146,8 +147,7 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        sentences = [line.split() for line in langdir.read_utf8(sources.text).splitlines() if line.strip()]
-        return estimate(sentences, sources.order or _ORDER, source=str(sources.text))
+        return estimate(sentences(sources.text), sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 
 

@@ -17,6 +17,7 @@ from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.topology import THREE_STATES, Topology
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
 from speech3.io.progress import progress
+from speech3.io.text import read_utf8
 from speech3.lexicon.graphemes import marks, plain
 from speech3.lexicon.lexicon import Lexicon
 
@@ -110,11 +111,7 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     for phone, number in lexicon.phone_ids.items():
         for name in {phone, lexicon.base_phone(phone)}:
             by_name.setdefault(name, set()).add(number)
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise Speech3Error(f"{path}: cannot be read ({why}); set hmm.extra_questions to a text file") from error
+    lines = read_utf8(path).splitlines()
     known = dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones)
     for place, line in enumerate(lines, 1):
         if unknown := [name for name in line.split() if name not in by_name]:

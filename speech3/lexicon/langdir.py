@@ -4,9 +4,7 @@ The text may be gzipped, or be called ``lm_train.txt``. The directory may come f
 lexicon is ``phones/align_lexicon.txt``.
 """
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import dropwhile, islice, takewhile
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.errors import Speech3Error
+from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
 from speech3.lexicon.pronounce import Phones
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
@@ -62,44 +61,18 @@ def is_word(entry: str) -> bool:
     return entry not in NOT_WORDS and not _NO_WORD.fullmatch(entry)
 
 
-def read_utf8(path: Path, otherwise: str = "") -> str:
-    """Text of a file, gzipped if its name ends in ``.gz``.
-
-    Parameters
-    ----------
-    otherwise
-        The encoding of files that are not UTF-8; none: they are errors.
-
-    Raises
-    ------
-    Speech3Error
-        It is not UTF-8 or cannot be read.
-    """
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, OSError, zlib.error) as error:
-        raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if otherwise:
-            return content.decode(otherwise)
-        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
-
-
 def text_lines(path: Path) -> Iterator[str]:
     """The lines of a file that `read_utf8` could read, one after another; raises what it raises."""
+    number = 1
     try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8-sig")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8-sig") as stream
-        ):
-            yield from stream
+        with open_text(path) as (stream, _):
+            for number, line in enumerate(stream, 1):
+                if b"\0" in line:
+                    raise has_nul(path, line, number)
+                yield line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
-    except (EOFError, OSError, zlib.error) as error:
+        raise not_utf8(path, b"", error, number) from error
+    except UNREADABLE as error:
         raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
-from speech3.lexicon.langdir import LexiconLine, lexicon_lines, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import LexiconLine, lexicon_lines
 from speech3.lexicon.subwords import JOINER
 
 SILENCE = "SIL"

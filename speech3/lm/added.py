@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import NOT_WORDS, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import NOT_WORDS
 from speech3.lexicon.pronounce import Phones
 from speech3.lm.arpa import BOS, EOS
 from speech3.lm.ngrams import NEVER, ArpaLm, Rows, from_rows

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.sentences import STDIN, Lines, read_lines, shown
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import is_word, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import is_word
 from speech3.lm.counts import BOS_NUMBER, EOS_NUMBER, windows_of_rows, windows_of_text
 from speech3.lm.kneser_ney import check_order, estimated
 from speech3.lm.ngrams import BOS, EOS, UNKNOWN
 from speech3.lm.spool import Spool
-from speech3.lm.text import STDIN, Lines, Numbers, read_lines, read_tokens, shown
+from speech3.lm.text import Numbers, read_tokens
 
 
 @dataclass(frozen=True)

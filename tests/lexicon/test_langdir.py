@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 from speech3.lexicon import langdir
 
 ALIGN = "<eps> <eps> SIL\n!SIL !SIL SIL_S\n<UNK> <UNK> SPN_S\na a AH_S\na a EY_S\nabout about AH_B B_I AW_I T_E\n"
@@ -46,14 +47,14 @@ def test_the_text_may_be_packed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     text = langdir.find(tmp_path).text
     assert text == tmp_path / name
-    assert langdir.read_utf8(text) == content.decode()
+    assert read_utf8(text) == content.decode()
 
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"cut short" * 99)[:-9]], ids=["no gzip", "cut short"])
 def test_a_packed_text_that_is_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "text.gz").write_bytes(content)
     with pytest.raises(Speech3Error, match=r"text\.gz: cannot be read \("):
-        langdir.read_utf8(tmp_path / "text.gz")
+        read_utf8(tmp_path / "text.gz")
 
 
 def test_noises_and_silences_are_no_words() -> None:
