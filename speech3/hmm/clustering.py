@@ -111,7 +111,10 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     for phone, number in lexicon.phone_ids.items():
         for name in {phone, lexicon.base_phone(phone)}:
             by_name.setdefault(name, set()).add(number)
-    lines = read_utf8(path).splitlines()
+    try:
+        lines = read_utf8(path).splitlines()
+    except Speech3Error as error:
+        raise Speech3Error(f"{error}; set hmm.extra_questions to a text file") from error
     known = dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones)
     for place, line in enumerate(lines, 1):
         if unknown := [name for name in line.split() if name not in by_name]:

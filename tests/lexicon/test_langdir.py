@@ -50,9 +50,8 @@ def test_the_text_may_be_packed(tmp_path: Path, name: str) -> None:
     assert read_utf8(text) == content.decode()
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"cut short" * 99)[:-9]], ids=["no gzip", "cut short"])
-def test_a_packed_text_that_is_damaged(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "text.gz").write_bytes(content)
+def test_a_packed_text_that_is_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"cut short" * 99)[:-9])
     with pytest.raises(Speech3Error, match=r"text\.gz: cannot be read \("):
         read_utf8(tmp_path / "text.gz")
 

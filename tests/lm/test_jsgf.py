@@ -136,5 +136,5 @@ def test_a_list_of_sentences_is_as_probable_as_it_is_frequent(tmp_path: Path) ->
     with pytest.raises(Speech3Error, match=r"list\.txt: contains no sentence"):
         read_sentences(path)
     path.write_text("go <s> home\n")
-    with pytest.raises(Speech3Error, match=r"list\.txt: <s> is not a word"):
+    with pytest.raises(Speech3Error, match=r"list\.txt:1: <s> in the text"):
         read_sentences(path)
