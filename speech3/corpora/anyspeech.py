@@ -172,6 +172,7 @@ def write_corpus(
     if given.arpa:
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
+    _write_phones(given.lexicon if not spelled else None, out)
     if spelled:
         letters = sorted({part for word in words.known for part in words.spelling.parts(word)})
         write_text(out / LETTERS, "".join(f"{part} {' '.join(words.spell(part))}\n" for part in letters))
@@ -322,6 +323,15 @@ def _copy_arpa(arpa: Path, out: Path) -> None:
             shutil.copyfileobj(content, packed)
     except UNREADABLE as error:
         raise Speech3Error(f"{arpa}: cannot be read ({error}); copy it again") from error
+
+
+def _write_phones(lexicon: Path | None, out: Path) -> None:
+    """Write Kaldi's lists of silence and other phones beside the lexicon, if the user's lexicon has them."""
+    lists = langdir.listed_phones(lexicon) if lexicon else (frozenset[str](), frozenset[str]())
+    for name, phones in zip(("silence_phones.txt", "nonsilence_phones.txt"), lists, strict=True):
+        (out / name).unlink(missing_ok=True)  # of an earlier lexicon
+        if phones:
+            write_text(out / name, "".join(f"{phone}\n" for phone in sorted(phones)))
 
 
 def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error
 from speech3.io.text import read_utf8
-from speech3.lexicon.lexicon import UNKNOWN, Lexicon, Pronunciation, read_lexicon
+from speech3.lexicon.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
 
 _EPSILON = "<eps>"
 
@@ -49,8 +49,10 @@ def read_lang(directory: Path | str) -> Lang:
     silence = "".join(_lines(directory / "phones" / "optional_silence.txt")).strip()
     if silence not in ids:
         raise Speech3Error(f"{directory}/phones/optional_silence.txt: phone {silence!r} is not in phones.txt")
+    silences = directory / "phones" / "silence.txt"
+    noises = tuple(_lines(silences)) if silences.is_file() else (SPOKEN_NOISE,)
     lexicon = Lexicon(
-        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,),
+        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,), noise_phones=noises,
         position_dependent=(directory / "phones" / "word_boundary.txt").exists(),
     )  # fmt: skip
     return Lang(_with_unknown(_with_probabilities(lexicon, directory), directory), ids)

@@ -16,6 +16,7 @@ from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
 from speech3.lexicon.pronounce import Phones
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
+NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
 _ALIGN_LEXICON = "align_lexicon.txt"
 _TEXTS = ("text", "text.gz", "lm_train.txt", "lm_train.txt.gz")
 _NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
@@ -109,6 +110,24 @@ def read_lexicon_text(path: Path) -> str:
         if word != "<eps>" and bare != silences:
             lines.append(" ".join([word, *bare]))
     return "\n".join(lines)
+
+
+def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The phones that Kaldi's files beside a lexicon list as silences, and those that they list as speech.
+
+    The files are ``silence_phones.txt`` and ``nonsilence_phones.txt`` of a dictionary, ``silence.txt`` and
+    ``nonsilence.txt`` in ``phones/`` of a lang directory. Word positions are removed where `read_lexicon_text` does so.
+    """
+    compiled = lexicon.name == _ALIGN_LEXICON
+    names = ("silence.txt", "nonsilence.txt") if compiled else ("silence_phones.txt", "nonsilence_phones.txt")
+    positions = compiled and (lexicon.parent / "word_boundary.txt").exists()
+
+    def phones(path: Path) -> frozenset[str]:
+        found = read_utf8(path).split() if path.is_file() else []
+        return frozenset(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in found)
+
+    silent, spoken = (phones(lexicon.parent / name) for name in names)
+    return silent, spoken
 
 
 class LexiconLine(NamedTuple):
