@@ -19,6 +19,7 @@ from speech3.corpora.tiers import Annotation, Tier, choose
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import marked_at_edge, plain_words
+from speech3.corpus.symbols import symbols_in
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
@@ -61,11 +62,18 @@ class _Found:
             problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
 
-    def words(self, text: str) -> str:
-        """The words of a transcript; without a list of graphemes, those that lose a mark at an edge are counted."""
+    def words(self, text: str, where: Path, subject: str = "") -> str:
+        """The words of a transcript, without symbols of language models, which are reported.
+
+        Without a list of graphemes, words that lose a mark at an edge are counted.
+        """
         if not self.graphemes:
             self.marked.update(marked_at_edge(text))
-        return plain_words(text, self.graphemes)
+        words = plain_words(text, self.graphemes).split()
+        if symbols := symbols_in(words):
+            problem, remedy = f"has {' and '.join(symbols)}, which nobody says", "the other words are used"
+            self.faults.append(Fault("symbol in text", str(where), subject, problem, remedy, warning=True))
+        return " ".join(word for word in words if word not in symbols)
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
         """Record what is not used, and why."""
@@ -165,7 +173,7 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
 
 
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
-    words = found.words(read_utf8(item.transcript))
+    words = found.words(read_utf8(item.transcript), item.transcript)
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return
@@ -223,7 +231,8 @@ def _add_tiers(
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
     """The annotation with its words, and an end within the recording; None if it cannot be used."""
-    words, place = found.words(annotation.text), _place(annotation)
+    place = _place(annotation)
+    words = found.words(annotation.text, item.transcript, place)
     if not words:
         # A TextGrid stores silence as an interval without text.
         if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":

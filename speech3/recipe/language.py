@@ -150,17 +150,21 @@ def make_rescoring_lm(e: Experiment) -> None:
 
 
 def check_given(e: Experiment) -> None:
-    """Read the models that were given, to find a fault in them now and not after hours of training.
+    """Read the models and the text that were given, to find a fault in them now and not after hours of training.
 
     Raises
     ------
     Speech3Error
-        A model is damaged, or `lm.rescore` is an order and there is no text.
+        A model is damaged, the text cannot be read or has symbols such as `<s>`, or `lm.rescore` is an order and there
+        is no text.
     """
     lm = e.recipe.lm
     if lm.grammar:
         return
     given = _given(e)
+    if lm.text:
+        for _ in read_sentences([Path(lm.text)]):  # raises an error if a line cannot be used
+            pass
     if isinstance(lm.rescore, str):
         read_checked(Path(lm.rescore))
     elif lm.rescore and given and not _path_of_text(e, given):
