@@ -128,7 +128,7 @@ def _without_symbols(table: Table, words: Mapping[str, list[str]], faults: list[
     for key in sorted(words):
         if found := symbols_in(words[key]):
             kept[key] = [word for word in words[key] if word not in found]
-            problem = f"has {' and '.join(found)} in its transcript: a symbol of language models, which nobody says"
+            problem = f"has {' and '.join(found)} in its transcript, which nobody says: a symbol of language models"
             remedy = "remove it from the line"
             drop, repair = ((), "symbol removed") if kept[key] else ((key,), "")
             faults.append(Fault("symbol in text", table.where(key), key, problem, remedy, drop=drop, repair=repair))

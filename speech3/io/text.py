@@ -288,7 +288,7 @@ def _encoding(head: bytes) -> str:
         return "utf-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if b"\0" not in head:  # a space or an end of line of UTF-16 has one
+    if b"\0" not in head or _binary(head)[0]:  # a space or an end of line of UTF-16 has one
         return ""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut in two
@@ -319,21 +319,26 @@ def _plausible(head: bytes, encoding: str) -> int:
 
 
 def _refuse_binary(head: bytes, path: Path | str) -> None:
-    what, remedy = "", _OTHER_FILE
-    for start, kind, todo in _BINARY:
-        if head.startswith(start):
-            what, remedy = kind, todo
-    if head.startswith((b"RIFF", b"RF64", b"FORM")) and head[8:12] in (b"WAVE", b"AIFF", b"AIFC", b"AVI "):
-        what = "audio (wav or aiff)"
-    elif head.startswith(b"ID3") and head[3:4] < b" ":
-        what = "audio (mp3)"
-    elif head[4:8] == b"ftyp":
-        what = "audio or video (mp4)"
-    elif head[257:262] == b"ustar":
-        what, remedy = "a tar archive", _UNPACK
-    elif head[:15].lower().startswith((b"<!doctype html", b"<html")):
-        what, remedy = "a web page", "download the file itself"
-    if not what and b"\0" in head:
-        raise has_nul(path, head)
+    what, remedy = _binary(head)
     if what:
         raise NotTextError(str(path), f"is {what}, not text", remedy)
+    if b"\0" in head:
+        raise has_nul(path, head)
+
+
+def _binary(head: bytes) -> tuple[str, str]:
+    """What a file is that is not text, and what to do; empty if that is not known."""
+    for start, kind, remedy in _BINARY:
+        if head.startswith(start) and not head.startswith(b"\0B\0"):  # a B in UTF-16
+            return kind, remedy
+    if head.startswith((b"RIFF", b"RF64", b"FORM")) and head[8:12] in (b"WAVE", b"AIFF", b"AIFC", b"AVI "):
+        return "audio (wav or aiff)", _OTHER_FILE
+    if head.startswith(b"ID3") and head[3:4] < b" ":
+        return "audio (mp3)", _OTHER_FILE
+    if head[4:8] == b"ftyp":
+        return "audio or video (mp4)", _OTHER_FILE
+    if head[257:262] == b"ustar":
+        return "a tar archive", _UNPACK
+    if head[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return "a web page", "download the file itself"
+    return "", ""
