@@ -1,6 +1,6 @@
-"""A user's language resources: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``.
+"""A user's language resources: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa``, ``text``.
 
-The text may be gzipped, or be called ``lm_train.txt``. The directory may come from Kaldi's prepare_lang.sh: then the
+The text may be called ``lm_train.txt``; it and the model may be compressed. The directory may come from Kaldi's prepare_lang.sh: then the
 lexicon is ``phones/align_lexicon.txt``.
 """
 
@@ -20,7 +20,8 @@ from speech3.lexicon.sphinx import without_variant
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
 NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
 _ALIGN_LEXICON = "align_lexicon.txt"
-_TEXTS = ("text", "text.gz", "lm_train.txt", "lm_train.txt.gz")
+_PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compressed is read from the file itself
+_TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
 _NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 # A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
@@ -49,7 +50,8 @@ def find(directory: Path) -> LangDir:
         return LangDir(None, None, None)
     names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
     lexicons = [directory / name for name in names if (directory / name).is_file()]
-    arpas = sorted(path for path in directory.iterdir() if path.name.endswith((".arpa", ".arpa.gz")))
+    endings = tuple(f".arpa{packed}" for packed in _PACKED)
+    arpas = sorted(path for path in directory.iterdir() if path.name.endswith(endings))
     text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
     if len(arpas) > 1:
         raise Speech3Error(
