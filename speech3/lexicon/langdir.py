@@ -1,7 +1,7 @@
 """A user's language resources: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa``, ``text``.
 
-The text may be called ``lm_train.txt``; it and the model may be compressed. The directory may come from Kaldi's prepare_lang.sh: then the
-lexicon is ``phones/align_lexicon.txt``.
+The text may be called ``lm_train.txt``; it and the model may be compressed. The directory may come from Kaldi's
+prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``.
 """
 
 import re
