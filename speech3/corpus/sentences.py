@@ -133,16 +133,15 @@ def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
     """Does each line of a file begin with an utterance id, as in Kaldi's `text`? If so, that is said.
 
     The ids are those of the data directory in which the file is, or differ from line to line, have digits or
-    underscores, and are not among the other words. A file with an empty line is plain text.
+    underscores, and are not among the other words. Outside a data directory, a file with an empty line is plain text.
     """
     rows = [line.split(maxsplit=1) for line in lines]
     ids = [row[0] for row in rows if row]
-    if len(ids) < max(len(rows), 1) or len(set(ids)) < len(ids):
-        return False
-    if not (_listed_beside(ids, path) or _are_ids(ids, rows, lines)):
-        return False
-    _say_ids(path, ids[0])
-    return True
+    all_differ = len(rows) == len(ids) == len(set(ids))
+    found = bool(ids) and (_listed_beside(ids, path) or (all_differ and _are_ids(ids, rows, lines)))
+    if found:
+        _say_ids(path, ids[0])
+    return found
 
 
 def _listed_beside(ids: Sequence[str], path: Path) -> bool:

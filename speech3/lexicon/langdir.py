@@ -11,7 +11,7 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.corpus.symbols import symbols_in
+from speech3.corpus.symbols import SYMBOLS
 from speech3.errors import Speech3Error
 from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
 from speech3.lexicon.pronounce import Phones
@@ -174,7 +174,7 @@ def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
 
 def _is_entry(fields: list[str], phones: set[str]) -> bool:
     """Is a line that begins with ``#`` an entry, not a comment?"""
-    return bool(symbols_in(fields[:1]) or phones.intersection(fields[1:]))
+    return fields[0] in SYMBOLS or not phones.isdisjoint(fields[1:])
 
 
 def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
@@ -195,6 +195,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
+    no_phones = set(filter(_NO_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
     for number, (word, *rest) in rows:
         if columns:
             count = _count_of_columns([word, *rest], path, number)
@@ -216,12 +217,12 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         phones = tuple(rest[count:])
         if not phones:
             raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
-        if strange := [phone for phone in phones if _NO_PHONE.fullmatch(phone)]:
+        if strange := [phone for phone in phones if phone in no_phones]:
             raise Speech3Error(
                 f"{path}:{number}: {word}: {strange[0]} is a number, not a phone; after a word there may be no number,"
                 " one (its probability) or four (with those of silence): correct the line, or rename the phone"
             )
-        if symbols_in([word]):
+        if word.lower() in SYMBOLS:
             if len(phones) > 1:
                 raise Speech3Error(f"{path}:{number}: {word} is a symbol, not a word that is said; remove the line")
             if word != "!SIL":  # of Sphinx's dictionaries: <s> SIL
