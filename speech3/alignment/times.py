@@ -17,6 +17,7 @@ from speech3.hmm.alignment import Alignment
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_lines, write_text
 from speech3.io.progress import progress
+from speech3.io.text import read_utf8
 from speech3.lexicon.lexicon import Lexicon
 
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
@@ -123,11 +124,7 @@ def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
         The file cannot be read, or a line is not one of a CTM.
     """
     tracks: dict[str, list[Segment]] = {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Speech3Error(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_utf8(path).splitlines(), start=1):
         if not line.strip() or line.startswith(";;"):
             continue
         try:

@@ -10,7 +10,7 @@ def command(
     model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.")],
     out: Annotated[Path, typer.Argument(help="Directory for the graph, for --graph of `decode` and `transcribe`.")],
     add: Annotated[Path | None, typer.Option(help="Words to add to the language model, one per line.")] = None,
-    lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be gzipped.")] = None,
+    lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be compressed.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text to estimate another language model from.")] = None,
     order: Annotated[int | None, typer.Option(help="Order of the model from --text; default 3.", min=1, max=6)] = None,
     grammar: Annotated[Path | None, typer.Option(help="JSGF grammar to use in place of a language model.")] = None,

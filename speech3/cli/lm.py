@@ -7,14 +7,16 @@ import typer
 
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure n-gram language models.")
 
-Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file; gzipped if its name ends in .gz.")]
+Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file, compressed or not.")]
 
 
 @verbs.command()
 def train(
     texts: Annotated[
         list[Path],
-        typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
+        typer.Argument(
+            metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
     order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
@@ -131,7 +133,9 @@ def perplexity(
     lm: Model,
     texts: Annotated[
         list[Path],
-        typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
+        typer.Argument(
+            metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
 ) -> None:

@@ -15,6 +15,7 @@ from speech3.config.models import LstmConfig, ModelConfig
 from speech3.config.tdnn import TIME_DELAY
 from speech3.config.training import TrainingConfig
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,12 +48,8 @@ def presets(kind: str) -> list[str]:
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Read a YAML mapping; errors name the file."""
     try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        value = yaml.safe_load(read_utf8(path))
+    except yaml.YAMLError as error:
         raise Speech3Error(f"{path}: not valid YAML: {error}") from error
     if not isinstance(value, dict):
         raise Speech3Error(f"{path}: expected `key: value` lines, found {type(value).__name__}")

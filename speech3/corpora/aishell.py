@@ -12,7 +12,8 @@ from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.paths import matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import LangDir
 
 UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7_176}  # with a transcript
 _TRANSCRIPT = Path("transcript", "aishell_transcript_v0.8.txt")

@@ -23,7 +23,8 @@ from speech3.corpus.lost_bytes import find_damage, write_mended
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import LangDir
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
 UTTERANCES = {"an4_train": 948, "an4_test": 130}

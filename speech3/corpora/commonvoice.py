@@ -22,8 +22,9 @@ from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import normalize_text, parse_steps
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
 from speech3.lexicon import espeak
-from speech3.lexicon.langdir import find, read_utf8
+from speech3.lexicon.langdir import find
 
 _SPLITS = ("train", "dev", "test")
 _ALL = "validated.tsv"

@@ -14,15 +14,17 @@ from pathlib import Path
 
 from speech3.corpora.elan import read_elan
 from speech3.corpora.pairs import Item, find_pairs, stem
-from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
+from speech3.corpora.textgrid import read_textgrid
 from speech3.corpora.tiers import Annotation, Tier, choose, shifted
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.lengths import mixes_of
 from speech3.corpus.normalize import marked_at_edge, plain_words
+from speech3.corpus.symbols import symbols_in
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
+from speech3.io.text import read_utf8
 
 _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
 _MOST_OVERLAP = 0.1  # share of an annotation's length
@@ -71,11 +73,18 @@ class _Found:
             self.faults.append(Fault("shifted", str(transcript), "", how, "check one of them by ear", warning=True))
         return timed
 
-    def words(self, text: str) -> str:
-        """The words of a transcript; without a list of graphemes, those that lose a mark at an edge are counted."""
+    def words(self, text: str, where: Path, subject: str = "") -> str:
+        """The words of a transcript, without symbols of language models, which are reported.
+
+        Without a list of graphemes, words that lose a mark at an edge are counted.
+        """
         if not self.graphemes:
             self.marked.update(marked_at_edge(text))
-        return plain_words(text, self.graphemes)
+        words = plain_words(text, self.graphemes).split()
+        if symbols := symbols_in(words):
+            problem, remedy = f"has {' and '.join(symbols)}, which nobody says", "the other words are used"
+            self.faults.append(Fault("symbol in text", str(where), subject, problem, remedy, warning=True))
+        return " ".join(word for word in words if word not in symbols)
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
         """Record what is not used, and why."""
@@ -177,7 +186,7 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
 
 
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
-    words = found.words(decoded(read_bytes(item.transcript), item.transcript))
+    words = found.words(read_utf8(item.transcript), item.transcript)
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return
@@ -235,7 +244,8 @@ def _add_tiers(
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
     """The annotation with its words, and an end within the recording; None if it cannot be used."""
-    words, place = found.words(annotation.text), _place(annotation)
+    place = _place(annotation)
+    words = found.words(annotation.text, item.transcript, place)
     if not words:
         # A TextGrid stores silence as an interval without text.
         if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":

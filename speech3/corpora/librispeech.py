@@ -20,8 +20,9 @@ from speech3.corpus.paths import files_below, matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_json
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
 from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.langdir import LangDir
 
 # Number of utterances of each part.
 PARTS = {

@@ -21,7 +21,8 @@ from speech3.corpus.paths import matching
 from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import LangDir
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary, without_variant
 
 _IGNORED = "ignore_time_segment_in_scoring"

@@ -20,7 +20,7 @@ from speech3.corpus.phone_classes import phones61
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"

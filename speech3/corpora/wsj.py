@@ -26,8 +26,9 @@ from speech3.corpus.paths import entry, files_below, matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_json, write_text
 from speech3.io.progress import say
+from speech3.io.text import read_utf8, to_utf8
 from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.langdir import LangDir
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
 
@@ -287,11 +288,7 @@ def _readable(arpa: Path, out: Path) -> Path:
         if done.returncode:
             raise Speech3Error(f"{arpa}: cannot be uncompressed ({done.stderr.decode().strip()}); copy it again")
         content = done.stdout
-    elif content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError) as error:
-            raise Speech3Error(f"{arpa}: cannot be uncompressed ({error}); copy it again") from error
+    content, _ = to_utf8(content, arpa)
     place = re.search(rb"^\\data\\", content, re.MULTILINE)
     if not place:
         raise Speech3Error(f"{arpa}: not an ARPA language model: has no line \\data\\; copy it again")

@@ -13,6 +13,7 @@ from typing import Any
 from speech3.alignment.guessed import Guesses, by_espeak, by_letters
 from speech3.alignment.oov import with_pronunciations
 from speech3.config import LmConfig
+from speech3.corpus.sentences import sentences
 from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import LM, build_graph
 from speech3.graph.grammar import from_word_graph
@@ -29,7 +30,6 @@ from speech3.lm.arpa import ArpaLm, read_arpa
 from speech3.lm.jsgf import read_jsgf
 from speech3.lm.kneser_ney import estimate
 from speech3.lm.normalize import read_checked
-from speech3.lm.text import read_lines
 from speech3.lm.word_graph import WordGraph, read_sentences
 
 _DROPPED = "dropped.txt"
@@ -147,9 +147,7 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        lines = (line for block in read_lines([sources.text]) for line in block.text.split("\n"))
-        sentences = (line.split() for line in lines if line.strip())
-        return estimate(sentences, sources.order or _ORDER, source=str(sources.text))
+        return estimate(sentences(sources.text), sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import Graph
 from speech3.io.fst import Fst
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 from speech3.lexicon.subwords import WORD_START
 from speech3.search.phrases import Phrases, automaton
 

@@ -16,6 +16,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.compressed import TOKENS, read_compressed, write_compressed
+from speech3.io.text import read_utf8
 
 
 def _import_kaldi_io():  # type: ignore[no-untyped-def]
@@ -100,13 +101,7 @@ def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool =
 def read_scp(path: Path | str) -> dict[str, str]:
     """Read ``key value`` lines (values may hold spaces); duplicates and empty values are errors."""
     entries: dict[str, str] = {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
         if not line.strip():
             continue
         key, *rest = line.split(maxsplit=1)

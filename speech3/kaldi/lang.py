@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speech3.errors import Speech3Error
-from speech3.lexicon.lexicon import UNKNOWN, Lexicon, Pronunciation, read_lexicon
+from speech3.io.text import read_utf8
+from speech3.lexicon.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
 
 _EPSILON = "<eps>"
 
@@ -48,8 +49,10 @@ def read_lang(directory: Path | str) -> Lang:
     silence = "".join(_lines(directory / "phones" / "optional_silence.txt")).strip()
     if silence not in ids:
         raise Speech3Error(f"{directory}/phones/optional_silence.txt: phone {silence!r} is not in phones.txt")
+    silences = directory / "phones" / "silence.txt"
+    noises = tuple(_lines(silences)) if silences.is_file() else (SPOKEN_NOISE,)
     lexicon = Lexicon(
-        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,),
+        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,), noise_phones=noises,
         position_dependent=(directory / "phones" / "word_boundary.txt").exists(),
     )  # fmt: skip
     return Lang(_with_unknown(_with_probabilities(lexicon, directory), directory), ids)
@@ -108,7 +111,7 @@ def _with_probabilities(lexicon: Lexicon, directory: Path) -> Lexicon:
 
 def _with_unknown(lexicon: Lexicon, directory: Path) -> Lexicon:
     path = directory / "oov.txt"
-    oov = path.read_text(encoding="utf-8").strip() if path.exists() else UNKNOWN
+    oov = read_utf8(path).strip() if path.exists() else UNKNOWN
     if UNKNOWN in lexicon.by_word or oov not in lexicon.by_word:
         return lexicon
     more = tuple(replace(pron, word=UNKNOWN) for pron in lexicon.by_word[oov])
@@ -116,9 +119,6 @@ def _with_unknown(lexicon: Lexicon, directory: Path) -> Lexicon:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as error:
-        raise Speech3Error(f"{path}: {error.strerror}; give a lang directory of Kaldi's prepare_lang.sh") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
+    if not path.is_file():
+        raise Speech3Error(f"{path}: no such file; give a lang directory of Kaldi's prepare_lang.sh")
+    return [line for line in read_utf8(path).splitlines() if line.strip()]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from speech3.corpus.normalize import APOSTROPHES
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 from speech3.lexicon.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
 
 LONG = "꞉"

@@ -11,7 +11,7 @@ from speech3.errors import Speech3Error
 from speech3.io.progress import say
 from speech3.lexicon import convert, espeak
 from speech3.lexicon.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.lexicon.langdir import entries, lexicon_lines, read_lexicon_text
+from speech3.lexicon.langdir import LexiconLine, entries, lexicon_lines, read_lexicon_text
 from speech3.lexicon.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, script, spelled_out, stand_ins
 
 UNKNOWN_LINE = "<unk> SPN"
@@ -263,7 +263,9 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
 def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words:
     text = read_lexicon_text(lexicon)
     table = entries(text, lexicon)
-    lines = text.splitlines()
+    rows = list(lexicon_lines(text, lexicon))
+    with_probabilities = any(row.values for row in rows)
+    lines = _given_lines(rows, with_probabilities)
     if "<unk>" not in table:
         lines.append(UNKNOWN_LINE)
     missing = [word for word in wanted if word not in table]
@@ -277,9 +279,15 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
     known = frozenset(table) | frozenset(guessed)
-    of_probabilities = all(line.values for line in lexicon_lines(text, lexicon))
-    added = _lines(guessed, "1 " if of_probabilities else "")
+    added = _lines(guessed, "1.0 " if with_probabilities else "")
     return Words([*lines, *added], known, guessed, how, unpronounced, further=further)
+
+
+def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
+    """The lines of the user's lexicon without comments; each with a decimal, which is no phone, or none with one."""
+    if not with_probabilities:
+        return [f"{row.word} {' '.join(row.phones)}" for row in rows]
+    return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
 
 
 def _further_converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> Table:

@@ -18,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.symbols import SYMBOLS
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import NOT_WORDS, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import NOT_WORDS
 from speech3.lexicon.pronounce import Phones
 from speech3.lm.arpa import BOS, EOS
 from speech3.lm.ngrams import NEVER, ArpaLm, Rows, from_rows
@@ -27,7 +29,7 @@ from speech3.lm.normalize import listed
 from speech3.lm.trie import ROOT
 
 _LIKE = "like"
-_RESERVED = NOT_WORDS | {"#0"}
+_RESERVED = NOT_WORDS | SYMBOLS
 _MOST = 0.5  # largest share of the probability that new words may take; more must be a mistake
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 from speech3.lm.word_graph import Parts, WordGraph, check_words
 
 _HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")

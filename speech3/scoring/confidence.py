@@ -17,6 +17,7 @@ import numpy as np
 
 from speech3.alignment.times import Segment, read_ctm
 from speech3.corpus.normalize import normalize_text
+from speech3.errors import Speech3Error
 from speech3.scoring.wer import Score
 
 LEAST = 5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
@@ -94,7 +95,7 @@ def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
         return None
     try:
         tracks = read_ctm(path)
-    except ValueError:
+    except Speech3Error:
         return None  # not a CTM file that speech3 wrote
     return reliability_of(score, tracks)
 

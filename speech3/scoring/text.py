@@ -8,11 +8,11 @@ from typing import Literal
 import jiwer
 
 from speech3.corpus.normalize import normalize_text
+from speech3.corpus.sentences import looks_like_ids
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 
 Reading = Literal["kaldi", "plain"]
-
-_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
 
 
 # Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
@@ -48,17 +48,8 @@ ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {
 
 
 def _lines(path: Path | str) -> list[str]:
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise Speech3Error(f"{path}: is a directory; give the text file in it") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it with iconv") from error
-    lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript does not end the line
+    # Not splitlines(): a vertical tab or U+2028 in a transcript does not end the line.
+    lines = read_utf8(path).split("\n")
     if not lines[-1].strip():
         lines.pop()
     return lines
@@ -88,16 +79,6 @@ def read_text(path: Path | str) -> dict[str, str]:
     return _parse_kaldi(path, _lines(path))
 
 
-def _looks_like_ids(ids: Sequence[str], lines: list[str]) -> bool:
-    # Ids contain digits or underscores, are sorted or are many; first words of sentences also occur within sentences.
-    elsewhere = {word for line in lines for word in line.split()[1:]}
-    if 2 * sum(name in elsewhere for name in ids) > len(ids):
-        return False
-    if 2 * sum(bool(re.search(r"[\d_-]", name)) for name in ids) >= len(ids) or len(ids) >= _MANY_LINES:
-        return True
-    return len(ids) > 1 and list(ids) == sorted(ids) and len({len(name) for name in ids}) == 1
-
-
 def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     firsts = [[line.split(maxsplit=1)[0] for line in lines if line.strip()] for lines in files]
     repeated = any(len(set(ids)) < len(ids) for ids in firsts)
@@ -105,7 +86,7 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
         return "plain"  # a sentence may be empty, but a line of Kaldi text may not
     shared = [len(set(firsts[0]) & set(ids)) for ids in firsts[1:]]
     overlap = all(2 * count >= min(len(ids), len(firsts[0])) for count, ids in zip(shared, firsts[1:], strict=True))
-    alike = [_looks_like_ids(ids, lines) for ids, lines in zip(firsts, files, strict=True)]
+    alike = [looks_like_ids(ids, lines) for ids, lines in zip(firsts, files, strict=True)]
     if overlap and (all(alike) or any(len(lines) != len(files[0]) for lines in files)):
         return "kaldi"
     if all(alike) and not overlap:

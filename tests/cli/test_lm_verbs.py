@@ -134,3 +134,23 @@ def test_standard_input(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(verbs, ["train", "-", "--out", "lm.arpa.gz"], input=TRAIN)
     assert result.exit_code == 0, result.output
     assert gzip.decompress(Path("lm.arpa.gz").read_bytes()) == Path("expected.arpa").read_bytes()
+
+
+def test_kaldis_text_and_packed_texts_give_the_same_model(here: Path) -> None:
+    lines = [line for line in TRAIN.splitlines() if line]
+    Path("text").write_text("".join(f"spk1_{n:03d} {line}\n" for n, line in enumerate(lines)))
+    Path("packed").write_bytes(gzip.compress("\n".join(lines).encode("utf-16")))
+    for name in ("train.txt", "text", "packed"):
+        run("train", name, "--order", "2", "--out", f"{name}.arpa")
+    assert Path("text.arpa").read_text() == Path("train.txt.arpa").read_text() == Path("packed.arpa").read_text()
+    expected = json.loads(run("perplexity", "text.arpa", "train.txt", "--json"))
+    Path("odd.arpa").write_bytes(b"\xef\xbb\xbf" + gzip.decompress(gzip.compress(Path("text.arpa").read_bytes())))
+    Path("also.arpa").write_bytes(gzip.compress(Path("text.arpa").read_bytes()))
+    for name in ("odd.arpa", "also.arpa"):
+        assert json.loads(run("perplexity", name, "text", "--json")) == expected
+
+
+def test_a_lexicon_as_vocabulary_has_comments_and_variants(here: Path) -> None:
+    Path("dict").write_text(";;; words\nthe DH AH\nthe(2) DH IY\ncat K AE T # an animal\n")
+    run("train", "train.txt", "--vocabulary", "dict", "--out", "lm.arpa")
+    assert set(read_arpa("lm.arpa").words) == {"the", "cat", "<unk>"}

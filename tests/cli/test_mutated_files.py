@@ -182,6 +182,7 @@ def audio_seeds(root: Path) -> dict[str, Path]:
 
 def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     """Small text files and their readers."""
+    from speech3.corpus.sentences import read_lines
     from speech3.corpus.subset import read_list
     from speech3.graph.hot import read_hot
     from speech3.io.atomic import read_json
@@ -192,7 +193,6 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     from speech3.lm.added import read_added
     from speech3.lm.arpa import read_arpa
     from speech3.lm.jsgf import read_jsgf
-    from speech3.lm.text import read_lines
     from speech3.lm.train import read_words
     from speech3.lm.word_graph import read_sentences
     from speech3.scoring.text import read_texts

@@ -85,7 +85,7 @@ def test_what_is_refused(welsh: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"\.tsv: . of 8 utterances have no clip, more than 5 %.*unpack"):
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
     (welsh / "train.tsv").write_bytes(f"{HEADER}caf\xe9".encode("latin-1"))
-    with pytest.raises(Speech3Error, match=r"train\.tsv: not UTF-8"):
+    with pytest.raises(Speech3Error, match=r"train\.tsv:2: not UTF-8"):
         prepare(welsh, tmp_path / "out", 1, lang="cy")
     (welsh / "train.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(Speech3Error, match=r"train\.tsv: no column client_id, path, sentence"):

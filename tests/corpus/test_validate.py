@@ -1,3 +1,4 @@
+import gzip
 import shutil
 
 import numpy as np
@@ -255,3 +256,29 @@ def test_statistics_that_are_no_numbers_are_found(make, tmp_path):
     write_ark(directory / "cmvn.ark", [(speaker, np.full((2, 4), np.nan))], directory / "cmvn.scp")
     (fault,) = validate(directory).faults
     assert fault.subject == speaker and "not finite" in fault.problem and fault.drop
+
+
+def test_symbols_are_removed_from_transcripts(make, tmp_path, program):
+    directory = make(text="u1 <s> A </s>\nu2 <eps>\nu3 <unk> C\n")
+    report = validate(directory)
+    assert [(fault.kind, fault.subject, fault.drop) for fault in report.faults] == [
+        ("symbol in text", "u1", ()), ("symbol in text", "u2", ("u2",))
+    ]  # fmt: skip
+    assert [(fault.kind, fault.subject) for fault in report.warnings] == [("unknown word in text", "u3")]
+    assert "text:1: u1: has <s> and </s>" in program("validate", directory).stdout
+    assert program("fix", directory, tmp_path / "out").exit_code == 0
+    data = read_datadir(tmp_path / "out")
+    assert {key: utterance.text for key, utterance in data.utterances.items()} == {"u1": "A", "u3": "<unk> C"}
+
+
+def test_text_in_another_form_is_converted(make, tmp_path):
+    directory = make(
+        text=gzip.compress(b"u1 A\nu2 B\nu3 C\n"), utt2spk="u1 a\nu2 a\nu3 b\n".encode("utf-32"),
+        wav_scp="u1 wav/u1.wav\nu2 wav/u2.wav\nu3 wav/u3.wav\n".encode("utf-16-be"),
+    )  # fmt: skip
+    assert sorted(fault.problem for fault in validate(directory).faults) == [
+        "is UTF-16 text", "is UTF-32 text", "is gzip text"
+    ]  # fmt: skip
+    mended = fix(directory, tmp_path / "out")
+    assert mended.removed == () and validate(tmp_path / "out").faults == ()
+    assert [(u.text, u.speaker) for u in mended.data.utterances.values()] == [("A", "a"), ("B", "a"), ("C", "b")]
