@@ -96,18 +96,18 @@ def command(
             )
         if text_format not in (Format.auto, Format.kaldi):
             raise Speech3Error(
-                f"--format {text_format}: lattices have utterance ids; give the reference as Kaldi text and leave this out"
+                f"--format {text_format}: lattices have utterance ids; give the reference as Kaldi text and leave this"
+                " out"
             )
         others = [path for path in paths[1:] if path.suffix != ".ark"]
         reference = read_ids(ref)
         read = {path: read_ids(path) for path in others}
         found = [read.get(path) or oracle_texts(path, reference) for path in paths[1:]]
-        texts = Texts([reference] * len(found), found, ("kaldi",) * len(paths))
+        texts = Texts([reference] * len(found), found, ("kaldi", "kaldi"))
     else:
         texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps))
-    if texts.speakers is not None and utt2spk is None:
-        speakers, speaker_note = texts.speakers, str(ref)
-    else:
+    speakers, speaker_note = texts.speakers, str(ref)
+    if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
     scores = [
         score(reference, text, speakers, steps)

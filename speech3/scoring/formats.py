@@ -4,13 +4,14 @@
     stm    file channel speaker begin end [<label>] words ...       a format of references
     ctm    file channel begin duration word [confidence]
 
-Lines that begin with ``;;`` are comments. In references, ``{ um / uh / @ }`` are alternatives, ``@`` is no word, and a
-word in parentheses is optional (`speech3.scoring.alternatives`).
+Lines that begin with ``;;`` are comments. A word may have tags, ``word;tag;tag``. In references, ``{ um / uh / @ }``
+are alternatives, ``@`` is no word, and a word in parentheses is optional (`speech3.scoring.alternatives`).
 """
 
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -203,7 +204,7 @@ def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
             )
         if match[2] in found:
             raise _twice(path, number, match[2])
-        found[match[2]] = Line(match[1].strip(), f"{path}:{number}")
+        found[match[2]] = Line(_untagged(match[1].strip()), f"{path}:{number}")
     return found
 
 
@@ -219,8 +220,8 @@ def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
     for number, line in numbered(lines):
         if not _is_stm(line):
             raise Speech3Error(
-                f"{path}:{number}: `{line.strip()[:60]}` is not `file channel speaker begin end words`, as lines of .stm"
-                " are, with times in seconds; correct it"
+                f"{path}:{number}: `{line.strip()[:60]}` is not `file channel speaker begin end words`, as lines of"
+                " .stm are, with times in seconds; correct it"
             )
         file, channel, speaker, begin, end, *rest = line.split(maxsplit=5)
         text = rest[0].strip() if rest else ""
@@ -232,7 +233,7 @@ def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
             raise _twice(path, number, name)
         ignored = any(mark in text.upper() for mark in IGNORED)
         segments[name] = Segment(
-            name, file, _channel(channel), speaker, float(begin), float(end), None if ignored else text,
+            name, file, _channel(channel), speaker, float(begin), float(end), None if ignored else _untagged(text),
             f"{path}:{number}",
         )  # fmt: skip
     return sorted(segments.values(), key=lambda each: (each.file, each.channel, each.begin_s))
@@ -256,6 +257,7 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
                 " .ctm are, with times in seconds; correct it"
             )
         file, channel, begin, duration, word = line.split()[:5]
+        word = _untagged(word)
         key, tag = (file, _channel(channel)), word.upper()
         if begin == "*":
             if tag == "<ALT_BEGIN>" and opened is None:
@@ -301,8 +303,14 @@ def by_segments(segments: Sequence[Segment], words: dict[tuple[str, str], list[W
 
 def overlapping(segments: Sequence[Segment]) -> list[Segment]:
     """Segments that begin before the one before them ends, on the same channel of the same recording."""
-    pairs = zip(segments, segments[1:], strict=False)
-    return [b for a, b in pairs if (a.file, a.channel) == (b.file, b.channel) and b.begin_s < a.end_s - 0.01]
+    return [
+        b for a, b in pairwise(segments) if (a.file, a.channel) == (b.file, b.channel) and b.begin_s < a.end_s - 0.01
+    ]
+
+
+def _untagged(text: str) -> str:
+    """Words without sclite's tags: ``yes;tag1;tag2`` is the word ``yes``."""
+    return re.sub(r"(?<=[^\s;]);\S*", "", text)
 
 
 def _channel(name: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import jiwer
 
@@ -232,15 +232,15 @@ def read_all(
         utterances in common, or if a hypothesis has alternatives.
     """
     files = [_lines(path) for path in paths]
-    kinds: list[Sclite | None]
+    kinds: list[Sclite | None] = [None] * len(paths)
     if reading == "auto":
         kinds = [formats.format_of(path, lines) for path, lines in zip(paths, files, strict=True)]
-    elif reading in get_args(Sclite):
-        kinds = ["stm", *(["ctm"] * (len(paths) - 1))] if reading == "stm" else [reading] * len(paths)  # type: ignore[list-item]
-    else:
-        kinds = [None] * len(paths)
+    elif reading == "trn":
+        kinds = ["trn"] * len(paths)
+    elif reading in ("stm", "ctm"):
+        kinds = ["stm" if reading == "stm" else "ctm"] + ["ctm"] * (len(paths) - 1)
     if not any(kinds):
-        texts, taken = read_texts(paths, reading)  # type: ignore[arg-type]
+        texts, taken = read_texts(paths, reading)
         if reading == "auto":
             for path, lines in zip(paths, files, strict=True):
                 _refuse_sclite_marks(path, lines, taken)
@@ -398,7 +398,7 @@ def _compared(
         best, said = resolve({name: reference[name] for name in several}, hypothesis, normalize)
         chosen.append({name: best.get(name, line.text) for name, line in reference.items()})
         heard.append(said)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if several:
         notes = (
             f"{len(several)} references have alternatives or optional words: the text nearest to the hypothesis is"

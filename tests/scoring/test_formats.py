@@ -91,6 +91,13 @@ def test_alternatives_no_word_and_optional_words(tmp_path: Path) -> None:
     assert counts(texts) == Counts(2, 0, 0, 0)
 
 
+def test_tags_are_not_part_of_words(tmp_path: Path) -> None:
+    texts = read(
+        tmp_path, ref_ctm="a A 0.0 0.1 one\na A 0.2 0.1 two\n", hyp_ctm="a A 0.0 0.1 one;tag1\na A 0.2 0.1 two;;b\n"
+    )
+    assert counts(texts) == Counts(2, 0, 0, 0)
+
+
 def test_alternatives_are_chosen_after_normalisation() -> None:
     reference = {"u": Line("{ Um / Uh } yes", "ref.trn:1")}
     assert resolve(reference, {"u": "uh yes"}, str.lower)[0] == {"u": "uh yes"}
@@ -117,7 +124,7 @@ def test_faulty_alternatives_are_named(text: str, says: str) -> None:
         ({"ref_trn": REF_TRN}, {"hyp_trn": "a (s1-u1)\nb (s1-u1)\n"}, "hyp.trn:2: utterance s1-u1 occurs a second"),
         ({"ref_trn": REF_TRN}, {"hyp_trn": "{ a / b } (s1-u1)\n"}, "hyp.trn:1: .*a hypothesis is one text"),
         ({"ref": REF_TRN}, {"hyp": REF_TRN + "some words\n"}, "hyp:5: `some words` is not a line of .trn"),
-        ({"ref_trn": REF_TRN}, {"hyp": "the cat sit\nthe dog ran\na word\nyes\n"}, "hyp: .*fewer than half.*lines begin with an utterance id of .*ref.trn"),
+        ({"ref_trn": REF_TRN}, {"hyp": "the cat sit\nthe dog ran\na word\nyes\n"}, "hyp: .*fewer than half.*ref.trn"),
         ({"ref_stm": STM}, {"hyp_trn": HYP_TRN}, "hyp.trn: .*give the hypothesis as .ctm"),
         ({"ref_stm": STM}, {"hyp_ctm": "x 1 0.0 0.1 a\n"}, "hyp.ctm: has no recording and channel"),
         ({"ref_stm": STM + "rec A x later 9.0 a\n"}, {"hyp_ctm": CTM}, "ref.stm:6: .*not `file channel speaker"),
