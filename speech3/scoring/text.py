@@ -238,7 +238,7 @@ def read_all(
     elif reading == "trn":
         kinds = ["trn"] * len(paths)
     elif reading in ("stm", "ctm"):
-        kinds = ["stm" if reading == "stm" else "ctm"] + ["ctm"] * (len(paths) - 1)
+        kinds = [reading if place == 0 else "ctm" for place in range(len(paths))]
     if not any(kinds):
         texts, taken = read_texts(paths, reading)
         if reading == "auto":

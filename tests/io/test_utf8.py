@@ -48,7 +48,7 @@ def _not_given(path: Path) -> list[str]:
             continue
         if name in ("read_text", "write_text") and (call.args or isinstance(function, ast.Name)):
             continue  # the functions of speech3.io.atomic and speech3.scoring.text, which write and read UTF-8
-        if name == "open" and isinstance(function, ast.Attribute) and re.search(r"'[rwa]\\+?b'", ast.unparse(call)):
+        if name == "open" and isinstance(function, ast.Attribute) and re.search(r"'[rwa][+]?b'", ast.unparse(call)):
             continue
         found.append(f"{path}:{call.lineno}: {name}")
     return found
