@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speech3.corpus.tables import Fault, Table
+from speech3.io.unicode_form import composed
 
 Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
 
@@ -117,7 +118,8 @@ def read_texts(
             faults.append(Fault("no text", str(table.path), key, "has no transcript", remedy, drop=(key,)))
         elif not table.entries[key].value:
             faults.append(Fault("empty text", table.where(key), key, "the transcript is empty", remedy, drop=(key,)))
-    return {key: " ".join(table.entries[key].value.split()) if key in table.entries else "" for key in spans}
+    texts = {key: " ".join(table.entries[key].value.split()) if key in table.entries else "" for key in spans}
+    return {key: composed(text, table.path) for key, text in texts.items()}
 
 
 def _unknown_keys(table: Table, known: Known, faults: list[Fault]) -> None:

@@ -146,7 +146,7 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        sentences = [line.split() for line in langdir.read_utf8(sources.text).splitlines() if line.strip()]
+        sentences = [line.split() for line in langdir.text_lines(sources.text) if line.strip()]
         return estimate(sentences, sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.errors import Speech3Error
+from speech3.io.unicode_form import composed
 from speech3.lexicon.pronounce import Phones
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
@@ -96,7 +97,8 @@ def text_lines(path: Path) -> Iterator[str]:
             if path.suffix == ".gz"
             else path.open(encoding="utf-8-sig") as stream
         ):
-            yield from stream
+            for line in stream:
+                yield composed(line, path)
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
     except (EOFError, OSError, zlib.error) as error:
@@ -117,14 +119,14 @@ def arpa_words(path: Path) -> list[str]:
 
 
 def read_lexicon_text(path: Path) -> str:
-    """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
+    """Lines ``word phone ...`` of a lexicon, words in composed form (NFC); word positions and silences of Kaldi's align_lexicon.txt are removed.
 
     Raises
     ------
     Speech3Error
         As `read_utf8`.
     """
-    text = read_utf8(path)
+    text = re.sub(r"(?m)^[^\S\n]*\S+", lambda word: composed(word[0], path), read_utf8(path))
     if path.name != _ALIGN_LEXICON:
         return text
     positions = (path.parent / "word_boundary.txt").exists()
@@ -166,6 +168,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         word, *rest = line.split() or [""]
         if not word:
             continue
+        word = composed(word, path)  # only the word: models have their phones as they were written
         words += 1
         count = int(len(rest) > 1 and not sampa and _is_probability(rest[0])) if fixed is None else fixed
         try:

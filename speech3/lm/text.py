@@ -16,6 +16,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.io.progress import progress, say
+from speech3.io.unicode_form import composed
 from speech3.lm.ngrams import BOS, EOS, UNKNOWN
 
 STDIN = Path("-")
@@ -104,7 +105,7 @@ def _decoded(path: Path, stream: Binary) -> Iterator[tuple[str, int]]:
 
 def _text(path: Path, content: bytes, first: int) -> str:
     try:
-        return content.decode("utf-8-sig" if first == 1 else "utf-8")
+        return composed(content.decode("utf-8-sig" if first == 1 else "utf-8"), path)
     except UnicodeDecodeError as error:
         number = first + content.count(b"\n", 0, error.start)
         raise Speech3Error(f"{path}:{number}: not UTF-8 text ({error}); convert it, for instance with iconv") from error

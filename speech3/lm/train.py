@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.io.unicode_form import composed
 from speech3.lexicon.langdir import is_word, read_utf8
 from speech3.lm.counts import BOS_NUMBER, EOS_NUMBER, windows_of_rows, windows_of_text
 from speech3.lm.kneser_ney import check_order, estimated
@@ -99,7 +100,7 @@ def read_words(path: Path) -> list[str]:
     Speech3Error
         The file cannot be read or has no words.
     """
-    fields = (line.split() for line in read_utf8(path).splitlines())
+    fields = (line.split() for line in composed(read_utf8(path), path).splitlines())
     words = [line[0] for line in fields if line and (is_word(line[0]) or line[0] == UNKNOWN)]
     if not words:
         raise Speech3Error(f"{path}: no words; give one word or lexicon entry per line")

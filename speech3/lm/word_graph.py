@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speech3.errors import Speech3Error
+from speech3.io.unicode_form import composed
 from speech3.lexicon.langdir import NOT_WORDS, read_utf8
 
 _MOST = 1_000_000  # states
@@ -52,7 +53,7 @@ def read_sentences(path: Path) -> WordGraph:
     Speech3Error
         With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`).
     """
-    sentences = [tuple(line.split()) for line in read_utf8(path).splitlines() if line.strip()]
+    sentences = [tuple(line.split()) for line in composed(read_utf8(path), path).splitlines() if line.strip()]
     if not sentences:
         raise Speech3Error(f"{path}: contains no sentence; write one per line")
     check_words((word for sentence in sentences for word in sentence), path)

@@ -10,6 +10,7 @@ import jiwer
 
 from speech3.corpus.normalize import normalize_text
 from speech3.errors import Speech3Error, listed
+from speech3.io.unicode_form import composed
 from speech3.scoring import formats
 from speech3.scoring.alternatives import is_simple, resolve
 from speech3.scoring.formats import Line, Sclite
@@ -62,7 +63,9 @@ def _lines(path: Path | str) -> list[str]:
         raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it with iconv") from error
-    lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript does not end the line
+    lines = composed(text, path).split(
+        "\n"
+    )  # not splitlines(): a vertical tab or U+2028 in a transcript does not end the line
     if not lines[-1].strip():
         lines.pop()
     return lines
