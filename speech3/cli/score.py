@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,9 @@ def command(
     normalize: Annotated[
         str, typer.Option(metavar="STEPS", help="Any of nfkc,lower,punct,phones48,phones39; in the order given.")
     ] = "",
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the texts, such as tr: for the step lower.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     utt2spk: Annotated[Path | None, typer.Option(help="Speakers of utterances; default: utt2spk beside REF.")] = None,
     text_format: Annotated[
@@ -77,6 +81,7 @@ def command(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
+    from speech3.corpus.letter_case import doubts, lowered
     from speech3.corpus.normalize import normalize_text, parse_steps
     from speech3.errors import Speech3Error
     from speech3.scoring import tables
@@ -105,12 +110,13 @@ def command(
         found = [read.get(path) or oracle_texts(path, reference) for path in paths[1:]]
         texts = Texts([reference] * len(found), found, ("kaldi", "kaldi"))
     else:
-        texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps))
+        lower = partial(lowered, language=lang)
+        texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps, lower))
     speakers, speaker_note = texts.speakers, str(ref)
     if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
     scores = [
-        score(reference, text, speakers, steps)
+        score(reference, text, speakers, steps, language=lang)
         for reference, text in zip(texts.references, texts.hypotheses, strict=True)
     ]
     reliability = reliability_beside(scores[0], hyp)
@@ -122,6 +128,9 @@ def command(
 
         write_scores(card, str(ref.parent), scores[0])
     warnings = [*texts.notes]
+    written = [text for side in (*texts.references[:1], *texts.hypotheses) for text in side.values()]
+    if "lower" in steps and not lang and (doubt := doubts(written)):
+        warnings.append(doubt.replace("lang=", "--lang "))
     warnings += [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)

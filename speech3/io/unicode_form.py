@@ -46,7 +46,7 @@ def composed(text: str, path: Path | str) -> str:
 
 
 def compatibility_words(words: Iterable[str]) -> dict[str, str]:
-    """Words with letters that stand for other letters in Unicode (half-width kana, ㎏, Ⅷ), and the words they look like.
+    """Words with letters that stand for others in Unicode (half-width kana, ㎏, Ⅷ), and the words that they look like.
 
     These are left as they are, since they may be meant.
     """

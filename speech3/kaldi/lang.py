@@ -74,7 +74,7 @@ def read_symbols(path: Path | str) -> dict[str, int]:
 
 
 def read_symbol_table(path: Path | str, remedy: str) -> tuple[str, ...]:
-    """The words of such a file, composed (NFC), in the order of their numbers 0, 1, 2, ...; errors end with `remedy`."""
+    """The words of such a file, composed (NFC), by their numbers 0, 1, 2, ...; errors end with `remedy`."""
     symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
     if [number for _, number in symbols] != list(range(len(symbols))):
         raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")

@@ -119,7 +119,9 @@ def arpa_words(path: Path) -> list[str]:
 
 
 def read_lexicon_text(path: Path) -> str:
-    """Lines ``word phone ...`` of a lexicon, words in composed form (NFC); word positions and silences of Kaldi's align_lexicon.txt are removed.
+    """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
+
+    Words are composed (NFC), phones are as they are written.
 
     Raises
     ------
