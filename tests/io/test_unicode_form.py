@@ -51,9 +51,8 @@ def test_letters_that_stand_for_others_are_named() -> None:
     assert compatibility_words(["㎏", "ｶｷ", "Ⅷ", "kʰa", "น้ำ", "été"]) == {"㎏": "kg", "ｶｷ": "カキ", "Ⅷ": "VIII"}
 
 
-ARPA = (
-    "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-1 <s> -1\n-1 </s>\n-1 {0} -1\n-1 <unk>\n\n\\2-grams:\n-1 <s> {0}\n\n\\end\\\n"
-)
+ARPA = "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-1 <s> -1\n-1 </s>\n-1 {0} -1\n-1 <unk>\n"
+ARPA += "\n\\2-grams:\n-1 <s> {0}\n\n\\end\\\n"
 READERS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "words of a lexicon": ("{0} z e\n", lambda path: list(read_lexicon(path).by_word)),
     "a lexicon in lang/": ("{0} z e\n", lambda path: list(entries(read_lexicon_text(path), path))),
