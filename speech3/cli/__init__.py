@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import io
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from speech3 import __version__
 from speech3.errors import Speech3Error, check_platform
 from speech3.io.limits import allow_open_files, explained
 from speech3.io.parallel import ONE_THREAD
+from speech3.io.utf8 import restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # The groups of `speech3 --help`, in this order.
@@ -118,8 +118,8 @@ def main() -> None:
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
+    restart_in_utf8()
+    suit_terminals()
     try:
         check_platform()
         allow_open_files()

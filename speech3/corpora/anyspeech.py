@@ -23,10 +23,11 @@ from speech3.corpus.normalize import plain_words
 from speech3.corpus.sentences import sentences
 from speech3.corpus.split import check_apart
 from speech3.corpus.tables import Fault
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import atomic_path, write_lines, write_text
 from speech3.io.progress import say
 from speech3.io.text import UNREADABLE, open_text
+from speech3.io.unicode_form import compatibility_words
 from speech3.lexicon import langdir
 from speech3.lexicon.graphemes import read_graphemes
 from speech3.lexicon.guess import Table, Words, guess
@@ -104,7 +105,7 @@ def prepare(
     def read(path: Path, part: str) -> DataDir:
         if _is_datadir(path) or not has_recordings(path):
             return _with_text(path, part)
-        data, found = read_folder(path, tier, sample_rate, given)
+        data, found = read_folder(path, tier, sample_rate, given, lang or "")
         faults.extend(found)
         plain.add(part)
         return data
@@ -153,12 +154,19 @@ def write_corpus(
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
     check_apart(parts)
-    change: Callable[[str], str] = partial(plain_words, graphemes=graphemes) if plain else str
+    change: Callable[[str], str] = partial(plain_words, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
     counts = Counter(_words(parts["train"]))
     further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in langdir.NOT_WORDS)
-    _say_scripts(sum((Counter(_words(data)) for data in parts.values()), Counter[str]()))
+    every = sum((Counter(_words(data)) for data in parts.values()), Counter[str]())
+    _say_scripts(every)
+    if forms := compatibility_words(every):
+        shown = listed((f"{word} ({plain})" for word, plain in forms.items()), 5)
+        say(
+            f"  warning: {len(forms)} words have letters that stand for others in Unicode (NFKC), which are different"
+            f" letters here: {shown}; write the ordinary ones, unless they are meant"
+        )
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)

@@ -19,6 +19,7 @@ from speech3.corpora.tiers import Annotation, Tier, choose, shifted
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.lengths import mixes_of
+from speech3.corpus.letter_case import doubts
 from speech3.corpus.normalize import marked_at_edge, plain_words
 from speech3.corpus.symbols import symbols_in
 from speech3.corpus.tables import Fault
@@ -37,6 +38,7 @@ class _Found:
     """What was read so far, and what was left out.
 
     `spellings`: a speaker's first spelling by case-folded name. `marked`: words that lost a mark at an edge.
+    `doubtful`: texts with letters whose lower case depends on the language, if that is not known.
     """
 
     utterances: dict[str, Utterance] = field(default_factory=dict)
@@ -44,6 +46,8 @@ class _Found:
     faults: list[Fault] = field(default_factory=list)
     spellings: dict[str, str] = field(default_factory=dict)
     graphemes: Sequence[str] = ()
+    language: str = ""
+    doubtful: list[str] = field(default_factory=list)
     marked: Counter[str] = field(default_factory=Counter)
 
     def speaker(self, name: str) -> str:
@@ -80,7 +84,9 @@ class _Found:
         """
         if not self.graphemes:
             self.marked.update(marked_at_edge(text))
-        words = plain_words(text, self.graphemes).split()
+        if not self.language and not text.isascii():
+            self.doubtful.append(text)
+        words = plain_words(text, self.graphemes, self.language).split()
         if symbols := symbols_in(words):
             problem, remedy = f"has {' and '.join(symbols)}, which nobody says", "the other words are used"
             self.faults.append(Fault("symbol in text", str(where), subject, problem, remedy, warning=True))
@@ -97,7 +103,11 @@ class _Found:
 
 
 def read_folder(
-    source: Path, tier: str | None = None, sample_rate: int | None = None, graphemes: Sequence[str] = ()
+    source: Path,
+    tier: str | None = None,
+    sample_rate: int | None = None,
+    graphemes: Sequence[str] = (),
+    language: str = "",
 ) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
@@ -107,7 +117,7 @@ def read_folder(
         As `wanted` of `tiers.choose`.
     sample_rate
         Hz, to which recordings will be resampled; None: all must have one rate and one channel.
-    graphemes
+    graphemes, language
         As for `plain_words`.
 
     Returns
@@ -121,7 +131,7 @@ def read_folder(
         No recording has a transcript, the tier is not clear, recordings differ in rate, or nothing is left.
     """
     items, faults = find_pairs(source)
-    found = _Found(faults=faults, graphemes=graphemes)
+    found = _Found(faults=faults, graphemes=graphemes, language=language)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise Speech3Error(
@@ -146,6 +156,8 @@ def read_folder(
             found.unreadable(item.transcript, error)
     _say_skipped(source, found.faults)
     _say_marked(found.marked)
+    if doubt := doubts(found.doubtful):
+        say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
         raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")

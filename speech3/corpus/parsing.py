@@ -7,6 +7,7 @@ from pathlib import Path
 
 from speech3.corpus.symbols import symbols_in
 from speech3.corpus.tables import Fault, Table
+from speech3.io.unicode_form import composed
 
 Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
 
@@ -118,7 +119,8 @@ def read_texts(
             faults.append(Fault("no text", str(table.path), key, "has no transcript", remedy, drop=(key,)))
         elif not table.entries[key].value:
             faults.append(Fault("empty text", table.where(key), key, "the transcript is empty", remedy, drop=(key,)))
-    words = {key: table.entries[key].value.split() if key in table.entries else [] for key in spans}
+    texts = {key: table.entries[key].value if key in table.entries else "" for key in spans}
+    words = {key: composed(text, table.path).split() for key, text in texts.items()}
     return {key: " ".join(said) for key, said in _without_symbols(table, words, faults).items()}
 
 

@@ -16,6 +16,7 @@ from speech3.corpus.tables import Fault, read_table
 from speech3.errors import Speech3Error
 from speech3.io.progress import progress, say
 from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, text_stream
+from speech3.io.unicode_form import composed
 
 STDIN = Path("-")
 
@@ -77,7 +78,8 @@ def _text(path: Path, content: bytes, first: int) -> str:
     if b"\0" in content:
         raise has_nul(path, content, first)
     try:
-        return content.decode("utf-8").replace("\ufeff", "")  # byte order marks remain where files were joined
+        # Byte order marks remain where files were joined.
+        return composed(content.decode("utf-8").replace("\ufeff", ""), path)
     except UnicodeDecodeError as error:
         raise not_utf8(path, content, error, first) from error
 

@@ -265,7 +265,8 @@ def tune_recognizer(
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
         words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
-        best = replace(best, error_rate=rate_of(said, {**found.words, **words}, error_rate))
+        found = replace(found, words={**found.words, **words})
+        best = replace(best, error_rate=rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration).save(recognizer.directory)
     return replace(found, best=best)
 

@@ -89,7 +89,7 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
         note = events.append if place.record else _forget
         run_shard(worker, shard, server, locks, rate, place.coordinator, note)
         if place.record:
-            with (place.record / f"shard{worker}.jsonl").open("a") as stream:
+            with (place.record / f"shard{worker}.jsonl").open("a", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
 
 

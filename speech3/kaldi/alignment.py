@@ -139,7 +139,9 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
     jobs = path / "num_jobs"
     if not numbers:
         raise Speech3Error(f"{path}: has no ali.*.gz; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
-    expected = int(text) if jobs.exists() and (text := jobs.read_text().strip()).isdigit() else numbers[-1]
+    expected = (
+        int(text) if jobs.exists() and (text := jobs.read_text(encoding="utf-8").strip()).isdigit() else numbers[-1]
+    )
     if missing := sorted(set(range(1, expected + 1)) - set(numbers)):
         raise Speech3Error(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; copy it too, or align again")
     return KaldiAlignment(path, model, tree, [path / f"ali.{number}.gz" for number in numbers])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error
 from speech3.io.text import read_utf8
+from speech3.io.unicode_form import one_form
 from speech3.lexicon.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
 
 _EPSILON = "<eps>"
@@ -42,7 +43,7 @@ def read_lang(directory: Path | str) -> Lang:
         if len(rest) < 2:
             raise Speech3Error(f"{path}:{number}: not a line `word word phone ...`; make it again with prepare_lang.sh")
         if word != _EPSILON:
-            prons[Pronunciation(word, tuple(rest[1:]))] = None
+            prons[Pronunciation(one_form(word), tuple(rest[1:]))] = None
         for phone in rest[1:]:
             if phone not in ids:
                 raise Speech3Error(f"{path}:{number}: phone {phone} is not in {directory / 'phones.txt'}")
@@ -76,11 +77,11 @@ def read_symbols(path: Path | str) -> dict[str, int]:
 
 
 def read_symbol_table(path: Path | str, remedy: str) -> tuple[str, ...]:
-    """The symbols of such a file in the order of their numbers, which are 0, 1, 2, ...; errors end with `remedy`."""
+    """The words of such a file, composed (NFC), by their numbers 0, 1, 2, ...; errors end with `remedy`."""
     symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
     if [number for _, number in symbols] != list(range(len(symbols))):
         raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")
-    return tuple(symbol for symbol, _ in symbols)
+    return tuple(one_form(symbol) for symbol, _ in symbols)
 
 
 def check_same_phones(one: Path, other: Path) -> None:

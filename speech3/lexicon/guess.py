@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from speech3.corpus.letter_case import doubts, lowered
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 from speech3.lexicon import convert, espeak
@@ -95,7 +96,7 @@ def guess(
         the lexicon, or most of the training text cannot be pronounced.
     """
     if spelled:
-        words = _by_letters(wanted, counts, graphemes)
+        words = _by_letters(wanted, counts, graphemes, lang or "")
     elif lexicon:
         words = _by_lexicon(wanted, lexicon, lang)
     elif lang:
@@ -193,8 +194,10 @@ def _in_phones_of_train(
     return result
 
 
-def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str]) -> Words:
-    spell = Graphemes(tuple(graphemes), uses_apostrophes(counts))
+def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str], language: str) -> Words:
+    spell = Graphemes(tuple(graphemes), uses_apostrophes(counts), language)
+    if not language and (doubt := doubts(wanted)):
+        say(f"  warning: {doubt}")
     table = _spelled(wanted, spell)
     used = {letter for variants in table.values() for phones in variants for letter in phones}
     apostrophe = "; the apostrophe is one of them" if "'" in used else ""
@@ -243,7 +246,7 @@ def _heard(words: Sequence[str], voice: str) -> tuple[Table, dict[str, str]]:
 def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
     """Phones of each word (none if it cannot be pronounced), and remarks: why there are none, or a foreign language."""
     capitals = sum(word.isupper() for word in words) > len(words) / 2  # otherwise espeak takes them for abbreviations
-    said = espeak.pronounce([word.lower() if capitals else word for word in words], voice)
+    said = espeak.pronounce([lowered(word, voice) if capitals else word for word in words], voice)
     found: dict[str, Phones] = {}
     reasons: dict[str, str] = {}
     for word, groups in zip(words, said, strict=True):

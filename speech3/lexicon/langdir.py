@@ -15,6 +15,7 @@ from speech3.corpus.paths import matching
 from speech3.corpus.symbols import SYMBOLS
 from speech3.errors import Speech3Error
 from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
+from speech3.io.unicode_form import composed
 from speech3.lexicon.pronounce import Phones
 from speech3.lexicon.sphinx import without_variant
 
@@ -78,7 +79,7 @@ def text_lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(stream, 1):
                 if b"\0" in line:
                     raise has_nul(path, line, number)
-                yield line.decode("utf-8")
+                yield composed(line.decode("utf-8"), path)
     except UnicodeDecodeError as error:
         raise not_utf8(path, b"", error, number) from error
     except UNREADABLE as error:
@@ -101,12 +102,14 @@ def arpa_words(path: Path) -> list[str]:
 def read_lexicon_text(path: Path) -> str:
     """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
 
+    Words are composed (NFC), phones are as they are written.
+
     Raises
     ------
     Speech3Error
         As `read_utf8`.
     """
-    text = read_utf8(path)
+    text = re.sub(r"(?m)^[^\S\n]*\S+", lambda word: composed(word[0], path), read_utf8(path))
     if path.name != _ALIGN_LEXICON:
         return text
     positions = (path.parent / "word_boundary.txt").exists()
@@ -198,6 +201,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
     no_phones = set(filter(_NO_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
     for number, (word, *rest) in rows:
+        word = composed(word, path)  # only the word: models have their phones as they were written
         if columns:
             count = _count_of_columns([word, *rest], path, number)
         else:

@@ -16,6 +16,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
 from speech3.io.progress import progress
 from speech3.io.text import UNREADABLE, has_nul, open_text
+from speech3.io.unicode_form import composed
 from speech3.lm.arpa_lines import Parsed, Words, parse, words
 from speech3.lm.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
 
@@ -65,11 +66,20 @@ class _Parser:
         while self._at == len(self._text):
             read = self._stream.read(_PIECE)
             if not read:
-                self._text, self._rest, self._at = self._rest, b"", 0
+                self._text, self._rest, self._at = self._composed(self._rest), b"", 0
                 return bool(self._text)
             whole, newline, rest = (self._rest + read).rpartition(b"\n")
-            self._text, self._rest, self._at = whole + newline, rest, 0
+            self._text, self._rest, self._at = self._composed(whole + newline), rest, 0
         return True
+
+    def _composed(self, piece: bytes) -> bytes:
+        if piece.isascii():
+            return piece
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError:
+            return piece  # reported with its line when that is read
+        return piece if (changed := composed(text, self.path)) is text else changed.encode()
 
     def _line(self) -> str | None:
         """The next line that is not empty; None at the end of the file."""

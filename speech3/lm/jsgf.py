@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from speech3.errors import Speech3Error
 from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
 from speech3.lm.word_graph import Parts, WordGraph, check_words
 
 _HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
@@ -105,7 +106,7 @@ def read_jsgf(path: Path) -> WordGraph:
         hundreds deep.
     """
     try:
-        rules = _Parser(read_utf8(path), path).rules()
+        rules = _Parser(composed(read_utf8(path), path), path).rules()
         return _Builder(rules, path).graph()
     except RecursionError as error:
         raise Speech3Error(

@@ -10,6 +10,7 @@ import numpy as np
 from speech3.corpus.sentences import STDIN, Lines, read_lines, shown
 from speech3.errors import Speech3Error
 from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
 from speech3.lexicon.langdir import is_word, lexicon_rows
 from speech3.lm.counts import BOS_NUMBER, EOS_NUMBER, windows_of_rows, windows_of_text
 from speech3.lm.kneser_ney import check_order, estimated
@@ -101,7 +102,7 @@ def read_words(path: Path) -> list[str]:
     Speech3Error
         The file cannot be read or has no words.
     """
-    rows = (fields for _, fields in lexicon_rows(read_utf8(path)))
+    rows = (fields for _, fields in lexicon_rows(composed(read_utf8(path), path)))
     words = [word for word, *_ in rows if is_word(word) or word == UNKNOWN]
     if not words:
         raise Speech3Error(f"{path}: no words; give one word or lexicon entry per line")

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from speech3.decoding.latticed import Wanted, decode_latticed
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
 from speech3.decoding.search import Decoding
-from speech3.decoding.tune import Tuning
+from speech3.decoding.tune import Tuning, rate_of
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
 from speech3.graph.places import SETTINGS
@@ -46,7 +46,8 @@ from speech3.training.package import share_graphs
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
-_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rate on dev
+_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rates on dev
+_SECOND: dict[str, Metric] = {"WER": "CER", "CER": "WER"}  # what decides between systems of equal error rates
 OWN = "test_own"  # the test set decoded with our own language model
 TOLERANCES_MS = (10, 20, 30, 40, 50)
 
@@ -81,7 +82,7 @@ def decode_system(e: Experiment, system: str) -> None:
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
-    write_json(out / "dev" / _BEST, asdict(best))
+    write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     wanted = Wanted(archive=e.recipe.lm.rescore is not None)
@@ -98,6 +99,12 @@ def decode_system(e: Experiment, system: str) -> None:
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
         _tell_failed(again)
         write_hypotheses(out / OWN / "hyp.txt", again)
+
+
+def _second_rate(found: Tuning, references: Mapping[str, Sequence[str]], metric: Metric) -> dict[str, float]:
+    """The other error rate of the words found on dev, by its name; nothing for phones, which have only one."""
+    other = _SECOND.get(metric)
+    return {other.lower(): rate_of(references, found.words, error_rate(other))} if other else {}
 
 
 def _tell_failed(decoding: Decoding) -> None:
@@ -286,11 +293,34 @@ def summary(e: Experiment) -> str:
             ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
     lines = [f"  {name:<10} {_short(path)}" for name, path in rows]
     found = {system: e.out / "decode" / system / "dev" / _BEST for system in e.systems}
-    rates = {system: float(read_json(path)["error_rate"]) for system, path in found.items() if path.exists()}
-    if len(rates) > 1:
-        best = min(rates, key=lambda system: rates[system])
-        lines.append(f"  best on dev: {best}, {e.recipe.metric} {100 * rates[best]:.2f} %")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_best_on_dev(found, e.recipe.metric)])
+
+
+def _best_on_dev(found: Mapping[str, Path], metric: Metric) -> list[str]:
+    """A line about the best system, if there are several.
+
+    Of equal systems it is the one with the lower second error rate, else the one that is listed later: it was trained
+    on the alignment of the earlier one, or on the same with more parameters.
+    """
+    points = {system: read_json(path) for system, path in found.items() if path.exists()}
+    if len(points) < 2:
+        return []
+    second = _SECOND.get(metric, "").lower()
+
+    def rates(system: str) -> tuple[float, float]:
+        # Earlier versions did not write the second rate; without that of all, none is compared.
+        known = all(second in point for point in points.values())
+        return float(points[system]["error_rate"]), float(points[system][second]) if known else 0.0
+
+    best = min(reversed(points), key=rates)  # of equals, the first of these: the last one listed
+    lowest = rates(best)[0]
+    equal = [system for system in points if system != best and rates(system)[0] == lowest]
+    why = f", as has {' and '.join(equal)}" if equal else ""
+    if equal and all(rates(system) != rates(best) for system in equal):
+        why += f"; its {second.upper()} is lower"
+    elif equal:
+        why += "; the later system is named"
+    return [f"  best on dev: {best}, {metric} {100 * lowest:.2f} %{why}"]
 
 
 def _short(path: Path) -> Path:

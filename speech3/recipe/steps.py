@@ -276,7 +276,7 @@ def seconds_of(out: Path, name: str) -> float:
 def _alone(out: Path) -> Iterator[None]:
     with explained_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        lock_file = (out / ".lock").open("w")
+        lock_file = (out / ".lock").open("w", encoding="utf-8")
     with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -82,7 +82,12 @@ class Report:
 
     @property
     def best(self) -> System:
-        return min(self.systems, key=lambda system: system.score.counts(self.metric).rate)
+        """The system of the lowest error rate; of equals the one with the lower CER, else the last one."""
+
+        def rates(system: System) -> tuple[float, float, float]:
+            return system.score.counts(self.metric).rate, system.score.cer, system.score.wer
+
+        return min(reversed(self.systems), key=rates)
 
 
 def write_report(path: Path | str, report: Report) -> None:
