@@ -21,6 +21,7 @@ from speech3.errors import Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.given import given_statics, normalised_by_directory
+from speech3.features.silence import repeated_frames, silent_frames
 from speech3.features.spectrum import SAMPLE_SCALE
 
 _HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
@@ -31,9 +32,10 @@ class Unit:
     """The features of one unit of work, before CMVN or after all steps."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
+    uncounted: dict[str, Tensor] = field(default_factory=dict)  # frames that are digital silence, bool (T,)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # every sample is the same
-    stats_2G: Tensor | None = None  # CMVN statistics of all, float64, if normalised by utterance or speaker
+    stats_2G: Tensor | None = None  # CMVN statistics of all that count, float64, if normalised by utterance or speaker
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
@@ -85,12 +87,15 @@ def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | N
     unit = _statics(data, config, augmenter)
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
-    statics = list(unit.features.values())
-    if by_parts(config) and statics:
-        unit.stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    groups = [statics] if config.cmvn == "speaker" else [[static_TF] for static_TF in statics]
-    finished = [feats_TF for group in groups if group for feats_TF in finish(group, config)]
-    unit.features = dict(zip(unit.features, finished, strict=True))
+    pairs = [(static_TF, unit.uncounted[utterance]) for utterance, static_TF in unit.features.items()]
+    if by_parts(config) and pairs:
+        unit.stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
+    groups = [pairs] if config.cmvn == "speaker" else [[pair] for pair in pairs]
+    finished = []
+    for group in groups:
+        statics, silent = [pair[0] for pair in group], [pair[1] for pair in group]
+        finished += finish(statics, config, silent) if group else []
+    unit.features, unit.uncounted = dict(zip(unit.features, finished, strict=True)), {}
     return unit
 
 
@@ -98,7 +103,8 @@ def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | N
 def unit_stats(
     data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """CMVN statistics of a unit, float64 (2, G) or None if it has no frame, and why utterances were skipped.
+    """CMVN statistics of a unit's frames that count, float64 (2, G) or None if it has no frame, and why utterances
+    were skipped.
 
     Raises
     ------
@@ -108,7 +114,7 @@ def unit_stats(
     unit = _statics(data, config, augmenter)
     total_2G: Tensor | None = None
     for utterance, static_TF in unit.features.items():
-        stats_2G = cmvn_stats(static_TF)
+        stats_2G = cmvn_stats(static_TF, unit.uncounted[utterance])
         if not stats_2G.isfinite().all():
             raise Speech3Error(f"{data.path}: {utterance}: features are not finite numbers; compute them again")
         total_2G = stats_2G if total_2G is None else total_2G + stats_2G
@@ -117,12 +123,17 @@ def unit_stats(
 
 def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
     given = config.kind == "given"
-    unit = Unit(*given_statics(data, config)) if given else _computed_statics(data, config, augmenter)
+    unit = _given_statics(data, config) if given else _computed_statics(data, config, augmenter)
     dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
     if len(dims) > 1:
         found = ", ".join(f"{dim} values per frame in {utterance}" for dim, utterance in dims.items())
         raise Speech3Error(f"{data.path}: features of different sizes: {found}; compute them again")
     return unit
+
+
+def _given_statics(data: DataDir, config: FeatureConfig) -> Unit:
+    features, skipped = given_statics(data, config)
+    return Unit(features, {utterance: repeated_frames(feats_TF) for utterance, feats_TF in features.items()}, skipped)
 
 
 def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
@@ -154,6 +165,7 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
         if np.ptp(wave_S) == 0:
             unit.silent.append(utterance)
         unit.features[utterance] = feats_NTF[0]
+        unit.uncounted[utterance] = silent_frames(waves_NS[0], len(feats_NTF[0]), config, rate_hz)
     return unit
 
 
