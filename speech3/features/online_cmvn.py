@@ -29,6 +29,7 @@ PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
+_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 
 
 class OnlineCmvn:
@@ -141,7 +142,10 @@ class OnlineCmvn:
 
 
 class OnlineSlidingCmvn:
-    """`speech3.features.cmvn.sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`."""
+    """`speech3.features.cmvn.sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
+
+    Windows end early where too much digital silence comes before the frames that would complete them.
+    """
 
     def __init__(self, config: FeatureConfig) -> None:
         self._config = config
@@ -158,7 +162,10 @@ class OnlineSlidingCmvn:
         self._counted_CF = new_CF if self._counted_CF is None else torch.cat([self._counted_CF, new_CF])
         options = self._config.cmn_window, self._config.min_cmn_window, self._config.center
         _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, *options)
-        return self._give(int((ends_T <= self._first + len(self._counted_CF)).sum()))
+        ready = int((ends_T <= self._first + len(self._counted_CF)).sum())
+        if int(self._silent_T.sum()) > _MOST_SILENT_FRAMES and len(self._counted_CF):
+            ready = len(self._silent_T)
+        return self._give(ready)
 
     def finish(self) -> Tensor | None:
         """Return the frames that still wait; None if there has been none."""
