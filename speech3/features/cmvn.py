@@ -17,9 +17,9 @@ from speech3.errors import Speech3Error
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
 # With this floor the standard deviation is at least 1e-5, the size of the rounding errors themselves.
 VARIANCE_FLOOR = 1e-10
-# About where the background of a recording is: over its mel bins, the quietest tenth of the frames is 1.3 below the mean
-# in minilibri, 0.8 in digits. With 200 ms of zeros in front of each, a DNN of digits had 5.3 % errors with 0.75 to 1.25
-# (as without zeros), 7.9 with 1.5 and 16.8 with 2.5: it took what is quieter than any background for words.
+# About where the background of a recording is: over its mel bins, the quietest tenth of the frames is 1.3 below the
+# mean in minilibri, 0.8 in digits. With 200 ms of zeros in front of each, a DNN of digits had 5.3 % errors with 0.75 to
+# 1.25 (as without zeros), 7.9 with 1.5 and 16.8 with 2.5: it took what is quieter than any background for words.
 SILENCE_DEVIATIONS = 1.25
 _CHUNK = 8192  # frames: running sums over hours would lose the digits that the variance of a window needs
 

@@ -66,6 +66,6 @@ def repeated_frames(feats_TF: Tensor) -> Tensor:
     repeated_T = torch.zeros(len(feats_TF), dtype=torch.bool, device=feats_TF.device)
     if len(feats_TF) < _LEAST_REPEATED:
         return repeated_T
-    equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL * feats_TF[1:].abs().clamp(min=1)).all(1)  # not of NaN
+    equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
     run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
     return torch.bincount(run_T)[run_T] >= _LEAST_REPEATED
