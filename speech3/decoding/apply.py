@@ -26,6 +26,7 @@ from speech3.decoding.samples import (
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
+from speech3.features.silence import silent_frames
 from speech3.hmm.model import Hmm
 from speech3.io.ark import ArkReader, write_ark
 from speech3.io.atomic import write_text
@@ -260,7 +261,9 @@ def _refuse_given(recognizer: Recognizer, name: str) -> None:
 
 def _features_of(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
     config = recognizer.features
-    feats_1TF, frames_1 = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, rate_hz)
+    samples_S = torch.from_numpy(wave_S)
+    feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
     if not frames_1[0]:
         raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
-    return finish([feats_1TF[0]], config)[0].numpy()
+    silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
+    return finish([feats_1TF[0]], config, [silent_T])[0].numpy()

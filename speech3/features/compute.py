@@ -3,6 +3,8 @@
 Axes: N utterances, S samples, T frames, F features.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -125,13 +127,15 @@ def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
     return samples / (sample_rate_hz * pitch_sizes(config, sample_rate_hz).shift)
 
 
-def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
+def finish(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
     """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
     Parameters
     ----------
     statics
         float32 (T, F) each.
+    silent
+        For each, which frames are digital silence (`speech3.features.silence`); None: none.
 
     Returns
     -------
@@ -144,5 +148,6 @@ def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
     Speech3Error
         Global statistics are missing or do not fit the features.
     """
-    derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normalise(statics, config)]
+    normal = normalise(statics, config, silent)
+    derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normal]
     return [splice(feats_TF, config.left_context, config.right_context) for feats_TF in derived]

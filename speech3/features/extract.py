@@ -115,7 +115,7 @@ def extract(
             config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
         located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
-        if report.stats_2G is not None and config.global_stats is None:
+        if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
         scp = out / "feats.scp"
         scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
@@ -254,8 +254,7 @@ def _summed(
         total_2G = _plus(data, total_2G, stats_2G)
         sums.append(b"", {"total": None if total_2G is None else total_2G.tolist(), "skipped": bad})
     _check(data, config, skipped, complete=True)
-    assert total_2G is not None  # otherwise _check raises
-    return total_2G
+    return _checked_total(data, total_2G)
 
 
 def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | None) -> np.ndarray | None:
@@ -263,6 +262,16 @@ def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | Non
         return total_2G if stats_2G is None else stats_2G
     _check_sizes(data, total_2G.shape[1] - 1, stats_2G.shape[1] - 1)
     return total_2G + stats_2G
+
+
+def _checked_total(data: DataDir, total_2G: np.ndarray | None) -> np.ndarray:
+    assert total_2G is not None  # otherwise _check has raised
+    if not total_2G[0, -1]:
+        raise Speech3Error(
+            f"{data.path}: every frame is digital silence, so there are no statistics for cmvn: global; choose other"
+            " recordings"
+        )
+    return total_2G
 
 
 def _check_sizes(data: DataDir, before: int, values: int) -> None:
@@ -305,8 +314,7 @@ def features_of(
             stop_at_bad()
             total_2G = _plus(data, total_2G, stats_2G)
         _check(data, config, reasons, complete=True)
-        assert total_2G is not None
-        config = _with_stats(config, total_2G)
+        config = _with_stats(config, _checked_total(data, total_2G))
     for part in units:
         unit = unit_features(part, config, values=values)
         reasons.update(unit.skipped)

@@ -14,6 +14,7 @@ from speech3.config import FeatureConfig
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import apply_cmvn
+from speech3.features.silence import repeated_frames
 from speech3.io.ark import read_matrix
 
 _SAMPLE = 21  # utterances
@@ -102,4 +103,5 @@ def _normalised(data: DataDir, utterance: str, feats_TF: Tensor, config: Feature
             f"{data.path / 'cmvn.scp'}: speaker {speaker}: statistics of {rows} by {columns} values over"
             f" {stats_2G[0, -1]:g} frames do not fit features of {feats_TF.shape[1]} values; compute them again"
         )
-    return apply_cmvn(torch.from_numpy(stats_2G), feats_TF, config.norm_means, config.norm_vars)
+    stats, silent_T = torch.from_numpy(stats_2G), repeated_frames(feats_TF)
+    return apply_cmvn(stats, feats_TF, config.norm_means, config.norm_vars, silent_T)

@@ -21,6 +21,7 @@ from speech3.errors import Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.given import given_statics, normalised_by_directory, not_finite
+from speech3.features.silence import repeated_frames, silent_frames
 from speech3.features.spectrum import SAMPLE_SCALE
 
 _AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
@@ -32,10 +33,11 @@ class Unit:
     """The features of one unit of work, before CMVN or after all steps."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
+    uncounted: dict[str, Tensor] = field(default_factory=dict)  # frames that are digital silence, bool (T,)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # every sample is the same
     channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
-    stats_2G: Tensor | None = None  # CMVN statistics of all, float64, if normalised by utterance or speaker
+    stats_2G: Tensor | None = None  # CMVN statistics of all that count, float64, if normalised by utterance or speaker
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
@@ -92,12 +94,15 @@ def unit_features(
     unit = _statics(data, config, augmenter, values)
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
-    statics = list(unit.features.values())
-    if by_parts(config) and statics:
-        unit.stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    groups = [statics] if config.cmvn == "speaker" else [[static_TF] for static_TF in statics]
-    finished = [feats_TF for group in groups if group for feats_TF in finish(group, config)]
-    unit.features = dict(zip(unit.features, finished, strict=True))
+    pairs = [(static_TF, unit.uncounted[utterance]) for utterance, static_TF in unit.features.items()]
+    if by_parts(config) and pairs:
+        unit.stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
+    groups = [pairs] if config.cmvn == "speaker" else [[pair] for pair in pairs]
+    finished = []
+    for group in groups:
+        statics, silent = [pair[0] for pair in group], [pair[1] for pair in group]
+        finished += finish(statics, config, silent) if group else []
+    unit.features, unit.uncounted = dict(zip(unit.features, finished, strict=True)), {}
     return unit
 
 
@@ -105,24 +110,29 @@ def unit_features(
 def unit_stats(
     data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """CMVN statistics of a unit, float64 (2, G) or None if it has no frame, and why utterances were skipped."""
+    """CMVN statistics of a unit's frames that count, float64 (2, G) or None if there is none, and what was skipped."""
     unit = _statics(data, config, augmenter, values)
     total_2G: Tensor | None = None
-    for static_TF in unit.features.values():
-        stats_2G = cmvn_stats(static_TF)
+    for utterance, static_TF in unit.features.items():
+        stats_2G = cmvn_stats(static_TF, unit.uncounted[utterance])
         total_2G = stats_2G if total_2G is None else total_2G + stats_2G
     return None if total_2G is None else total_2G.numpy(), unit.skipped
 
 
 def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None, values: int | None) -> Unit:
     given = config.kind == "given"
-    unit = Unit(*given_statics(data, config, values)) if given else _computed_statics(data, config, augmenter)
+    unit = _given_statics(data, config, values) if given else _computed_statics(data, config, augmenter)
     for utterance, static_TF in list(unit.features.items()):
         if fault := not_finite(static_TF):
-            del unit.features[utterance]
+            del unit.features[utterance], unit.uncounted[utterance]
             source = data.path / "feats.scp" if given else data.recording(data.utterances[utterance])
             unit.skipped[utterance] = f"{utterance}: {source}: {fault}; {_AGAIN[given]}"
     return unit
+
+
+def _given_statics(data: DataDir, config: FeatureConfig, values: int | None) -> Unit:
+    features, skipped = given_statics(data, config, values)
+    return Unit(features, {utterance: repeated_frames(feats_TF) for utterance, feats_TF in features.items()}, skipped)
 
 
 def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
@@ -156,6 +166,7 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
         if silent:
             unit.silent.append(utterance)
         unit.features[utterance] = feats_NTF[0]
+        unit.uncounted[utterance] = silent_frames(waves_NS[0], len(feats_NTF[0]), config, rate_hz)
     return unit
 
 
