@@ -56,7 +56,7 @@ def prune(
     lm: Model,
     out: Annotated[Path, typer.Argument(help="ARPA file to write; gzipped if it ends in .gz.")],
     threshold: Annotated[
-        float, typer.Option(help="Relative increase of the perplexity below which an n-gram is removed.")
+        float, typer.Option(metavar="X", help="Relative increase of the perplexity below which an n-gram is removed.")
     ],
 ) -> None:
     """Remove n-grams that hardly affect the perplexity, by relative entropy (Stolcke 1998).
@@ -71,7 +71,7 @@ def prune(
     from speech3.lm.prune import prune as pruned
 
     if not threshold >= 0:
-        raise Speech3Error(f"--threshold {threshold:g}: give a number not below 0, such as 1e-7")
+        raise Speech3Error(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
     model = read_arpa(lm)
     check_sums(model, mending=True)
     smaller = pruned(model, threshold)
@@ -83,7 +83,7 @@ def prune(
 
 @verbs.command()
 def interpolate(
-    lms: Annotated[list[Path], typer.Argument(metavar="LM LM...", help="ARPA files.")],
+    lms: Annotated[list[Path], typer.Argument(metavar="LM...", help="ARPA files.")],
     out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
     tune: Annotated[Path | None, typer.Option(metavar="TEXT", help="Held-out text to choose the weights on.")] = None,
     weights: Annotated[str | None, typer.Option(metavar="W,W,...", help="The weights, which sum to 1.")] = None,
@@ -133,7 +133,7 @@ def perplexity(
         list[Path],
         typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Measure how well a model predicts a text: perplexity, unknown words, and the orders of the n-grams found.
 
