@@ -101,8 +101,8 @@ def _by_utterance(
     )  # fmt: skip
     those = f"test has {taken} of the {taken + voices} speakers; {voices} remain" if taken else ""
     say(
-        f"  {data.path}: {those or _number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from speakers that"
-        " are also in train; expect more errors on new speakers"
+        f"  {data.path}: {those or _number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from"
+        " speakers that are also in train; expect more errors on new speakers"
     )
     return parts
 
