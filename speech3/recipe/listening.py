@@ -31,6 +31,7 @@ from speech3.scoring.wer import Score
 _MOST_EXAMINED_S = 7200.0  # seconds of test that are examined for suspicious transcripts: about a minute of work
 _LEAST_WORDS = 2  # of an utterance of which no word was recognised, to be suspicious
 _LONGEST_PICTURE_S = 25.0
+_OUTLIER, _NO_WORD = "alignment's confidence", "no word recognised"
 
 Tracks = Mapping[str, list[Segment]]
 
@@ -131,12 +132,12 @@ def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects 
     heard = {utterance.name: utterance for utterance in scores[best].utterances}
     found: dict[str, tuple[str, str]] = {}
     for each in suspicions(aligned, texts, recognizer.hmm.subsampling):
-        found[each.utterance] = f"alignment: {each.reason}", each.transcript
+        found[each.utterance] = f"{_OUTLIER} {each.confidence:.2f}: {each.reason}", each.transcript
     for name in _differ_entirely(scores):
         why, transcript = found.get(name, ("", texts.get(name) or ""))
-        found[name] = f"{why}; no word recognised" if why else "no word recognised", transcript
-    # Both signs together are the strongest.
-    order = sorted(found, key=lambda name: not found[name][0].startswith("alignment") or "; no" not in found[name][0])
+        found[name] = f"{why}; {_NO_WORD}" if why else _NO_WORD, transcript
+    both = [name for name in found if found[name][0].startswith(_OUTLIER) and found[name][0].endswith(_NO_WORD)]
+    order = dict.fromkeys([*both, *found])  # both signs together are the strongest
     rows = [Suspect(name, *found[name], " ".join(heard[name].hyp) if name in heard else "") for name in order]
     return Suspects(rows, len(examined), len(data.utterances))
 

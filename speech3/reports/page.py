@@ -129,7 +129,7 @@ def write_report(path: Path | str, report: Report) -> None:
         ("Configuration", _configuration(report)),
         ("Environment", html.pairs(dict(report.environment)) if report.environment else ""),
     ]
-    sections.append(("Terms", terms_section("".join(content for _, content in sections))))
+    sections.append(("Terms", terms_section("".join(content for name, content in sections if name != "Configuration"))))
     shown = [(name, name.lower().replace(" ", "-"), content) for name, content in sections if content]
     links = "\n".join(f'<a href="#{anchor}">{name}</a>' for name, anchor, _ in shown)
     body = "\n".join(

@@ -18,8 +18,9 @@ _TERMS: Sequence[tuple[str, str, str]] = (
     ("own language model", "own language model", "the n-gram that the recipe estimates, in place of the given one"),
     ("rescored", "rescored", "the best words of the lattices under a second language model"),
     ("mono, tri", ">(mono|tri)<", "Gaussian mixtures on the states of monophones; of triphones in context"),
-    ("senone", r"\bsenones?\b", "a state, or tied states, of a phone in context: a class that a network predicts"),
-    ("parameters", ">parameters<", "numbers that training determined"),
+    ("senone", r"\bsenones?\b|frame accuracy", "a state, or tied states, of a phone in context: a class that a network"
+     " predicts"),
+    ("parameters", ">parameters<", "how many numbers were trained: weights, or means, variances and mixture weights"),
     ("× real time", "× real time", "time of decoding on one core, over the duration of the speech; below 1 is faster"),
     ("acoustic scale", "acoustic scale", "weight of the acoustic scores against those of the language model"),
     ("word penalty", "word penalty", "what each word costs; a higher one means fewer insertions"),

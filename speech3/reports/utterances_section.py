@@ -103,12 +103,13 @@ def _block(place: int, utterance: Utterance, metric: Metric, material: Material 
         parts.append(_sound(material))
         if material.picture:
             picture = figures.alignment(material.picture, small=True)
-            parts.append(html.folded("alignment of the reference", f'<figure class="scroll">{picture}</figure>'))
+            figure = f'<figure class="scroll">{picture}</figure>'
+            parts.append(html.folded("alignment, and what was recognised", figure))
     return f'<div class="utt">{"".join(parts)}</div>'
 
 
 def _sound(material: Material) -> str:
-    player = f'<audio controls preload="none" src="{material.clip.address}"></audio> ' if material.clip else ""
+    player = f'<audio controls preload="metadata" src="{material.clip.address}"></audio> ' if material.clip else ""
     return f'<p class="sound">{player}<span class="quiet">{escape(material.place)}</span></p>'
 
 
@@ -133,7 +134,7 @@ def suspicious_section(suspects: Suspects | None, shown: Sequence[str], material
         if each.utterance in shown:
             name = f'<a href="#worst-{shown.index(each.utterance)}">{name}</a>'
         elif (known := material.get(each.utterance)) and known.clip:
-            name += f'<br><audio controls preload="none" src="{known.clip.address}"></audio>'
+            name += f'<br><audio controls preload="metadata" src="{known.clip.address}"></audio>'
         texts = f"{escape(each.transcript)}<br><span class=quiet>{escape(each.hypothesis or '(nothing)')}</span>"
         rows.append([name, texts, escape(each.why)])
     header = ["utterance", "transcript, and below it what was recognised", "why it is suspicious"]
@@ -158,7 +159,7 @@ def vocabulary_section(unknown: Unknown | None) -> str:
         " MODEL OUT --add FILE</code> adds words to a trained model."
     )
     are = "is" if total == 1 else "are"
-    text = f"<p>{total:,} of {unknown.words:,} words of the references ({share:.1%}) {are} outside it. {can}</p>"
+    text = f"<p>{total:,} of {unknown.words:,} words of the references ({share:.1%}) {are} outside the vocabulary. {can}</p>"
     ordered = sorted(unknown.counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [[escape(word), f"{count:,}"] for word, count in ordered]
     table = html.table(["word", "times"], rows[:_WORDS])
