@@ -159,7 +159,8 @@ def vocabulary_section(unknown: Unknown | None) -> str:
         " MODEL OUT --add FILE</code> adds words to a trained model."
     )
     are = "is" if total == 1 else "are"
-    text = f"<p>{total:,} of {unknown.words:,} words of the references ({share:.1%}) {are} outside the vocabulary. {can}</p>"
+    of_all = f"{total:,} of {unknown.words:,} words of the references ({share:.1%})"
+    text = f"<p>{of_all} {are} outside the vocabulary. {can}</p>"
     ordered = sorted(unknown.counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [[escape(word), f"{count:,}"] for word, count in ordered]
     table = html.table(["word", "times"], rows[:_WORDS])

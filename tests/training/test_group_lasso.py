@@ -89,7 +89,7 @@ def test_a_run_without_it_keeps_its_shape_and_has_no_step(corpus, tmp_path):
 
 
 def test_a_layer_without_units_is_named(corpus, tmp_path):
-    with pytest.raises(Speech3Error, match=r"group_lasso=50: has removed all units of layers\.hidden\.0 .*lower it"):
+    with pytest.raises(Speech3Error, match=r"group_lasso=50: emptied layer layers\.hidden\.0 .*lower it"):
         train(_config(corpus, group_lasso=50.0), tmp_path)
     assert not (tmp_path / "model.safetensors").exists()
 
