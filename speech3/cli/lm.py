@@ -43,7 +43,7 @@ def train(
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
     except ValueError as error:
-        raise Speech3Error(f"--minimum-counts {minimum_counts}: give whole numbers, such as 1,1,2") from error
+        raise Speech3Error(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
     found = training.train(texts, order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
     if vocabulary:
@@ -104,7 +104,7 @@ def interpolate(
     from speech3.lm.text import read_tokens
 
     if (tune is None) == (weights is None):
-        raise Speech3Error("give either a held-out text (--tune) or the weights (--weights 0.3,0.7)")
+        raise Speech3Error("use either --tune TEXT or --weights 0.3,0.7")
     models = [read_arpa(path) for path in lms]
     mixing.check_models(models)
     for model in models:
@@ -113,7 +113,7 @@ def interpolate(
         try:
             values = [float(field) for field in weights.split(",")]
         except ValueError as error:
-            raise Speech3Error(f"--weights {weights}: give numbers, such as 0.3,0.7") from error
+            raise Speech3Error(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
     else:
         assert tune
         vocabulary = mixing.joint_vocabulary(models)

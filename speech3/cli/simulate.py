@@ -59,15 +59,15 @@ def command(
 
     `speech3 simulate my.yaml --workers 1,2,5 --rates 0.1,0.2,0.4 --jobs 2 training=asgd`
 
-    prints the time to 0.90, 0.95 and 0.98 times the best held-out frame accuracy of one worker, and the scaling
+    This prints the time to 0.90, 0.95 and 0.98 times the best held-out frame accuracy of one worker, and the scaling
     efficiency, for asynchronous workers and for synchronous workers with the same total minibatch. First it measures
     how long a minibatch and a sync take, unless training.simulation sets these times. It also draws curves as PNG.
     Communication takes time if training.simulation sets bandwidth (bytes per second) or latency_s.
 
     `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
 
-    draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers. The
-    keys of a preset take precedence over those of my.yaml, and overrides (training.max_epochs=5) over both.
+    This draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers.
+    The keys of a preset take precedence over those of my.yaml, and overrides (training.max_epochs=5) over both.
 
     `speech3 simulate my.yaml --throughput 1,2,4,8,16,32,64,128,256,512 --models dnn,cnn,lstm`
 

@@ -16,12 +16,12 @@ def command(
         bool, typer.Option("--no-text", help="Do not require transcripts (for data that is only decoded).")
     ] = False,
 ) -> None:
-    """List every fault of a data directory with the utterance or file concerned and what to do.
+    """List the faults of a data directory: file, utterance, what is wrong and what to do.
 
     `speech3 validate data/train`
 
-    The exit status is 1 if there is a fault. Of many faults 20 are printed, of every kind at least one, and how many
-    there are; `--all` prints all. The text files may be in any order. The audio is read completely, so that
+    The exit status is 1 if there is a fault. At most 20 faults are printed, of each kind at least one, and then
+    their number; `--all` prints all. The text files may be in any order. The audio is read completely, so that
     truncated files are found. Warnings (such as digital silence) do not count as faults. `speech3 fix` writes a copy
     without the faults.
     """

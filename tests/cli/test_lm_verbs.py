@@ -83,7 +83,7 @@ def test_prune_and_interpolate(here: Path) -> None:
     [
         ("train train.txt --order 0 --out x", "order 0: must be from 1 to 6"),
         ("train train.txt --order 7 --out x", "order 7: must be from 1 to 6"),
-        ("train train.txt --minimum-counts one --out x", "--minimum-counts one: give whole numbers"),
+        ("train train.txt --minimum-counts one --out x", "--minimum-counts one: expected whole numbers"),
         ("train train.txt --vocabulary upper.txt --out x", "upper.txt: none of the text's words is among its 1 (CAT"),
         ("train empty.txt --out x", "empty.txt: no sentences"),
         ("train latin.txt --out x", "latin.txt:1: not UTF-8"),

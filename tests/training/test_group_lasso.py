@@ -55,7 +55,7 @@ def test_the_result_is_smaller_and_computes_the_same(corpus, tmp_path, model, tr
         assert about["heldout_loss"] == pytest.approx(last["heldout_loss"], abs=1e-3)
     network, _, _ = load_network(tmp_path)
     assert network.output.weight.shape[1] == width
-    assert f"parameters, {removal['parameters'][1]:,} now" in capsys.readouterr().err
+    assert f"-> {removal['parameters'][1]:,} parameters;" in capsys.readouterr().err
     card = (tmp_path / "MODEL_CARD.md").read_text()
     assert "units left" not in card and "after group lasso has removed units" in card
     assert "The epoch was selected" not in card
