@@ -62,8 +62,8 @@ def command(
 
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
 
-    This starts from all parameters of the model if `hmm` has the same senones, otherwise from all but those of the output
-    layer.
+    This starts from all parameters of the model if `hmm` has the same senones, otherwise from all but those of the
+    output layer.
 
     Sequence training (sMBR, or MMI with training=mmi), from a model trained by cross-entropy:
 
