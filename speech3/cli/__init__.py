@@ -14,9 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from speech3 import __version__
+from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
 from speech3.errors import Speech3Error, check_platform
 from speech3.io.limits import allow_open_files, explained
 from speech3.io.parallel import ONE_THREAD
+from speech3.io.progress import be_quiet
 from speech3.io.utf8 import restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
@@ -61,6 +63,8 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="speech3",
+    cls=Group,
+    context_settings=HELP_NAMES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -71,10 +75,13 @@ app = typer.Typer(
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+        bool,
+        typer.Option("--version", "-V", is_eager=True, callback=_print_version, help="Print the version and exit."),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
-    pass
+    if quiet:
+        be_quiet()
 
 
 def _register() -> None:
@@ -85,15 +92,18 @@ def _register() -> None:
     import importlib
     import pkgutil
 
-    modules = {module.name.rstrip("_").replace("_", "-"): module.name for module in pkgutil.iter_modules(__path__)}
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    modules = {name.rstrip("_").replace("_", "-"): name for name in names}
     for group, verbs in _GROUPS.items():
         for verb in verbs:
             defined = importlib.import_module(f"{__name__}.{modules.pop(verb)}")
             if hasattr(defined, "verbs"):
-                app.add_typer(defined.verbs, name=verb, rich_help_panel=group)
+                for each in defined.verbs.registered_commands:
+                    each.callback, each.cls = quietable(each.callback), Verb
+                app.add_typer(defined.verbs, name=verb, rich_help_panel=group, cls=Group)
             else:
                 function = _with_no_commands(defined.command) if verb in _READ_DATA else defined.command
-                app.command(verb, rich_help_panel=group)(function)
+                app.command(verb, rich_help_panel=group, cls=Verb)(quietable(function))
     assert not modules, f"verbs of no group: {modules}"
 
 
@@ -133,7 +143,7 @@ def main() -> None:
         sys.exit(1)
     except NotADirectoryError as error:
         found = next((path for path in Path(error.filename or "").parents if path.is_file()), error.filename)
-        print(f"error: {found}: is a file; give a directory", file=sys.stderr)
+        print(f"error: {found}: is a file; expected a directory", file=sys.stderr)
         sys.exit(1)
     except (OSError, RuntimeError, MemoryError) as error:
         if found := explained(error):

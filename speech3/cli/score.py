@@ -96,8 +96,7 @@ def command(
 
         if steps:
             raise Speech3Error(
-                "--normalize: the path of a lattice is chosen by its words as they are; normalise the reference before,"
-                " so that its words are those of the lattice, and leave this out"
+                "--normalize: cannot be used with lattices; normalise REF so that its words are those of the lattice"
             )
         if text_format not in (Format.auto, Format.kaldi):
             raise Speech3Error(

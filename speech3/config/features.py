@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
+from speech3.config.kaldi_conf import with_underscores, without_kaldis_own
 from speech3.config.pitch import PitchConfig
 
 
@@ -70,7 +71,9 @@ class FeatureConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _energy_default(cls, values: Any) -> Any:
+    def _kaldis_names(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            values = without_kaldis_own(with_underscores(values), cls.model_fields)
         if isinstance(values, dict) and values.get("kind") in ("mfcc", "plp"):
             return {"use_energy": True, **values}
         return values

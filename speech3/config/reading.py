@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
+from speech3.config.features import FeatureConfig
+from speech3.config.kaldi_conf import read_conf
 from speech3.config.models import LstmConfig, ModelConfig
 from speech3.config.tdnn import TIME_DELAY
 from speech3.config.training import TrainingConfig
@@ -95,7 +97,9 @@ def _of_family(cls: type[Config], values: Any) -> type[Config]:
 
 
 def load_preset(cls: type[C], kind: str, name: str) -> C:
-    """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path."""
+    """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path; for features also Kaldi's `.conf`."""
+    if issubclass(cls, FeatureConfig) and name.endswith(".conf"):
+        return parse(cls, read_conf(Path(name)), name)
     path = _preset_path(kind, name)
     if not path.exists():
         raise Speech3Error(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")

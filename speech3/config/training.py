@@ -238,7 +238,7 @@ class TrainingConfig(Config):
         0.0,
         ge=0,
         description="penalty on the weights that read a hidden unit (time-delay networks: a unit of a bottleneck); at "
-        "the end of training units that nothing reads are removed (`speech3.models.groups`)",
+        "the end of training unused units are pruned (`speech3.models.groups`)",
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="cross-entropy: probability that is spread evenly over all senones in training"

@@ -31,6 +31,7 @@ _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgr
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
+_KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 
 
 @dataclass
@@ -322,10 +323,13 @@ def _say_channels(recordings: Mapping[str, str], source: Path) -> None:
 def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:
     for kind, count in Counter(fault.kind for fault in faults).items():
         first = next(fault for fault in faults if fault.kind == kind)
-        what = "used, but" if first.warning else "left out"
+        what = f"left out {count} ({kind})"
+        if first.warning:
+            kept = _KEPT.get(kind, f"utterance ({kind})")
+            what = f"{count} {kept if count == 1 else kept.replace('utterance', 'utterances')} kept"
         where = Path(first.where).relative_to(source) if Path(first.where).is_relative_to(source) else first.where
         subject = f"{first.subject}: " if first.subject else ""
-        say(f"  {what} {count} ({kind}): {where}: {subject}{first.problem}; {first.remedy}")
+        say(f"  {what}: {where}: {subject}{first.problem}; {first.remedy}")
 
 
 def _say_marked(marked: Counter[str]) -> None:

@@ -105,7 +105,7 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
         return f"no recording has a transcript of its own, for instance: {unclear[0]}"
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
-        f"{len(audio)} recordings and {len(texts)} transcripts, but none of the same name; each recording needs a"
+        f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid or .txt) of its name{example}"
     )
 

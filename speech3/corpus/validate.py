@@ -90,6 +90,16 @@ class Report:
         return f"{counts}, {hours:.2f} hours, {rates} Hz"
 
 
+def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
+    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
+    before: Counter[str] = Counter()
+    ranks = []
+    for place, fault in enumerate(faults):
+        ranks.append((before[fault.kind], place))
+        before[fault.kind] += 1
+    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
+
+
 def duration_s(utterance: Utterance, found: AudioInfo) -> float:
     """Seconds of the utterance that lie within its recording."""
     end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)

@@ -159,8 +159,8 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
         return
     if warm_start >= training.max_epochs:
         raise Speech3Error(
-            f"training.asgd.warm_start={warm_start:g}: that is all of training.max_epochs={training.max_epochs}, so "
-            f"nothing is left for world {training.world}; shorten it (to 0.25, for example), or train longer"
+            f"training.asgd.warm_start={warm_start:g}: warm start lasts the whole run "
+            f"(training.max_epochs={training.max_epochs}); shorten it (to 0.25, for example), or train longer"
         )
     if asgd.sync_every > minibatches:
         raise Speech3Error(

@@ -92,7 +92,7 @@ class ServerMemory:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
-        """Make it from the arrays that `Sizes.shapes` names; removes the ledger's from `arrays`."""
+        """Build from arrays, which `Sizes.shapes` names; removes the ledger's from `arrays`."""
         ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
         return cls(**arrays, ledger=ledger)
 

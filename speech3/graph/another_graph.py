@@ -134,7 +134,7 @@ def _check_out(out: Path, model: Path) -> None:
             " with --graph"
         )
     if out.exists() and not out.is_dir():
-        raise Speech3Error(f"{out}: this is a file; give a directory for the graph")
+        raise Speech3Error(f"{out}: is a file; expected a directory for the graph")
     if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
         raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 

@@ -203,10 +203,10 @@ def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Seq
     apostrophe = "; the apostrophe is one of them" if "'" in used else ""
     say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones{apostrophe}")
     if unused := [grapheme for grapheme in graphemes if grapheme not in used and not (set(spell(grapheme)) & used)]:
-        say(f"  in no word, of the graphemes given: {', '.join(unused)}")
+        say(f"  unused graphemes: {', '.join(unused)}")
     spoken = {word: count for word, count in counts.items() if not _BRACKETED.fullmatch(word)}
     if silent := silent_characters(spoken, spell):
-        say(f"  without a sound in train: {silent}")
+        say(f"  unpronounced characters in train: {silent}")
     if len(used) > _MANY_LETTERS:
         say("  this is not an alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
     reasons = {word: "has no letter" for word in table if not table[word]}

@@ -319,8 +319,8 @@ class _Builder:
             first, last = begun[name]
             if last != end:
                 raise Speech3Error(
-                    f"{self._path}:{line}: {name} refers to itself, here or in rules that it uses, before its end; no"
-                    f" finite graph can represent that: put {name} last, or use * or +"
+                    f"{self._path}:{line}: {name} refers to itself before its end, here or in rules that it uses;"
+                    f" only right recursion is supported: put {name} last, or use * or +"
                 )
             self._parts.arc(start, first)
         elif name != "<VOID>":

@@ -13,7 +13,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.limits import out_of_memory
 from speech3.io.parallel import end_with_parent, starting_workers
-from speech3.io.progress import say
+from speech3.io.progress import console, say
 
 
 class Background:
@@ -94,3 +94,4 @@ def _start(log: str) -> None:
     with explained_disk_errors(Path(log)):
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(file, sys.stderr.fileno())
+    console.quiet = False  # `--quiet` is for the terminal; the log is complete

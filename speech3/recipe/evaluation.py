@@ -7,14 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 import yaml
 
-from speech3.alignment.times import Segment, read_ctm
-from speech3.config import FeatureConfig, load_preset
+from speech3.alignment.times import read_ctm
 from speech3.corpora import digits
 from speech3.corpora.anyspeech import SET_NAMES
-from speech3.corpus import audio
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.latticed import Wanted, decode_latticed
@@ -23,19 +20,18 @@ from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
 from speech3.decoding.search import Decoding
 from speech3.decoding.tune import Tuning, rate_of
 from speech3.errors import Speech3Error
-from speech3.features.compute import static_features
 from speech3.graph.places import SETTINGS
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
+from speech3.recipe import listening
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
 from speech3.recipe.noises import error_rate, spoken
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
-from speech3.reports.figures import AlignedUtterance
-from speech3.reports.page import Report, System, Volume, write_report
+from speech3.reports.page import Report, System, Volume, best_of, write_report
 from speech3.reports.scores_in_card import write_scores
 from speech3.scoring import tables
 from speech3.scoring.boundaries import compare_boundaries
@@ -228,13 +224,19 @@ def rows_to_paste(e: Experiment) -> str:
 
 def report(e: Experiment) -> None:
     """Write ``report.html``."""
+    systems = [_system(e, system) for system in e.shown]
+    best = best_of(systems, e.recipe.metric)
+    suspects = listening.suspects(e, {system.name: system.score for system in systems}, best.name)
     write_report(e.out / "report.html", Report(
         title=f"{e.name}: {len(e.shown)} systems",
         command=e.command,
-        systems=[_system(e, system) for system in e.shown],
+        systems=systems,
         metric=e.recipe.metric,
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
-        picture=_picture(e),
+        picture=listening.picture(e),
+        material=listening.material(e, best.name, best.score, suspects),
+        suspects=suspects,
+        unknown=listening.unknown(e, best.name),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
         environment=environment(),
     ))  # fmt: skip
@@ -267,24 +269,6 @@ def _volume(e: Experiment, split: str) -> Volume:
     data = read_datadir(e.data(split))
     seconds = sum(lengths_s(data).values())
     return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
-
-
-def _picture(e: Experiment) -> AlignedUtterance:
-    """A dev utterance of median length with its spectrogram and alignment."""
-    phones, words = (read_ctm(e.alignment("aligner", "dev") / f"{name}.ctm") for name in ("phones", "words"))
-    by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
-    utterance = by_length[len(by_length) // 2]
-    config = load_preset(FeatureConfig, "features", "fbank40")
-    wave_N, rate_hz = audio.load(read_datadir(e.data("dev")), utterance, mix_channels=True)
-    feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)
-    return AlignedUtterance(
-        utterance, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift,
-        _segments(phones[utterance]), _segments(words.get(utterance, [])),
-    )  # fmt: skip
-
-
-def _segments(segments: list[Segment]) -> list[tuple[float, float, str]]:
-    return [(s.start_s, s.end_s, s.label) for s in segments]
 
 
 def summary(e: Experiment) -> str:

@@ -250,7 +250,7 @@ def _known(step: Step, out: Path) -> bool:
 
 
 def _aside(out: Path, step: Step) -> Path:
-    """Where the result of an earlier run is while the step runs again: its files and its record."""
+    """Backup of the previous result, its files and its record, while the step runs again."""
     return _marker(out, step).with_suffix(".before")
 
 

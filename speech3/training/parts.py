@@ -263,7 +263,7 @@ def _chunks(
     if not chunk:
         raise Speech3Error(
             "training.sequence=0: whole utterances are for networks that carry a state from chunk to chunk; here"
-            " minibatches are of single chunks of one length: remove it, or give their frames"
+            " minibatches are of single chunks of one length: remove it, or set a chunk length"
         )
     if chunk < step or chunk % step:
         raise Speech3Error(

@@ -92,7 +92,7 @@ def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
     words = (
         f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
         f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{phones}"
-        f"{', no better' if no_better else ''}, rate {record['learning_rate']:g}, "
+        f"{', no improvement' if no_better else ''}, rate {record['learning_rate']:g}, "
         f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
     if "units" in record:

@@ -246,7 +246,7 @@ class _Run:
             check_left_out(f"{label}, after {done.ended} of {minibatches} minibatches", done.frames, done.left_out)
 
     def _take(self) -> None:
-        """Make the newest complete state that of the run."""
+        """Adopt the latest snapshot."""
         self.trainer.take()
         self.standing = replace(self.standing, done=self.trainer.done)
 
@@ -294,17 +294,14 @@ class _Run:
         self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
         self.metrics.write(event="removal", epoch=self.standing.epoch - 1, **units_left(self.config, self.model),
                            parameters=parameters, **self.removed)  # fmt: skip
-        say(
-            f"units that nothing reads are removed: {parameters[0]:,} parameters, {parameters[1]:,} now; held-out "
-            f"{accuracy:.2%} loss {loss:.4f}"
-        )
+        say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
 
     def finish(self) -> dict[str, Any]:
         """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
         frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
         best = {**epoch, **self.averaged, **self.removed}
         if not self.averaged and not standing.schedule.best_epoch:
-            say("no epoch was better than the initial model, so the initial model is the result")
+            say("no epoch was better than the initial model, keeping the initial model")
         about = {
             "kind": "nn", "model": self.shape.model_dump(mode="json"), "feat_dim": frames.dim,
             "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,

@@ -85,8 +85,9 @@ def test_a_missing_end_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         path.write_bytes(path.read_bytes()[:-800])
     data, faults = read_folder(tmp_path / "tiers")
     assert [(fault.kind, fault.warning) for fault in faults] == [("missing end", True)] and data.utterances
-    assert "used, but 1 (missing end): a.wav: ends 50 ms before the end given in its header; the rest is" in said(
-        capsys
+    assert (
+        "1 utterance with a missing end kept: a.wav: ends 50 ms before the end given in its header; the rest is"
+        in said(capsys)
     )
     prepare(texts, tmp_path / "out", 1, lexicon="graphemes")
     assert said(capsys).count("before the end given in their headers") == 1

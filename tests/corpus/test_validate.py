@@ -282,3 +282,18 @@ def test_text_in_another_form_is_converted(make, tmp_path):
     mended = fix(directory, tmp_path / "out")
     assert mended.removed == () and validate(tmp_path / "out").faults == ()
     assert [(u.text, u.speaker) for u in mended.data.utterances.values()] == [("A", "a"), ("B", "a"), ("C", "b")]
+
+
+def test_of_many_faults_twenty_are_printed_with_their_number(make, program):
+    directory = make()
+    (directory / "text").write_text("".join(f"u{number} ONE\n" for number in range(1, 4)) + "u1 AGAIN\n")
+    (directory / "wav.scp").write_text("".join(f"u{number} wav/gone{number}.wav\n" for number in range(1, 60)))
+    (directory / "utt2spk").write_text("".join(f"u{number} s{number}\n" for number in range(1, 60)))
+    faults = validate(directory).faults
+    assert len(faults) > 60
+    lines = program("validate", directory).stdout.splitlines()
+    assert len(lines) == 22  # twenty faults, how many more there are, the summary
+    assert any("text:4: u1" in line for line in lines)  # the only fault of its kind, after many others
+    assert lines[-2] == f"... and {len(faults) - 20} more faults; --all prints all {len(faults)}"
+    everything = program("validate", directory, "--all").stdout.splitlines()
+    assert everything[:-1] == [str(fault) for fault in faults]

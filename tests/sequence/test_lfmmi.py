@@ -260,7 +260,7 @@ def test_which_chunks_fit_is_known_without_the_outputs(seed: int) -> None:
 def test_a_minibatch_of_which_nothing_fits_is_an_error_that_names_the_keys() -> None:
     graph = toy_denominator(0)
     chunk, maker = Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0), AlignmentNumerators(graph, frames=12)
-    with pytest.raises(Speech3Error, match=r"no transcript fits.*training\.lfmmi\.tolerance"):
+    with pytest.raises(Speech3Error, match=r"no chunk matches its transcript.*training\.lfmmi\.tolerance"):
         LfMmi(graph)(torch.zeros(4, 4, graph.num_pdfs), maker([chunk] * 4))
     # A single one, an epoch's last, changes nothing.
     y = torch.ones(1, 4, graph.num_pdfs, requires_grad=True)
