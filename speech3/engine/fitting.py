@@ -346,7 +346,7 @@ def _result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
 @torch.no_grad()
 def _write_back(trainer: Trainer, model: nn.Module) -> None:
     """Write the trainer's last state into the caller's model."""
-    trainer.one.sgd.parameters.vector_K.copy_(trainer.tensors["parameters"])
+    trainer.one.sgd.parameters.load(trainer.tensors["parameters"])
     own = trainer.one.parts.model
     for there, here in zip(
         chain(own.parameters(), own.buffers()), chain(model.parameters(), model.buffers()), strict=True

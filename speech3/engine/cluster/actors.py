@@ -247,6 +247,7 @@ class _Run:
         message = PushMessage(self.order.incarnation, push.version, push.fetch_due, self.work, push.wire.key)
         if numbers:
             push.numbers = []
+            push.own.collect()
             message = replace(
                 message, finite=push.finite,
                 steps={number: self.steps[number] for number in numbers},

@@ -133,7 +133,7 @@ class Workspace:
         """Compute the gradient of a portion, summed over its frames."""
         begun = time.perf_counter()
         if self.loaded != order.evaluation:
-            self.own.vector_K.copy_(self.vectors.points_2K[order.at])
+            self.own.load(self.vectors.points_2K[order.at])
             self.loaded = order.evaluation
         self.portion.vector_K.zero_()
         frames, correct, losses, bad = 0, 0, [], None
@@ -158,5 +158,6 @@ class Workspace:
             sum_K[:num_parameters].add_(mine)
         else:
             sum_K[:num_parameters].copy_(mine)
+        self.own.collect()
         sum_K[num_parameters:].copy_(self.own.buffers)
         self.summed = evaluation
