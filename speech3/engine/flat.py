@@ -168,9 +168,8 @@ def flatten(model: nn.Module) -> Flat:
         A trained parameter is not float32.
     """
     parameters, rest = trained(model), list(_rest(model))
-    for tensor in parameters:
-        if tensor.dtype != torch.float32:
-            raise ValueError(f"parameters must be float32, not {tensor.dtype}")
+    if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
+        raise ValueError(f"parameters must be float32, not {other.pop()}")
     viewed = [place for place in rest if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
     coded = [place for place in rest if place not in viewed]
     coded.sort(key=lambda place: -place.tensor.element_size())

@@ -126,7 +126,7 @@ class Workspace:
         self.own = flatten(parts.model)
         self.portion = self.own.zeros_like()
         self.loaded = self.summed = -1  # evaluations of the loaded point and of the sum
-        parts.model.train()
+        parts.begin_training()
 
     @torch.no_grad()
     def compute(self, order: Compute) -> Computed:
