@@ -175,7 +175,7 @@ class Shared:
         if self.slices is None:
             load_tensors(self.server, tensors)
             return
-        known = ("parameters", "server.velocity", "server.squares")
+        known = ("parameters", "velocity", "server.velocity", "server.squares")
         taken = {name: self.slices.take(tensors[name]) for name in known if name in tensors}
         for rank, server in enumerate(self.servers):
             load_tensors(server, {name: parts[rank] for name, parts in taken.items()})
