@@ -33,6 +33,7 @@ from speech3.engine.opening import asynchronous, open_worlds, times_of
 from speech3.engine.recorded import Recorder
 from speech3.engine.strategies import config_of
 from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.workers import Unkillable
 from speech3.engine.world import Parts, Progress, shares
 from speech3.errors import Speech3Error, listed
 from speech3.io.interrupt import deferred_interrupt
@@ -183,7 +184,7 @@ def fit(
                 trainer.begin_epoch()
                 if interrupt:
                     raise KeyboardInterrupt
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Unkillable):
             trainer.take()
             raise
         except Diverged as error:

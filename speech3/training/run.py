@@ -21,6 +21,7 @@ from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import device_of, precision, threads
 from speech3.engine.opening import asynchronous
 from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.workers import Unkillable
 from speech3.engine.world import Progress
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
@@ -191,8 +192,16 @@ class _Run:
             self._look_before(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
-        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint."""
-        self._compute(interrupt)
+        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint.
+
+        If the error is that a process cannot be killed, a checkpoint is written first.
+        """
+        try:
+            self._compute(interrupt)
+        except Unkillable:
+            self._take()
+            self._save()
+            raise
         self._end_epoch()
         if interrupt:
             raise KeyboardInterrupt

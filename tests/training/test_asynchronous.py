@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import shard as shard_module
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.simulate import Simulated
+from speech3.engine.workers import Unkillable
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
@@ -316,6 +318,25 @@ def test_a_run_resumes_with_another_number_of_workers(corpus, tmp_path, monkeypa
     train(_config(corpus, workers=then, **keys), tmp_path / "out")
     with pytest.raises(Speech3Error, match=rf"training.workers {then} there, {first} now.*--restart"):
         train(_config(corpus, workers=first, **keys), tmp_path / "out")
+
+
+def test_a_process_that_cannot_be_killed_ends_the_run_after_a_checkpoint(corpus, tmp_path, monkeypatch):
+    epoch = Simulated.epoch
+
+    def stuck(world, *args):
+        for done in epoch(world, *args):
+            yield done
+            if done.used >= 20:
+                raise Unkillable("shard 1 hung", [SimpleNamespace(pid=77)])
+
+    monkeypatch.setattr(Simulated, "epoch", stuck)
+    with pytest.raises(Speech3Error, match="shard 1 hung, and SIGKILL does not end it: process 77"):
+        train(_config(corpus, max_epochs=2), tmp_path / "out")
+    monkeypatch.undo()
+    tensors, about = load_tensors(max((tmp_path / "out" / "checkpoints").iterdir()), "nn-checkpoint")
+    assert about["standing"]["done"]["used"] == (tensors["states"] == -1).sum() >= 50 + 20
+    train(_config(corpus, max_epochs=2), tmp_path / "out")
+    _accounted(_epochs(tmp_path / "out"))
 
 
 def test_without_warm_start_the_server_gets_the_first_parameters(corpus, tmp_path, monkeypatch):
