@@ -1,8 +1,9 @@
 """The training config of a named strategy, for `speech3.engine.fit`.
 
 A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the world and number
-of workers (`world`, `workers`) and the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
-(`lbfgs`). The preset's learning rate, schedule and minibatch were chosen for speech and are not used.
+of workers (`world`, `workers`), the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
+(`lbfgs`), and what keeps full pushes stable (`warmup`, `gradient_clip`). The preset's learning rate, schedule and
+minibatch were chosen for speech and are not used.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,15 @@ from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.opening import asynchronous, own_method
 from speech3.errors import Speech3Error
 
-_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs"}  # the other keys of presets were chosen for speech
+_OF_PRESETS = {
+    "world",
+    "workers",
+    "asgd",
+    "codec",
+    "lbfgs",
+    "warmup",
+    "gradient_clip",
+}  # the other keys of presets were chosen for speech
 STRATEGIES = (
     "sgd", "ddp", "terngrad_ddp", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad",
     "sandblaster",

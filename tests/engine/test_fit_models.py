@@ -7,9 +7,11 @@ import moons
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from speech3.engine import fit
 from speech3.engine.flat import flatten
+from speech3.engine.strategies import config_of
 from speech3.errors import Speech3Error
 
 DATA = moons.moons(600)
@@ -101,7 +103,9 @@ class Bad(Unusual):
 
 def test_a_refused_push_restores_buffers_of_any_type():
     model = Bad()
-    result = fit(model, DATA, nn.CrossEntropyLoss(), strategy="asgd", workers=1, simulate=True, **{**SMALL, "epochs": 1})
+    result = fit(
+        model, DATA, nn.CrossEntropyLoss(), strategy="asgd", workers=1, simulate=True, **{**SMALL, "epochs": 1}
+    )
     # Computed again from the last state that was published, the seventh is never passed.
     assert result.history[0].used == 6 and result.history[0].refused == 14
     assert int(model.passes) - 2**40 == 6 and model.mean.isfinite().all()
@@ -144,7 +148,9 @@ class Holds:
     lambda loss: lambda outputs, targets: loss(outputs, targets),
 ])  # fmt: skip
 def test_a_loss_with_parameters_is_refused_by_their_names(wrapped):
-    with pytest.raises(Speech3Error, match=r"^loss: WithWeight\.weight would not be trained.*part of the model.*freeze"):
+    with pytest.raises(
+        Speech3Error, match=r"^loss: WithWeight\.weight would not be trained.*part of the model.*freeze"
+    ):
         fit(moons.network(), DATA, wrapped(WithWeight()), strategy="sgd", **SMALL)
     frozen = WithWeight().requires_grad_(False)
     fit(moons.network(), DATA, wrapped(frozen), strategy="sgd", **{**SMALL, "epochs": 1})
@@ -161,3 +167,24 @@ class Aside(nn.Linear):
 def test_parameters_that_are_never_used_are_named():
     with pytest.warns(RuntimeWarning, match=r"in 20 minibatches.* aside.bias, aside.weight; freeze"):
         fit(Aside(), DATA, nn.CrossEntropyLoss(), strategy="sgd", **SMALL)
+
+
+def test_five_workers_with_full_pushes_learn_without_batch_normalisation():
+    """The preset's warmup and clipped gradients go along; without them the workers' steps add up to too large ones."""
+    found = []
+    for options in ({}, {"gradient_clip": None}):
+        generator = torch.Generator().manual_seed(1)
+        classes = torch.randint(0, 40, (4000,), generator=generator)
+        centers, noise = torch.randn(40, 60, generator=generator), torch.randn(4000, 60, generator=generator)
+        data = TensorDataset((centers[classes] + noise).repeat(1, 8), classes)
+        torch.manual_seed(1)
+        hidden = [layer for _ in range(2) for layer in (nn.Linear(128, 128), nn.ReLU())]
+        model = nn.Sequential(nn.Linear(480, 128), nn.ReLU(), *hidden, nn.Linear(128, 40))
+        result = fit(
+            model, data, nn.CrossEntropyLoss(), strategy="asgd", workers=5, simulate=True, minibatch=64, epochs=2,
+            learning_rate=0.4, options=options,
+        )  # fmt: skip
+        found.append(result.history[-1].accuracy)
+    assert found[0] > 0.6 > 2 * found[1]
+    training = config_of("asgd", {}, simulate=True, workers=2, max_epochs=2, minibatch=30)
+    assert (training.warmup, training.gradient_clip, training.asgd.push_scale) == (0.25, 1.0, 1.0)

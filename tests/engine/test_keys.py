@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, CodecConfig, TrainingConfig
-from speech3.engine import ddp, fit, opening, sandblaster, shared
+from speech3.engine import ddp, fit, opening, shared
 from speech3.engine.checks import check_workers
 from speech3.engine.fitting import Build
-from speech3.engine.gradient import gradient
 from speech3.engine.opening import open_worlds, times_of
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.errors import Speech3Error
@@ -99,7 +98,9 @@ def test_a_key_acts_or_is_refused(world, key, monkeypatch):
     where, refused = WORLDS[world]
     keys = {**where, **STEPS[key]}
     if key in refused:
-        with pytest.raises((Speech3Error, ValueError), match=r"remove it|remove them|supports only none|needs asgd\.local"):
+        with pytest.raises(
+            (Speech3Error, ValueError), match=r"remove it|remove them|supports only none|needs asgd\.local"
+        ):
             _config(keys)
     elif world.startswith(("simulated", "sgd")):
         found, plain = _trained(keys), _trained({**where, **BEFORE.get(key, {})})
@@ -123,7 +124,9 @@ def test_momentum_is_the_servers_and_steps_keep_their_size_at_the_end_of_the_war
 @pytest.mark.parametrize("codec", [{"share": 0.1}, {"kind": "topk", "bucket": 64}, {"kind": "bf16", "clip": 2.0},
                                    {"kind": "ternary", "share": 0.1}, {"float_last": True}])  # fmt: skip
 def test_keys_of_another_codec_are_refused(codec):
-    with pytest.raises(Speech3Error, match=r"training\.codec\.\w+=.*has no effect with training\.codec\.kind=.*remove it"):
+    with pytest.raises(
+        Speech3Error, match=r"training\.codec\.\w+=.*has no effect with training\.codec\.kind=.*remove it"
+    ):
         _config({"world": "shared", "codec": codec})
     _config({"world": "shared", "codec": {"down": "ternary", "bucket": 8, "float_below": 3}})
 
