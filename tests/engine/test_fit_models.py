@@ -66,8 +66,8 @@ class Unusual(nn.Module):
 def test_every_strategy_trains_unusual_models(strategy, simulate, options):
     model, before = Unusual(), Unusual()
     result = fit(
-        model, DATA, nn.CrossEntropyLoss(), strategy=strategy, simulate=simulate, workers=None if strategy == "sgd" else 2,
-        options=options, **SMALL,
+        model, DATA, nn.CrossEntropyLoss(), strategy=strategy, simulate=simulate,
+        workers=None if strategy == "sgd" else 2, options=options, **SMALL,
     )  # fmt: skip
     assert result.dropped == 0
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before.state_dict()[name])}
