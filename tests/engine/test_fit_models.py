@@ -22,9 +22,8 @@ SIMULATED = [
     ("sandblaster", True, {"lbfgs": {"iterations": 3}}),
 ]  # fmt: skip
 PROCESSES = [("asgd", False, {}), ("ddp", False, {}), ("sandblaster", False, {"lbfgs": {"iterations": 3}})]
-EVERYWHERE = pytest.mark.parametrize(
-    ("strategy", "simulate", "options"), [*SIMULATED, *(pytest.param(*each, marks=pytest.mark.slow) for each in PROCESSES)]
-)  # fmt: skip
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in PROCESSES]
+EVERYWHERE = pytest.mark.parametrize(("strategy", "simulate", "options"), [*SIMULATED, *SLOW])
 
 
 class Unusual(nn.Module):

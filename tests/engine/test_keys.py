@@ -16,7 +16,8 @@ from speech3.errors import Speech3Error
 
 DATA = {  # of the model, its minibatches and its loss, which every world is given
     "objective", "discriminative", "lfmmi", "minibatch", "sequence", "targets_inside", "chunk_context",
-    "label_smoothing", "frequency_warp", "speeds", "time_masks", "time_mask_frames", "frequency_masks", "frequency_mask_bins",
+    "label_smoothing",
+    "frequency_warp", "speeds", "time_masks", "time_mask_frames", "frequency_masks", "frequency_mask_bins",
     "chunk_frames", "dtype",
 }  # fmt: skip
 LOOP = {  # of the loop over epochs, which is around every world
