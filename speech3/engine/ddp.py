@@ -31,7 +31,7 @@ from speech3.engine.adamw import SLOTS
 from speech3.engine.ddp_process import REPORT_STEPS, Member, main
 from speech3.engine.device import device_for
 from speech3.engine.watchdog import Clock, patience_s
-from speech3.engine.workers import LOOK_S, Failed, Task, Workers
+from speech3.engine.workers import LOOK_S, Failed, Task, Unkillable, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import end_processes
@@ -164,5 +164,7 @@ class Ddp:
         steps_N = self.heartbeats_N2[:, 0]
         behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
         who = f"process {behind[0]}" if len(behind) == 1 else "a process"
-        end_processes(self.processes)
-        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat){_RESUME}")
+        what = f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat)"
+        if left := end_processes(self.processes):
+            raise Unkillable(what, left)
+        raise Speech3Error(f"{what}{_RESUME}")

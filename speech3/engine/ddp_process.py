@@ -138,7 +138,8 @@ def main(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
-            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
+            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False,
+            find_unused_parameters=parts.skips,
         )  # fmt: skip
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":
@@ -164,7 +165,7 @@ def run_epoch(
     most reports), and what became of the minibatches.
     """
     sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
-    parts.model.train()
+    parts.begin_training()
     groups = turns(states_M, member.workers, parts.source.rows)
     unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
     exchange.up = exchange.down = 0
@@ -186,7 +187,7 @@ def run_epoch(
         exchange.begin(key_of(parts.seed, epoch, before, member.rank))
         member.began()
         (loss * weight).backward()
-        g = [p.grad for p in trained(parts.model) if p.grad is not None]
+        g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
         length = limit(g, parts.max_norm)
         sgd.step(g, rate(before))
         frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)

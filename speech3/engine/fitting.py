@@ -10,11 +10,14 @@ import errno
 import math
 import multiprocessing
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -30,11 +33,14 @@ from speech3.engine.opening import asynchronous, open_worlds, times_of
 from speech3.engine.recorded import Recorder
 from speech3.engine.strategies import config_of
 from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.workers import Unkillable
 from speech3.engine.world import Parts, Progress, shares
 from speech3.errors import Speech3Error, listed
 from speech3.io.interrupt import deferred_interrupt
 from speech3.io.malloc import keep_freed_memory
 from speech3.io.parallel import available_jobs
+
+_TRIES = 20  # minibatches tried at the start to find parameters that are never used
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,16 @@ def fit(
     ----------
     model
         Called with the inputs of a minibatch. Its parameters are float32; those with ``requires_grad=False`` are not
-        changed. It also receives the trained buffers (batch normalisation); its mode (training or evaluation) stays.
+        changed. It also receives the trained buffers (batch normalisation). It is trained in training mode, except
+        modules in evaluation mode (frozen batch normalisation), which stay in it; if all are, all are trained. Its
+        modes are the same afterwards. Parameters that a minibatch does not use (LayerDrop, mixtures of experts) get a
+        gradient of zero.
     dataset
         Has a length, and items that are pairs (input, target): tensors, numbers, arrays, or nested tuples and
         dictionaries of them. PyTorch's generator is seeded for every minibatch, for datasets that augment at random.
     loss
-        Maps outputs and targets of a minibatch to a scalar tensor, the mean over its items.
+        Maps outputs and targets of a minibatch to a scalar tensor, the mean over its items. It has no parameters of its
+        own to train.
     strategy
         One of `speech3.engine.strategies.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets
         workers, server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
@@ -159,6 +169,7 @@ def fit(
         ExitStack() as opened,
     ):
         _check(model, dataset, training, seed)
+        _check_loss(loss)
         build = Build(_copied(model), dataset, loss, training, seed)
         classes = _try_out(build.parts(training.device))
         trainer = _open(build, opened)
@@ -173,7 +184,7 @@ def fit(
                 trainer.begin_epoch()
                 if interrupt:
                     raise KeyboardInterrupt
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Unkillable):
             trainer.take()
             raise
         except Diverged as error:
@@ -208,11 +219,18 @@ class Build:
             copy.deepcopy(self.model).to(on), self.source(on), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, optimizer=training.optimizer, betas=training.betas,
             autocast=autocast_of(training), recorder=Recorder() if training.cuda_graph else None,
+            evaluated=_evaluated(self.model), skips=True,
         )  # fmt: skip
 
     def source(self, device: torch.device) -> Items:
         """The source of minibatches on a device."""
         return Items(self.dataset, self.training.minibatch, self.seed, device)
+
+
+def _evaluated(model: nn.Module) -> tuple[str, ...]:
+    """The modules that the caller has put into evaluation mode; none if it is the whole model, fresh from a test."""
+    names = tuple(name for name, module in model.named_modules() if not module.training)
+    return names if len(names) < len(list(model.modules())) else ()
 
 
 def _gpus(training: TrainingConfig) -> list[int]:
@@ -266,6 +284,38 @@ def _check_model(model: nn.Module) -> None:
         raise Speech3Error("model: has no parameter with requires_grad=True; there is nothing to train")
 
 
+def _check_loss(loss: Any) -> None:
+    """Refuse a loss with parameters to train: only those of the model are trained."""
+    for module in _modules_of(loss):
+        if names := [name for name, parameter in module.named_parameters() if parameter.requires_grad]:
+            raise Speech3Error(
+                f"loss: {listed([f'{type(module).__name__}.{name}' for name in names], 5)} would not be trained, as "
+                f"only the parameters of the model are; make {type(module).__name__} a part of the model, which then "
+                f"returns what it computes, or freeze its parameters (requires_grad_(False))"
+            )
+
+
+def _modules_of(function: Any, seen: tuple[Any, ...] = ()) -> Iterator[nn.Module]:
+    """The modules that a loss is made of: itself, its attributes, or what a method, partial or closure refers to."""
+    if isinstance(function, nn.Module):
+        yield function
+        return
+    within = [getattr(function, "__self__", None), *getattr(function, "__dict__", {}).values()]
+    within += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
+    if isinstance(function, partial):
+        within += [function.func, *function.args, *function.keywords.values()]
+    for each in within:
+        if isinstance(each, nn.Module | partial | FunctionType | MethodType) and each not in seen:
+            yield from _modules_of(each, (*seen, function))
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # the name has no value yet
+        return False
+
+
 def _warm_start(training: TrainingConfig) -> float:
     return training.asgd.warm_start if asynchronous(training) else 0.0
 
@@ -295,20 +345,25 @@ def _try_out(parts: Parts) -> bool:
     Raises
     ------
     Speech3Error
-        An item or the loss is faulty, or the loss does not depend on some parameter.
+        An item or the loss is faulty.
     """
-    inputs, targets = parts.source.draw(1, 0)
-    parts.model.train()
-    outputs = parts.model(inputs)
-    total, _ = parts.loss(outputs, targets)
-    gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
-    names = (name for name, parameter in parts.model.named_parameters() if parameter.requires_grad)
-    if unused := [name for name, g in zip(names, gradients, strict=True) if g is None]:
-        raise Speech3Error(
-            f"model: the loss does not depend on {', '.join(unused)}; freeze parameters that are not to be trained "
-            f"(requires_grad_(False))"
-        )
-    return classified_right(outputs, targets.stacked) is not None
+    names = [name for name, parameter in parts.model.named_parameters() if parameter.requires_grad]
+    unused, classes, tried = set(names), False, 0
+    parts.begin_training()
+    while unused and tried < min(_TRIES, len(parts.source)):
+        inputs, targets = parts.source.draw(1, tried)
+        outputs = parts.model(inputs)
+        total, _ = parts.loss(outputs, targets)
+        gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
+        unused -= {name for name, g in zip(names, gradients, strict=True) if g is not None}
+        classes, tried = classified_right(outputs, targets.stacked) is not None, tried + 1
+    if unused:
+        warnings.warn(
+            f"model: in {tried} minibatches, the loss did not depend on {listed(sorted(unused), 5)}; freeze parameters "
+            f"that are not to be trained (requires_grad_(False))",
+            RuntimeWarning, stacklevel=3,
+        )  # fmt: skip
+    return classes
 
 
 def _open(build: Build, opened: ExitStack) -> Trainer:
@@ -347,7 +402,7 @@ def _result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
 @torch.no_grad()
 def _write_back(trainer: Trainer, model: nn.Module) -> None:
     """Write the trainer's last state into the caller's model."""
-    trainer.one.sgd.parameters.vector_K.copy_(trainer.tensors["parameters"])
+    trainer.one.sgd.parameters.load(trainer.tensors["parameters"])
     own = trainer.one.parts.model
     for there, here in zip(
         chain(own.parameters(), own.buffers()), chain(model.parameters(), model.buffers()), strict=True

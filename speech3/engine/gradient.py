@@ -112,7 +112,8 @@ def gradient(
 def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Start both passes; returns loss, number correct and the norm if computed, as one tensor, and the gradient."""
     total, correct = loss_of(parts, inputs, targets)
-    g = torch.autograd.grad(total, trained(parts.model))
+    # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
+    g = torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
     results = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
         results.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))

@@ -30,7 +30,7 @@ class OneWorker:
             A loss or a gradient is not finite; the parameters stay as they were before that minibatch.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
-        self.parts.model.train()
+        self.parts.begin_training()
         numbers = np.flatnonzero(states_M == WAITING).tolist()
         start = time.perf_counter()
         drawn = self.parts.source.draw(epoch, numbers[0]) if numbers else None

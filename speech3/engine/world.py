@@ -79,6 +79,10 @@ class Parts:
         Replays forward and backward passes as CUDA graphs (`speech3.engine.recorded`).
     proximal
         Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
+    evaluated
+        Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.
+    skips
+        Whether the model may leave out trained parameters in some minibatches.
     """
 
     model: nn.Module
@@ -92,6 +96,14 @@ class Parts:
     autocast: torch.dtype | None = None
     recorder: Callable[[Work, Any, Any, Hashable], Results] | None = None
     proximal: Callable[[nn.Module], Proximal] | None = None
+    evaluated: tuple[str, ...] = ()
+    skips: bool = False
+
+    def begin_training(self) -> None:
+        """Put the model into training mode, all but the modules `evaluated`."""
+        self.model.train()
+        for name in self.evaluated:
+            self.model.get_submodule(name).training = False
 
     @property
     def device(self) -> torch.device:

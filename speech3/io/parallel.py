@@ -1,6 +1,7 @@
 """A map over several processes, with results in the order of the inputs."""
 
 import multiprocessing
+import multiprocessing.process
 import os
 import pickle
 import signal
@@ -151,12 +152,23 @@ def processes_work(label: str) -> bool:
     return True
 
 
-def end_processes(processes: Sequence[Any]) -> None:
-    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed."""
+def end_processes(processes: Sequence[Any]) -> list[Any]:
+    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed.
+
+    Returns
+    -------
+    left
+        Those that are still there; this process does not wait for them when it exits.
+    """
     for process in processes:
         process.kill()
+    end = time.monotonic() + _END_S
     for process in processes:
-        process.join(_END_S)
+        process.join(max(0.0, end - time.monotonic()))
+    left = [process for process in processes if process.exitcode is None]
+    for process in left:  # `multiprocessing` waits at exit for those that it knows, without limit
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+    return left
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import device_of, precision, threads
 from speech3.engine.opening import asynchronous
 from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.workers import Unkillable
 from speech3.engine.world import Progress
 from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames.packed import PackedFrames
@@ -197,8 +198,16 @@ class _Run:
             self._look_before(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
-        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint."""
-        self._compute(interrupt)
+        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint.
+
+        If the error is that a process cannot be killed, a checkpoint is written first.
+        """
+        try:
+            self._compute(interrupt)
+        except Unkillable:
+            self._take()
+            self._save()
+            raise
         self._end_epoch()
         if interrupt:
             raise KeyboardInterrupt
@@ -269,7 +278,7 @@ class _Run:
         tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
         self.model.load_state_dict(tensors)
         estimate_statistics(self.model, self.one.parts, self.standing.epoch)
-        loss, accuracy = self._heldout(self.one.sgd.parameters.vector_K)
+        loss, accuracy = self._heldout(self.one.sgd.state()["parameters"])
         best, epochs = self.standing.best["heldout_loss"], list(files)
         record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
@@ -353,7 +362,7 @@ class _Run:
             self.best = network_tensors(self.model)
         elif halving:
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
-            self.trainer.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
+            self.trainer.tensors = {"parameters": self.one.sgd.state()["parameters"]}  # and slots of zero
         if self.config.training.average and (better or not halving):
             self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
         record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones,
@@ -375,7 +384,7 @@ class _Run:
 
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
         """Mean loss and frame accuracy over the held-out frames, for the run's parameters or those given."""
-        self.one.sgd.parameters.vector_K.copy_(self.trainer.tensors["parameters"] if parameters is None else parameters)
+        self.one.sgd.parameters.load(self.trainer.tensors["parameters"] if parameters is None else parameters)
         loss, accuracy = self._evaluate(self.model)
         if not math.isfinite(loss):
             raise Speech3Error(

@@ -128,14 +128,14 @@ class Workspace:
         self.own = flatten(parts.model)
         self.portion = self.own.zeros_like()
         self.loaded = self.summed = -1  # evaluations of the loaded point and of the sum
-        parts.model.train()
+        parts.begin_training()
 
     @torch.no_grad()
     def compute(self, order: Compute) -> Computed:
         """Compute the gradient of a portion, summed over its frames."""
         begun = time.perf_counter()
         if self.loaded != order.evaluation:
-            self.own.vector_K.copy_(self.vectors.points_2K[order.at])
+            self.own.load(self.vectors.points_2K[order.at])
             self.loaded = order.evaluation
         self.portion.vector_K.zero_()
         frames, left_out, correct, losses, bad = 0, 0, 0, [], None
@@ -162,5 +162,6 @@ class Workspace:
             sum_K[:num_parameters].add_(mine)
         else:
             sum_K[:num_parameters].copy_(mine)
+        self.own.collect()
         sum_K[num_parameters:].copy_(self.own.buffers)
         self.summed = evaluation

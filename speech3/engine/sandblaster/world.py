@@ -94,7 +94,7 @@ class Sandblaster:
         layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
         self.workers = make_workers(layout)
         self.batches = batches_of(len(parts.source), parts.source.rows, config)
-        self.weight_decay, self.home = weight_decay, own.vector_K.device
+        self.weight_decay, self.home, self.codes = weight_decay, own.vector_K.device, own.num_codes
         self.history, self.base, self.began = History(config.history), 0, 0.0
         self.states_M = np.zeros(len(parts.source), np.int32)
         self.progress = Progress()
@@ -200,7 +200,7 @@ class Sandblaster:
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
         slope, squared, length = (yield from self.workers.operate(gather)).tolist()
         if at != self.base:
-            gather_buffers(self.workers.vectors, self.base, self.tried.keepers)
+            gather_buffers(self.workers.vectors, self.base, self.tried.keepers, self.codes)
         return self.tried.loss_sum / self.tried.frames + 0.5 * self.weight_decay * length, slope, squared
 
     def _begin(self, batch: Batch, epoch: int) -> Generator[None, None, float]:
