@@ -7,12 +7,14 @@ prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from speech3.corpus.symbols import SYMBOLS
 from speech3.errors import Speech3Error
+from speech3.io.progress import say
 from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
 from speech3.lexicon.pronounce import Phones
 from speech3.lexicon.sphinx import without_variant
@@ -194,6 +196,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     rows = lexicon_rows(text)
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
+    if columns:
+        _say_left_out(path)
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
     no_phones = set(filter(_NO_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
     for number, (word, *rest) in rows:
@@ -230,6 +234,14 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         yield LexiconLine(number, word, values[:1] if columns else values, phones)
     if not rows:
         raise Speech3Error(f"{path}: the lexicon is empty")
+
+
+@lru_cache  # a lexicon may be read several times
+def _say_left_out(path: Path) -> None:
+    say(
+        f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others, of"
+        " silence, are not (hmm.lexicon_probs=true estimates them)"
+    )
 
 
 def _numbers(fields: list[str]) -> int:
