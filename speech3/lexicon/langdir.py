@@ -127,16 +127,16 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
     The files are ``silence_phones.txt`` and ``nonsilence_phones.txt`` of a dictionary, ``silence.txt`` and
     ``nonsilence.txt`` in ``phones/`` of a lang directory. Word positions are removed where `read_lexicon_text` does so.
     """
-    compiled = lexicon.name == _ALIGN_LEXICON
-    names = ("silence.txt", "nonsilence.txt") if compiled else ("silence_phones.txt", "nonsilence_phones.txt")
-    positions = compiled and (lexicon.parent / "word_boundary.txt").exists()
+    compiled = lexicon.parent if lexicon.name == _ALIGN_LEXICON else lexicon.parent / "phones"
+    positions = (compiled / "word_boundary.txt").exists()
 
-    def phones(path: Path) -> frozenset[str]:
-        found = read_utf8(path).split() if path.is_file() else []
-        return frozenset(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in found)
+    def phones(name: str) -> frozenset[str]:
+        beside, listed = lexicon.parent / f"{name}_phones.txt", compiled / f"{name}.txt"
+        plain = read_utf8(beside).split() if beside.is_file() else []
+        placed = read_utf8(listed).split() if listed.is_file() else []
+        return frozenset([*plain, *(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in placed)])
 
-    silent, spoken = (phones(lexicon.parent / name) for name in names)
-    return silent, spoken
+    return phones("silence"), phones("nonsilence")
 
 
 class LexiconLine(NamedTuple):

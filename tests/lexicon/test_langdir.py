@@ -135,3 +135,16 @@ def test_noises_are_those_of_kaldi_and_of_the_lists_beside_the_lexicon(tmp_path:
     marked = mark_positions(lexicon)
     assert marked.phones == ("SIL", "A_S", "BRH", "LAU_S", "NSN", "SPN")
     assert {marked.phones[number - 1] for number in marked.context_free} == {"SIL", "BRH", "NSN", "SPN"}
+
+
+def test_noises_of_a_compiled_lang_directory(tmp_path: Path) -> None:
+    (tmp_path / "phones").mkdir()
+    for name, text in (
+        ("word_boundary", "SIL nonword\n"),
+        ("silence", "SIL\nSIL_B\nBRH\nBRH_S\n"),
+        ("nonsilence", "A_S\n"),
+    ):
+        (tmp_path / "phones" / f"{name}.txt").write_text(text)
+    expected = frozenset({"SIL", "BRH"}), frozenset({"A"})
+    assert langdir.listed_phones(tmp_path / "lexicon.txt") == expected
+    assert langdir.listed_phones(tmp_path / "phones" / "align_lexicon.txt") == expected
