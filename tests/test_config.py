@@ -161,7 +161,7 @@ def test_files_that_are_no_mappings(tmp_path: Path) -> None:
             read_yaml(path)
     with pytest.raises(Speech3Error, match=r"b\.yaml: no such file"):
         read_yaml(tmp_path / "b.yaml")
-    with pytest.raises(Speech3Error, match=r"cannot be read .*directory"):
+    with pytest.raises(Speech3Error, match="is a directory"):
         read_yaml(tmp_path)
 
 

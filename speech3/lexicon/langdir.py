@@ -7,6 +7,7 @@ prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from speech3.corpus.paths import matching
 from speech3.corpus.symbols import SYMBOLS
 from speech3.errors import Speech3Error
+from speech3.io.progress import say
 from speech3.io.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
 from speech3.io.unicode_form import composed
 from speech3.lexicon.pronounce import Phones
@@ -129,16 +131,16 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
     The files are ``silence_phones.txt`` and ``nonsilence_phones.txt`` of a dictionary, ``silence.txt`` and
     ``nonsilence.txt`` in ``phones/`` of a lang directory. Word positions are removed where `read_lexicon_text` does so.
     """
-    compiled = lexicon.name == _ALIGN_LEXICON
-    names = ("silence.txt", "nonsilence.txt") if compiled else ("silence_phones.txt", "nonsilence_phones.txt")
-    positions = compiled and (lexicon.parent / "word_boundary.txt").exists()
+    compiled = lexicon.parent if lexicon.name == _ALIGN_LEXICON else lexicon.parent / "phones"
+    positions = (compiled / "word_boundary.txt").exists()
 
-    def phones(path: Path) -> frozenset[str]:
-        found = read_utf8(path).split() if path.is_file() else []
-        return frozenset(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in found)
+    def phones(name: str) -> frozenset[str]:
+        beside, listed = lexicon.parent / f"{name}_phones.txt", compiled / f"{name}.txt"
+        plain = read_utf8(beside).split() if beside.is_file() else []
+        placed = read_utf8(listed).split() if listed.is_file() else []
+        return frozenset([*plain, *(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in placed)])
 
-    silent, spoken = (phones(lexicon.parent / name) for name in names)
-    return silent, spoken
+    return phones("silence"), phones("nonsilence")
 
 
 class LexiconLine(NamedTuple):
@@ -198,6 +200,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     rows = lexicon_rows(text)
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
+    if columns:
+        _say_left_out(path)
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
     no_phones = set(filter(_NO_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
     for number, (word, *rest) in rows:
@@ -235,6 +239,14 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         yield LexiconLine(number, word, values[:1] if columns else values, phones)
     if not rows:
         raise Speech3Error(f"{path}: the lexicon is empty")
+
+
+@lru_cache  # a lexicon may be read several times
+def _say_left_out(path: Path) -> None:
+    say(
+        f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others, of"
+        " silence, are not (hmm.lexicon_probs=true estimates them)"
+    )
 
 
 def _numbers(fields: list[str]) -> int:

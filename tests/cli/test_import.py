@@ -246,7 +246,7 @@ def test_lang_and_graph_of_others(mine: Path) -> None:
     (mine / "ali" / "phones.txt").unlink()
     refused(speech3(*options, cwd=mine), "lang: phone a is not in ali/final.mdl")
     (mine / "lang" / "phones" / "align_lexicon.txt").unlink()
-    refused(speech3(*options, cwd=mine), "lang/phones/align_lexicon.txt: No such file")
+    refused(speech3(*options, cwd=mine), "lang/phones/align_lexicon.txt: no such file")
     graph = mine / "graph" / "HCLG.fst"
     graph.write_bytes(graph.read_bytes()[:-7])
     refused(speech3("import", "ali", "out", "--graph", "graph", cwd=mine), "graph/HCLG.fst: cut short")

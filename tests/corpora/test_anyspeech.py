@@ -12,6 +12,7 @@ from speech3.corpora.anyspeech import prepare
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.io.ark import write_ark
+from speech3.lexicon.lexicon import Pronunciation, read_lexicon
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 
@@ -279,3 +280,21 @@ def test_noises_are_not_called_unknown(tmp_path: Path, capsys: pytest.CaptureFix
         datadir(source / name, 2, words=words, seed=seed)
     prepare(source, tmp_path / "out", 1, lexicon="graphemes")
     assert "outside the vocabulary" not in capsys.readouterr().err
+
+
+def test_a_dictionary_with_columns_and_lists_of_phones(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    datadir(source / "train")
+    (source / "lang").mkdir()
+    rows = [f"{word}\t0.99\t0.17\t1.43\t0.9\t{' '.join(word)}\n" for word in WORDS]
+    (source / "lang" / "lexicon.txt").write_bytes(gzip.compress("".join([*rows, "[um]\tBRH\n"]).encode("utf-16")))
+    (source / "lang" / "silence_phones.txt").write_text("SIL\nSPN BRH\n")
+    (source / "lang" / "text").write_text("utt_1 mama leo\nutt_2 jana\n")
+    prepare(source, tmp_path / "out", 1)
+    found = read_lexicon(tmp_path / "out" / "lexicon.txt")
+    assert found.by_word["mama"] == (Pronunciation("mama", tuple("mama"), 0.99),)
+    assert set(found.noise_phones) == {"BRH", "SPN"} and set(found.phones) == {"SIL", "BRH", "SPN", *"".join(WORDS)}
+    assert (tmp_path / "out" / "lm_text").read_text().splitlines()[-2:] == ["mama leo", "jana"]
+    (source / "lang" / "text").write_text("mama leo\n<s> jana\n")
+    with pytest.raises(Speech3Error, match=r"lang/text:2: <s> in the text"):
+        prepare(source, tmp_path / "again", 1)

@@ -67,12 +67,13 @@ SILPROB = "zero 1 0.17 1 1 z ih\none 0.3 0.2 1.5 0.7 w ah\n"
 
 
 @pytest.mark.parametrize("name", ["lexicon.txt", "lexiconp.txt", "english.dict"])
-def test_columns_of_numbers_are_no_phones(name: str) -> None:
-    path = Path(name)
+def test_columns_of_numbers_are_no_phones(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / name
     found = list(langdir.lexicon_lines(SILPROB, path))
     assert [(line.word, line.values, line.phones) for line in found] == [
         ("zero", (1.0,), ("z", "ih")), ("one", (0.3,), ("w", "ah"))
     ]  # fmt: skip
+    assert f"{name}: four numbers after a word: the first is used" in " ".join(capsys.readouterr().err.split())
     if name != "lexiconp.txt":  # each of whose lines has a probability
         found = list(langdir.lexicon_lines(MFA, path))
         assert [(line.values, line.phones) for line in found] == [
@@ -134,3 +135,16 @@ def test_noises_are_those_of_kaldi_and_of_the_lists_beside_the_lexicon(tmp_path:
     marked = mark_positions(lexicon)
     assert marked.phones == ("SIL", "A_S", "BRH", "LAU_S", "NSN", "SPN")
     assert {marked.phones[number - 1] for number in marked.context_free} == {"SIL", "BRH", "NSN", "SPN"}
+
+
+def test_noises_of_a_compiled_lang_directory(tmp_path: Path) -> None:
+    (tmp_path / "phones").mkdir()
+    for name, text in (
+        ("word_boundary", "SIL nonword\n"),
+        ("silence", "SIL\nSIL_B\nBRH\nBRH_S\n"),
+        ("nonsilence", "A_S\n"),
+    ):
+        (tmp_path / "phones" / f"{name}.txt").write_text(text)
+    expected = frozenset({"SIL", "BRH"}), frozenset({"A"})
+    assert langdir.listed_phones(tmp_path / "lexicon.txt") == expected
+    assert langdir.listed_phones(tmp_path / "phones" / "align_lexicon.txt") == expected
