@@ -384,6 +384,9 @@ def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.
 def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
     try:
         samples = np.asarray(sound.read(stop - start, dtype="float32", always_2d=True))
+    except MemoryError as error:
+        problem = f"has {stop - start:,} samples by its header, which do not fit in memory"
+        raise AudioError("unreadable audio", name, problem, "get the file again, or cut it into parts") from error
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise _undecodable(name, error) from error
     slack = _MP3_SLACK if sound.format == "MP3" else 0

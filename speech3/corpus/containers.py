@@ -205,6 +205,8 @@ class _Chunk:
 def _chunks(stream: IO[bytes], size: int, layout: _Layout, first: int) -> Iterator[_Chunk]:
     position, width = first, struct.calcsize(layout.length)
     for _ in range(_LONGEST_CHAIN):
+        if position > size:  # perhaps too far for `seek`
+            return
         stream.seek(position)
         head = stream.read(layout.identifier + width)
         if len(head) < layout.identifier + width:
@@ -428,7 +430,9 @@ def _flac(stream: IO[bytes], size: int, begin: int) -> Container:
         return FINE
     whole = _flac_frame_whole(tail[place:])
     if claimed > start + samples and not (whole and samples < most):
-        return FINE  # it lost its end, which decoding finds; the last frame of a whole file is shorter than the others
+        # It lost its end: the last frame of a whole file is shorter than the others.
+        problem = f"is cut short: its header promises {claimed} samples, but there are about {start}"
+        return Container((claimed - start - samples) / rate_hz, problem)
     if not (found := start + samples if whole else start):
         return FINE
     claim = _claim(claimed / rate_hz if claimed else None, found / rate_hz)

@@ -17,9 +17,10 @@ from speech3.corpus.lengths import lengths_s
 from speech3.decoding.latticed import Wanted, decode_latticed
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
-from speech3.decoding.search import Decoding
+from speech3.decoding.search import Decoding, without_words
 from speech3.decoding.tune import Tuning, rate_of
 from speech3.errors import Speech3Error
+from speech3.features.extract import silent_in
 from speech3.graph.places import SETTINGS
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
@@ -87,14 +88,15 @@ def decode_system(e: Experiment, system: str) -> None:
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
-    write_decoding(out / "test", recognizer, test, decoding, e.jobs)
+    silent = silent_in(e.features(e.feature_preset(system), "test"))
+    write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs)
     if wanted.archive:
         rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():
         say("  decoding again with our own language model")
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
         _tell_failed(again)
-        write_hypotheses(out / OWN / "hyp.txt", again)
+        write_hypotheses(out / OWN / "hyp.txt", without_words(again, silent))
 
 
 def _second_rate(found: Tuning, references: Mapping[str, Sequence[str]], metric: Metric) -> dict[str, float]:

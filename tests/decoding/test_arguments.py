@@ -176,3 +176,14 @@ def test_reading_and_writing(tmp_path):
     for samples, rate_hz in ((WAVE_S, 16), (WAVE_S[None], RATE_HZ), (np.arange(5), RATE_HZ)):
         with pytest.raises(Speech3Error, match=r"sample_rate_hz=16|samples_S: "):
             write_wav(path, samples, rate_hz)
+
+
+def test_decode_finds_no_words_in_digital_silence(model, data, program):
+    soundfile.write(data / "zero.wav", np.zeros(2 * RATE_HZ), RATE_HZ)
+    for name, line in (("wav.scp", f"zero {data}/zero.wav"), ("utt2spk", "zero zero"), ("text", "zero A")):
+        (data / name).write_text(f"{(data / name).read_text()}{line}\n")
+    done = program("decode", model, data, data / "out", "--jobs", "1")
+    assert done.exit_code == 0, done.output
+    lines = dict(line.partition(" ")[::2] for line in (data / "out" / "hyp.txt").read_text().splitlines())
+    assert lines == {"ab": "AB", "a-bb": "A BB", "zero": ""}
+    assert (data / "out" / "feats" / "silent.txt").read_text() == "zero\n"
