@@ -6,7 +6,7 @@ import toys
 
 from speech3.config import DecodeConfig
 from speech3.decoding import search
-from speech3.decoding.search import decode, decode_settings
+from speech3.decoding.search import decode, decode_settings, lattices
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import build_graph, load_graph
 from speech3.graph.grammar import one_word
@@ -169,6 +169,27 @@ def test_scores_that_would_crash_the_decoder_are_refused(toy):
         broken[3, 4] = bad
         with pytest.raises(Speech3Error, match=r"utt8: .*NaN or infinite"):
             decode(graph, [("utt8", broken)], WIDE, 1.0)
+
+
+def test_one_utterance_whose_scores_are_no_numbers_is_left_out(toy):
+    hmm, graph, _ = toy(False, 2)
+    scores = [(f"u{seed:02}", toys.random_scores(hmm, 20, seed)) for seed in range(30)]
+    scores[7][1][3, 4] = np.nan
+    for jobs in (1, 2):
+        found = decode(graph, scores, WIDE, 1.0, 0.0, jobs, confidences=True)
+        assert len(found.hypotheses) == 29 and list(found.failed) == ["u07"]
+        assert "NaN or infinite" in found.failed["u07"]
+    words = decode_settings(graph, scores, WIDE, [(1.0, 0.0), (0.5, 0.0)])
+    assert words["u07"] == [(), ()] and all(all(each) for key, each in words.items() if key != "u07")
+    assert [key for key, each in lattices(graph, scores, WIDE, (1.0, 0.0)) if each is None] == ["u07"]
+    broken = [(key, np.full_like(scores_TP, np.nan)) for key, scores_TP in scores]
+    for searched in (
+        lambda: decode(graph, broken, WIDE, 1.0),
+        lambda: decode_settings(graph, broken, WIDE, [(1.0, 0.0)]),
+        lambda: list(lattices(graph, broken, WIDE, (1.0, 0.0))),
+    ):
+        with pytest.raises(Speech3Error, match=r"30 of 30 utterances .*(?s:.*)training diverged"):
+            searched()
 
 
 def test_confidences_are_of_the_words_and_change_nothing_else(toy, monkeypatch):

@@ -260,6 +260,13 @@ def test_files_that_contradict_themselves(tmp_path, wrong, told):
         open_packed(tmp_path / "x.frames")
 
 
+def test_an_utterance_of_another_size_is_left_out(tmp_path):
+    feats = {f"u{n:02}": np.ones((5, 2 if n != 8 else 3), np.float32) for n in range(30)}
+    report = pack(tmp_path / "x", feats, {key: np.zeros(5, np.int32) for key in feats}, 1, utterances=list(feats))
+    assert report.skipped == {"u08": "3 feature bins, those before it have 2"}
+    assert list(open_packed(tmp_path / "x").utterances) == [key for key in feats if key != "u08"]
+
+
 @pytest.mark.parametrize("shape", [(5, 0), (5,)])
 def test_features_without_bins_are_a_bad_utterance(tmp_path, shape):
     with pytest.raises(Speech3Error, match=rf"a: features of shape {re.escape(str(shape))}, not frames x bins"):
