@@ -76,7 +76,7 @@ class Wire:
 
     def warm_up(self, like_P: Tensor) -> None:
         """Load the compiled code of both directions."""
-        warm_up((self.sender and self.sender.codec, self.down_codec), like_P)
+        warm_up((self.sender.codec if self.sender else None, self.down_codec), like_P)
 
     def send(self, own: Own, buffers: Tensor) -> Own:
         """Encode a push; returns it as the rule sees it, decoded. If the server is busy, a later call replaces it."""
