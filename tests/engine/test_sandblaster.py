@@ -132,7 +132,7 @@ def test_running_means_are_the_workers_mean_and_constants_are_not_rounded():
     vectors.points_2K[:, -1] = 1 / 3  # a constant
     vectors.sums_NK[:, p:] = vectors.points_2K[0, p:]
     vectors.sums_NK[1, p] += 3.0
-    gather_buffers(vectors, 0, (0, 1, 2))
+    gather_buffers(vectors, 0, (0, 1, 2), 0)
     assert vectors.points_2K[1, -1] == vectors.points_2K[0, -1]
     assert vectors.points_2K[1, p] == vectors.points_2K[0, p] + 1.0
 
