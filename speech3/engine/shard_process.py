@@ -38,7 +38,7 @@ from speech3.engine.server_memory import (
 )
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS
-from speech3.engine.world import BuildOn, Group, Rate
+from speech3.engine.world import BuildOn, Group, Rate, expect
 
 LEAVE = -1  # in place of an epoch's number: shards exit
 _KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
@@ -163,6 +163,8 @@ def run_shard(
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[DRAW_S] += time.perf_counter() - begun
+                if answer is not None:
+                    expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):
                 row[SINCE], row[DOING] = time.monotonic(), COMPUTES

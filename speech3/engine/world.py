@@ -43,6 +43,17 @@ class Source(Protocol):
         """Inputs and targets, on the model's device; the loss is a mean over `len` of the targets."""
 
 
+def expect(source: Source, epoch: int, numbers: Sequence[int]) -> None:
+    """Tell a source that reads ahead which minibatches this process will draw next, in this order."""
+    if ahead_of(source):
+        source.expect(epoch, numbers)  # type: ignore[attr-defined]
+
+
+def ahead_of(source: Source) -> int:
+    """Number of minibatches that a source reads before they are drawn."""
+    return int(getattr(source, "ahead", 0))
+
+
 class Group(Protocol):
     """The processes of a replica that share a model, from one member's view (`speech3.engine.replicas.group`)."""
 
