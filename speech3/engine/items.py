@@ -42,6 +42,10 @@ class Portions:
     portions: tuple[tuple[Any, Targets], ...]
 
 
+class Named(dict[str, Any]):
+    """The inputs of a minibatch that was a dictionary: keyword arguments of the model."""
+
+
 class ByName(nn.Module):
     """Calls a model with the entries of a minibatch as keyword arguments, as Hugging Face's models are called."""
 
@@ -93,7 +97,7 @@ class Reader:
             It is neither a pair nor a dictionary, or has no labels for the loss.
         """
         if isinstance(batch, Mapping):
-            inputs = dict(batch)
+            inputs: Any = Named(batch)
             if not self.own_loss and LABELS not in inputs:
                 raise Speech3Error(
                     f"the minibatches have the entries {', '.join(map(str, inputs))}, but not {LABELS!r}, which is the "
@@ -167,7 +171,7 @@ class Items:
         """
         reading = self._reading.pop((epoch, number), None)
         found = self.read(epoch, number) if reading is None or self._pool is None else self._pool.result(reading)
-        if self.ahead:
+        if self._expected:
             self._read_ahead()
         return joined([moved(*self.reader.parts(batch, items), self.device) for batch, items in found])
 

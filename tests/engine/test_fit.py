@@ -187,7 +187,7 @@ def test_nested_items_without_classes_and_frozen_parameters():
     for model in models[:2]:
         result = fit(
             model, Pairs(), squares, epochs=30, minibatch=8, learning_rate=0.02, simulate=True, workers=2,
-            options={"weight_decay": 1e-4, "schedule": "cosine", "asgd": {"push_scale": "1/workers"}},
+            schedule="cosine", options={"weight_decay": 1e-4, "asgd": {"push_scale": "1/workers"}},
         )  # fmt: skip
     assert result.history[-1].accuracy is None and result.history[-1].loss < 0.05 < result.history[0].loss
     assert torch.equal(models[0].trained.weight, models[1].trained.weight)
