@@ -11,7 +11,7 @@ import math
 import multiprocessing
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
@@ -38,6 +38,7 @@ from speech3.engine.strategies import config_of
 from speech3.engine.stream import Stream
 from speech3.engine.torch_optimizer import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.workers import forked_from_server
 from speech3.engine.world import NUMBERED, Parts, Progress, Rate, minibatch_seed, shares
 from speech3.errors import Speech3Error, listed
 from speech3.io.interrupt import Interrupt, deferred_interrupt
@@ -248,6 +249,7 @@ def fit(
         threads(training.threads),
         use_while(training.precision),
         deferred_interrupt() as interrupt,
+        _starting(training),
         ExitStack() as opened,
     ):
         _check(model, data, training, seed)
@@ -475,6 +477,15 @@ class Validation:
         if not items:
             raise Speech3Error("validation: is empty; leave it out")
         return sums / items, right / items if classes else None
+
+
+def _starting(training: TrainingConfig) -> AbstractContextManager[None]:
+    """The way to start workers; what they need is imported while the arguments are checked."""
+    process = {"shared": "shard_process", "ddp": "ddp_process", "sandblaster": "sandblaster.processes"}
+    if training.world not in process:
+        return nullcontext()
+    modules = "numpy", "torch", "speech3.engine.fitting", f"speech3.engine.{process[training.world]}"
+    return forked_from_server(*modules)
 
 
 def _gpus(training: TrainingConfig) -> list[int]:

@@ -71,6 +71,7 @@ class Place:
 
 def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
     """The main function: work on each epoch that the coordinator begins, until it exits or says `LEAVE`."""
+    coordinator = place.coordinator or os.getppid()
     parts = build(device)
     shard = Shard(
         parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
@@ -78,7 +79,7 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
     server, locks = place.open(shard.sgd.parameters, on_gpu)
     _warm_up(server, shard)
     row = server.memory.shards_N[worker]
-    orders = _orders(server.memory, row, place.coordinator)
+    orders = _orders(server.memory, row, coordinator)
     if parts.group is not None:
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
         gradient(parts, 1, 0)  # makes PyTorch connect the members: this second must not count as training time
@@ -87,7 +88,7 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
     for rate in orders:
         events: list[Event] = []
         note = events.append if place.record else _forget
-        run_shard(worker, shard, server, locks, rate, place.coordinator, note)
+        run_shard(worker, shard, server, locks, rate, coordinator, note)
         if place.record:
             with (place.record / f"shard{worker}.jsonl").open("a") as stream:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
