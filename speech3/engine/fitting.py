@@ -12,7 +12,7 @@ import multiprocessing
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -29,6 +29,7 @@ from speech3.engine.device import precision as use_while
 from speech3.engine.fit_directory import FitDirectory, Saved
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
+from speech3.engine.handover import Packed
 from speech3.engine.items import ByName, Items, MeanLoss, Named, Portions, Reader, Targets, moved
 from speech3.engine.loading import seeded
 from speech3.engine.opening import asynchronous, open_worlds, times_of
@@ -393,6 +394,9 @@ class Build:
     by_name: bool = False
     optimizer: OwnOptimizer | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _built, (Packed({each.name: getattr(self, each.name) for each in fields(self)}),)
+
     def __call__(self, device: str) -> Parts:
         """Make the parts in a worker's own process."""
         keep_freed_memory()
@@ -426,6 +430,10 @@ class Build:
         """A world of one worker, to load a state into."""
         training = self.training.model_copy(update={"world": "sgd"})
         return open_worlds(training, self.parts("cpu", read_ahead=False), self)[0]
+
+
+def _built(values: dict[str, Any]) -> Build:
+    return Build(**values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
+from speech3.engine.handover import Packed
 from speech3.errors import Speech3Error
 from speech3.io.parallel import end_with_parent, starting_workers
 
@@ -107,9 +109,8 @@ class Loaders:
     def __init__(self, read: Read, dataset: Any, count: int, init: Callable[[int], None] | None, seed: int) -> None:
         may_start_processes()
         context = torch.multiprocessing.get_context("forkserver" if "forkserver" in _METHODS else "spawn")
-        self.pool = ProcessPoolExecutor(
-            count, mp_context=context, initializer=_begin, initargs=(read, dataset, count, init, seed)
-        )  # fmt: skip
+        begin = partial(_begin, Packed((read, dataset, init)), count, seed)
+        self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=begin)
 
     def submit(self, epoch: int, number: int) -> "Future[Any]":
         """Begin to read a minibatch."""
@@ -141,8 +142,9 @@ _METHODS = multiprocessing.get_all_start_methods()
 _reads: list[Read] = []  # in a process that reads: how
 
 
-def _begin(read: Read, dataset: Any, count: int, init: Callable[[int], None] | None, seed: int) -> None:
+def _begin(given: Any, count: int, seed: int) -> None:
     end_with_parent()
+    read, dataset, init = given
     torch.set_num_threads(1)
     number = (multiprocessing.current_process()._identity[-1] - 1) % count
     torch_worker._worker_info = torch_worker.WorkerInfo(id=number, num_workers=count, seed=seed, dataset=dataset)

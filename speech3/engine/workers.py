@@ -125,7 +125,8 @@ class Workers:
 
     def __init__(self, names: Sequence[str], unit: str, tasks: Callable[[int], Sequence[Task]]) -> None:
         self.names, self.unit, self.tasks = names, unit, tasks
-        self.context, self.coordinator = torch.multiprocessing.get_context(_method.get()), coordinator()
+        self.context: Any = torch.multiprocessing.get_context(_method.get())
+        self.coordinator = coordinator()
         self.groups: list[list[tuple[Any, Any]]] = [[] for _ in names]
         self.deaths = [0] * len(names)
         self.note = ""
