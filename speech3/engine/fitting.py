@@ -242,7 +242,7 @@ def fit(
     training = config_of(
         strategy, options or {}, simulate=simulate, workers=workers, max_epochs=epochs, minibatch=data.minibatch,
         learning_rate=learning_rate, device=device, gradient_clip=gradient_clip, precision=precision,
-        optimizer="adamw" if own else optimizer, schedule="constant" if callable(schedule) else schedule,
+        optimizer="sgd" if own else optimizer, schedule="constant" if callable(schedule) else schedule,
     )  # fmt: skip
     with (
         _as_arguments(own=own),
@@ -509,6 +509,11 @@ def _check_numbers(**arguments: int | None) -> None:
 
 def _check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None, options: Mapping[str, Any]) -> bool:
     """Refuse arguments that contradict each other; returns whether the optimizer is the caller's own."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise Speech3Error(
+            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; give "
+            f"a function that makes it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=1e-3)"
+        )
     if not callable(optimizer):
         if callable(schedule):
             raise Speech3Error(
@@ -516,11 +521,6 @@ def _check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None,
                 "optimizer=functools.partial(torch.optim.SGD, lr=0.1), or a schedule by its name"
             )
         return False
-    if isinstance(optimizer, torch.optim.Optimizer):
-        raise Speech3Error(
-            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; give "
-            f"a function that makes it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=1e-3)"
-        )
     if learning_rate is not None:
         raise Speech3Error(
             f"learning_rate={learning_rate}: your own optimizer has its learning rate; set lr there, and remove this"
@@ -533,7 +533,12 @@ def _check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None,
 def _own_optimizer(build: "Build", make: MakeOptimizer, schedule: str | MakeSchedule) -> OwnOptimizer:
     """Try the caller's optimizer, and run its schedule before training."""
     training, minibatches = build.training, len(build.source(torch.device("cpu")))
-    if training.pushes_gradients:
+    if training.by_sandblaster:
+        raise Speech3Error(
+            "optimizer: sandblaster is L-BFGS, whose workers take no steps of their own; leave it out, or use another "
+            "strategy"
+        )
+    if training.pushes_gradients and asynchronous(training):
         raise Speech3Error(
             "optimizer: the workers of this strategy push sums of gradients and take no steps with them; use "
             "optimizer='sgd', or a strategy with local updates, such as asgd"
