@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
 import torch.multiprocessing  # registers PyTorch's types with ForkingPickler
 from torch import Tensor
@@ -43,10 +44,10 @@ class Packed:
             else:
                 spans.append((end, end + each.nbytes()))
                 end += each.nbytes() + -each.nbytes() % _ALIGN
-        together = torch.empty(end, dtype=torch.uint8)
+        together = np.empty(end, np.uint8)  # no tensor: its file would be closed before the process is started
         for each, span in zip(storages, spans, strict=True):
             if span is not None:
-                together[slice(*span)] = _bytes(each)
+                together[slice(*span)] = _bytes(each).numpy()
         alone = [_bytes(each) for each, span in zip(storages, spans, strict=True) if span is None]
         return _unpacked, (stream.getvalue(), spans, together, alone)
 
@@ -89,10 +90,12 @@ class _Unpickler(pickle.Unpickler):
         return storage if dtype is None else TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def _unpacked(pickled: bytes, spans: list[tuple[int, int] | None], together: Tensor, alone: list[Tensor]) -> Any:
+def _unpacked(pickled: bytes, spans: list[tuple[int, int] | None], together: np.ndarray, alone: list[Tensor]) -> Any:
     left = iter(alone)
     storages = [
-        next(left).untyped_storage() if span is None else together[slice(*span)].clone().untyped_storage()
+        next(left).untyped_storage()
+        if span is None
+        else torch.from_numpy(together[slice(*span)].copy()).untyped_storage()
         for span in spans
     ]
     return _Unpickler(io.BytesIO(pickled), storages).load()
