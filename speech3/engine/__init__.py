@@ -14,7 +14,8 @@ distributed L-BFGS, and `throughput.py` predicts frames per second without train
 config names, and `trainer.py` runs it through the epochs.
 
 To train a model of your own, call `fit` (`fitting.py`). `sources.py` looks at its dataset, `items.py` and `stream.py`
-make minibatches of it, `loading.py` reads them ahead, and `torch_optimizer.py` is a worker's optimizer of `torch.optim`.
+make minibatches of it, `loading.py` reads them ahead, and `torch_optimizer.py` is a worker's optimizer of
+`torch.optim`.
 """
 
 from typing import TYPE_CHECKING

@@ -236,6 +236,7 @@ def fit(
     KeyboardInterrupt
         Ctrl-C was pressed; `model` has the newest published parameters.
     """
+    _check_guard()
     _check_numbers(accumulate=accumulate, steps_per_epoch=steps_per_epoch, minibatch=minibatch, epochs=epochs)
     own = _check_optimizer(optimizer, schedule, learning_rate, options or {})
     data = data_of(dataset, minibatch, collate_fn, steps_per_epoch, accumulate)
@@ -501,6 +502,14 @@ def _gpus(training: TrainingConfig) -> list[int]:
     return list(range(torch.cuda.device_count())) if training.device.startswith("cuda") else []
 
 
+def _check_guard() -> None:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise Speech3Error(
+            "fit was called by one of its own worker processes, when that imported your script: put the call under "
+            '`if __name__ == "__main__":`'
+        )
+
+
 def _check_numbers(**arguments: int | None) -> None:
     for name, value in arguments.items():
         if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
@@ -572,11 +581,6 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
 
 def _check(model: nn.Module, data: Data, training: TrainingConfig, seed: int) -> None:
     """Refuse arguments that make training impossible, at all or with this number of workers."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise Speech3Error(
-            "fit was called by one of its own worker processes, when that imported your script: put the call under "
-            '`if __name__ == "__main__":`'
-        )
     device_of(training.device)
     if seed < 0:
         raise Speech3Error(f"seed={seed}: must be at least 0")

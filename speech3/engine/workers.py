@@ -9,6 +9,7 @@ dies repeatedly without progress.
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,6 +90,7 @@ def run(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, str] 
     if environment is not None:
         os.environ.update(environment)  # the server's is older
     if not coordinator:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the caller may have started the server itself
         end_with_parent()
         coordinator = os.getppid()
     try:
