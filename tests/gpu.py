@@ -92,7 +92,7 @@ PARTS = (
     _tests("training", "whole runs in every world, resumed", 150, "tests/training/test_training_cuda.py"),
     _speed("dnn", "5 x 2048, 10,217 senones, over torch.mm", 120, "gpu_dnn.py"),
     _speed("sync", "a sync's share, and its bandwidth", 150, "engine_gpu.py", "sync_share_zhang", "sync_bandwidth"),
-    _speed("engine", "one shard over a bare loop in a CUDA graph", 280, "engine_gpu.py", "engine1_over_bare",
+    _speed("engine", "one shard over a bare loop in a CUDA graph", 240, "engine_gpu.py", "engine1_over_bare",
            "engine1_over_bare_1"),
     _speed("bf16", "the same in bf16", 280, "engine_gpu.py", "engine1_over_bare_bf16"),
     _speed("lstm", "clipped LSTM over cuDNN", 150, "gpu_lstm.py", needs=["triton"]),

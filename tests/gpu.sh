@@ -11,11 +11,11 @@
 #       pydantic pydantic-core annotated-types typing-inspection typing-extensions
 # and pyyaml, numba, llvmlite, hypothesis or sortedcontainers in the same way if they are missing.
 #
-# On a machine that is available for half an hour, in commands of at most ten minutes, with .wheels copied to it:
-#   tests/gpu.sh .wheels --only correctness --minutes 9.5 --log "$OUT/correctness.log"
-#   tests/gpu.sh .wheels --only dnn,engine,sync,lstm --minutes 9.5 --log "$OUT/speed.log"
-#   tests/gpu.sh .wheels --only extraction,update,four,bf16 --minutes 9.5 --log "$OUT/speed2.log"
-# The first command should take about eight minutes, the others six each.
+# On a machine that is at hand for fifteen minutes, with .wheels copied to it (seen on an H100: 4 minutes and 5):
+#   tests/gpu.sh .wheels --only correctness,dnn,sync --jobs 7 --minutes 5 --log "$OUT/first.log"
+#   tests/gpu.sh .wheels --only bf16,engine,lstm,extraction,update --minutes 7 --log "$OUT/second.log"
+# With --jobs, tests share the GPU and the processor; what is timed runs alone, after them. `four` (four shards on one GPU,
+# which takes turns) says little without MPS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ $# -gt 0 ] && [[ $1 != --* ]]; then

@@ -1,7 +1,7 @@
 """Forced alignment of a data set, and its output files: pdfs, phones and words as Kaldi archive, CTM and TextGrid."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -22,6 +22,7 @@ from speech3.alignment.times import (
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
+from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
 from speech3.hmm.stored import Merged, StoredAlignments, WordLists
@@ -32,6 +33,8 @@ from speech3.io.computed import Computed
 from speech3.io.progress import progress
 from speech3.lexicon.lexicon import UNKNOWN, Lexicon
 from speech3.lexicon.vocabulary import check_vocabulary
+
+_BLOCK = 1000  # frames for which a GMM scores all pdfs at once
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,17 @@ def _align_share(
             continue
         stored[utterance] = found
         if scored:
-            done.confidences[utterance] = confidence(found, hmm, scorer.loglikes(share.feats[utterance]))
+            done.confidences[utterance] = confidence(found, hmm, _blocks(scorer, share.feats[utterance]))
     return done
+
+
+def _blocks(scorer: Scorer, feats_TD: np.ndarray) -> Iterator[np.ndarray]:
+    """Log likelihoods of all pdfs, block by block: of a GMM, those of a long utterance would need gigabytes."""
+    if not isinstance(scorer, Gmm):  # a network needs the context of each frame
+        yield scorer.loglikes(feats_TD)
+        return
+    for first in range(0, len(feats_TD), _BLOCK):
+        yield scorer.loglikes(feats_TD[first : first + _BLOCK])
 
 
 def write_alignments(

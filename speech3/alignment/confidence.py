@@ -20,6 +20,7 @@ rank, ratio to the phone loop), this one and the unscaled ratio separated replac
 Axes: T frames, P pdfs, S phone segments, W words.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,18 +53,23 @@ def spread(loglikes_TP: np.ndarray) -> np.ndarray:
     return spread_T
 
 
-def confidence(alignment: Alignment, hmm: Hmm, loglikes_TP: np.ndarray) -> Confidence:
+def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> Confidence:
     """Compare an alignment with the best pdf of each frame; the formula is at the top of this module.
 
     Parameters
     ----------
-    loglikes_TP
-        float32 log likelihoods of all pdfs, without acoustic scale.
+    blocks
+        float32 log likelihoods of all pdfs, without acoustic scale, of consecutive blocks of frames (T, P).
     """
-    frames = np.arange(alignment.num_frames)
-    below_T = loglikes_TP.max(1) - loglikes_TP[frames, alignment.pdfs(hmm)]
-    spoken_T = alignment.words[alignment.segment] != NO_WORD
-    scale = max(float(spread(loglikes_TP[spoken_T]).mean()), _LEAST_SPREAD)
+    pdf_T, spoken_T = alignment.pdfs(hmm), alignment.words[alignment.segment] != NO_WORD
+    below, spreads, first = list[np.ndarray](), list[np.ndarray](), 0
+    for loglikes_TP in blocks:
+        here = slice(first, first + len(loglikes_TP))
+        below.append(loglikes_TP.max(1) - loglikes_TP[np.arange(len(loglikes_TP)), pdf_T[here]])
+        spreads.append(spread(loglikes_TP[spoken_T[here]]))
+        first = here.stop
+    below_T = np.concatenate(below)
+    scale = max(float(np.concatenate(spreads).mean()), _LEAST_SPREAD)
     below_S = np.add.reduceat(below_T.astype(np.float64), alignment.starts[:-1]) / np.diff(alignment.starts) / scale
     spoken_S = alignment.words != NO_WORD
     word = alignment.words[spoken_S]

@@ -11,7 +11,7 @@ from speech3.hmm.model import Hmm
 from speech3.io.atomic import write_text
 from speech3.lexicon.espeak import voice_of
 from speech3.lexicon.guess import from_spelling, guess
-from speech3.lexicon.lexicon import SPOKEN_NOISE, Lexicon, Pronunciation
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.lexicon.pronounce import Phones
 
 _ITS_LEXICON = "the model's lexicon"
@@ -76,7 +76,7 @@ def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
     """
     table: dict[str, list[Phones]] = {}
     for pron in hmm.lexicon.pronunciations:
-        if SPOKEN_NOISE not in pron.phones:
+        if not set(hmm.lexicon.noise_phones).intersection(pron.phones):
             table.setdefault(pron.word, []).append(_plain(hmm.lexicon, pron))
     found, wrong = from_spelling(words, table, _ITS_LEXICON)
     how = f"from their letters (in held-out words of the lexicon, {wrong:.0%} of the phones are wrong)"

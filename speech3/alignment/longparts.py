@@ -12,8 +12,9 @@ import torch
 
 from speech3.alignment.times import FrameClock, Segment
 from speech3.config import FeatureConfig
-from speech3.features.cmvn import apply_cmvn, cmvn_stats
+from speech3.features.cmvn import normalise
 from speech3.features.deltas import add_deltas
+from speech3.features.silence import repeated_frames
 from speech3.features.splice import splice
 
 LOCAL_S = 15.0  # least audio for the mean and variance of a part
@@ -47,8 +48,9 @@ def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureCo
     dim = feats_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
     own = left * (config.deltas + 1) * dim  # first column of the frame itself, after the frames spliced before it
     static_TF = torch.from_numpy(feats_TF[:, own : own + dim])
-    stats_2G = cmvn_stats(static_TF[max(0, start - margin) : end + margin])
-    normal_TF = apply_cmvn(stats_2G, static_TF[start:end], config.norm_means, config.norm_vars)
+    around = slice(max(0, start - margin), end + margin)
+    (normal_TF,) = normalise([static_TF[around]], config, [repeated_frames(static_TF[around])])
+    normal_TF = normal_TF[start - around.start :][: end - start]
     return splice(add_deltas(normal_TF, config.deltas, config.delta_window), left, right).numpy()
 
 

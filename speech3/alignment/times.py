@@ -1,6 +1,7 @@
 """From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid."""
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ import numpy as np
 
 from speech3.alignment.confidence import Confidence
 from speech3.config import FeatureConfig
+from speech3.errors import Speech3Error
 from speech3.features.window import framing
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_lines, write_text
 from speech3.io.progress import progress
+from speech3.io.text import read_utf8
 from speech3.lexicon.lexicon import Lexicon
 
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
@@ -113,13 +116,29 @@ def ctm_line(utterance: str, segment: Segment) -> str:
 
 
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
-    """Read what `write_ctm` wrote, or another CTM with or without confidences."""
+    """Read what `write_ctm` wrote, or another CTM with or without confidences; ``;;`` begins a comment.
+
+    Raises
+    ------
+    Speech3Error
+        The file cannot be read, or a line is not one of a CTM.
+    """
     tracks: dict[str, list[Segment]] = {}
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        utterance, _, start, duration, label, *rest = line.split()
-        confidence = float(rest[0]) if rest else None
+    for number, line in enumerate(read_utf8(path).splitlines(), start=1):
+        if not line.strip() or line.startswith(";;"):
+            continue
+        try:
+            utterance, _, start, duration, label, *rest = line.split()
+            start_s, duration_s, *confidence = (float(each) for each in (start, duration, *rest[:1]))
+        except ValueError as error:
+            raise Speech3Error(
+                f"{path}:{number}: not a line of a CTM: write utterance, channel, start, duration, word and, where it "
+                f"is known, its confidence"
+            ) from error
+        if not (0 <= start_s < math.inf and 0 <= duration_s < math.inf):
+            raise Speech3Error(f"{path}:{number}: start {start} and duration {duration} must be seconds, not below 0")
         tracks.setdefault(utterance, []).append(
-            Segment(float(start), float(start) + float(duration), label, confidence)
+            Segment(start_s, start_s + duration_s, label, confidence[0] if confidence else None)
         )
     return tracks
 

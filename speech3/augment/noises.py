@@ -3,7 +3,6 @@
 Legend: S samples, R taps of an impulse response.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ import soundfile
 
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, read_datadir
-from speech3.corpus.paths import resolve
+from speech3.corpus.paths import files_below, resolve
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
 _LONGEST_RESPONSE_S = 10.0
@@ -92,7 +92,7 @@ def find_responses(directory: Path) -> list[Sound]:
     lists = [path for path in _files(directory) if path.name == "rir_list"]
     if not lists:
         return find_sounds(directory)
-    texts = [(listed, listed.read_text(encoding="utf-8")) for listed in lists]
+    texts = [(listed, read_utf8(listed)) for listed in lists]
     lines = [(listed, line.split()[-1]) for listed, text in texts for line in text.splitlines() if line.strip()]
     return [Sound(name, str(_listed(listed, name)), directory) for listed, name in lines]
 
@@ -111,8 +111,7 @@ def _files(directory: Path) -> list[Path]:
         raise Speech3Error(
             f"{directory}: {'not a' if directory.exists() else 'no such'} directory; give one with audio"
         )
-    walk = os.walk(directory, followlinks=True)
-    return sorted(Path(root) / name for root, _, names in walk for name in names if not name.startswith("."))
+    return sorted(path for path in files_below(directory) if not path.name.startswith("."))
 
 
 def some(items: Sequence[T], most: int, rng: np.random.Generator) -> tuple[T, ...]:

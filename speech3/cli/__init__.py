@@ -1,19 +1,25 @@
 """The `speech3` program: one short file per verb. `main` reports a user's mistake in one line, with exit status 1."""
 
 import errno
-import io
+import functools
 import os
 import signal
 import sys
+from collections.abc import Callable
+from inspect import Parameter, signature  # not the module: this package has one of that name
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from speech3 import __version__
+from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
 from speech3.errors import Speech3Error, check_platform
+from speech3.io.limits import allow_open_files, explained
 from speech3.io.parallel import ONE_THREAD
+from speech3.io.progress import be_quiet
+from speech3.io.utf8 import restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # The groups of `speech3 --help`, in this order.
@@ -25,6 +31,29 @@ _GROUPS = {
     "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),
 }
 
+# Verbs that read data directories, whose wav.scp may have commands.
+_READ_DATA = frozenset(
+    ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract", "recipe", "pack", "decode",
+     "align", "tune", "forward", "inspect")
+)  # fmt: skip
+
+
+def _refuse_commands(refused: bool) -> None:
+    if refused:
+        from speech3.corpus.commands import refuse
+
+        refuse()
+
+
+_NO_COMMANDS = Annotated[
+    bool,
+    typer.Option(
+        "--no-commands",
+        callback=_refuse_commands,
+        help="Refuse recordings that come from commands (lines of wav.scp that end in |).",
+    ),
+]
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -34,6 +63,8 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="speech3",
+    cls=Group,
+    context_settings=HELP_NAMES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -44,10 +75,13 @@ app = typer.Typer(
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+        bool,
+        typer.Option("--version", "-V", is_eager=True, callback=_print_version, help="Print the version and exit."),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
-    pass
+    if quiet:
+        be_quiet()
 
 
 def _register() -> None:
@@ -58,15 +92,33 @@ def _register() -> None:
     import importlib
     import pkgutil
 
-    modules = {module.name.rstrip("_").replace("_", "-"): module.name for module in pkgutil.iter_modules(__path__)}
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    modules = {name.rstrip("_").replace("_", "-"): name for name in names}
     for group, verbs in _GROUPS.items():
         for verb in verbs:
             defined = importlib.import_module(f"{__name__}.{modules.pop(verb)}")
             if hasattr(defined, "verbs"):
-                app.add_typer(defined.verbs, name=verb, rich_help_panel=group)
+                for each in defined.verbs.registered_commands:
+                    each.callback, each.cls = quietable(each.callback), Verb
+                app.add_typer(defined.verbs, name=verb, rich_help_panel=group, cls=Group)
             else:
-                app.command(verb, rich_help_panel=group)(defined.command)
+                function = _with_no_commands(defined.command) if verb in _READ_DATA else defined.command
+                app.command(verb, rich_help_panel=group, cls=Verb)(quietable(function))
     assert not modules, f"verbs of no group: {modules}"
+
+
+def _with_no_commands(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option --no-commands to a verb."""
+
+    @functools.wraps(function)
+    def verb(*args: Any, no_commands: bool, **options: Any) -> None:
+        function(*args, **options)
+
+    own = signature(function)
+    option = Parameter("no_commands", Parameter.KEYWORD_ONLY, default=False, annotation=_NO_COMMANDS)
+    verb.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    verb.__annotations__ = {**function.__annotations__, "no_commands": _NO_COMMANDS}
+    return verb
 
 
 def main() -> None:
@@ -76,10 +128,11 @@ def main() -> None:
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
+    restart_in_utf8()
+    suit_terminals()
     try:
         check_platform()
+        allow_open_files()
         signal.signal(signal.SIGTERM, _terminated)
         _register()
         app()
@@ -90,10 +143,13 @@ def main() -> None:
         sys.exit(1)
     except NotADirectoryError as error:
         found = next((path for path in Path(error.filename or "").parents if path.is_file()), error.filename)
-        print(f"error: {found}: is a file; give a directory", file=sys.stderr)
+        print(f"error: {found}: is a file; expected a directory", file=sys.stderr)
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except (OSError, RuntimeError, MemoryError) as error:
+        if found := explained(error):
+            print(f"error: {found}", file=sys.stderr)
+            sys.exit(1)
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         print(f"error: {error}; free some space and run the same command again", file=sys.stderr)
         sys.exit(1)

@@ -5,15 +5,20 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/tri.")],
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, such as exp/digits/tri.", autocompletion=_complete.models)
+    ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory with text.")],
     out: Annotated[Path, typer.Argument(help="Output directory: ali.ark, phones.ctm, words.ctm, textgrid/ and lists.")],
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
     lexicon: Annotated[Path | None, typer.Option(help="Additional pronunciations, in the model's phones.")] = None,
     lang: Annotated[
-        str | None, typer.Option(help="Language code of espeak-ng, which then pronounces unknown words.")
+        str | None,
+        typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
     ] = None,
 ) -> None:
     """Align transcripts with recordings; write pdf, phone and word alignments for Kaldi and Praat.

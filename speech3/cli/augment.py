@@ -5,13 +5,19 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write; it holds only the copies.")],
     augment: Annotated[
         str,
-        typer.Option(metavar="PRESET", help="Preset in conf/augment, or a YAML file (it may set noise_dir, rir_dir)."),
+        typer.Option(
+            metavar="PRESET",
+            help="Preset in conf/augment, or a YAML file (it may set noise_dir and rir_dir).",
+            autocompletion=_complete.presets("augment"),
+        ),
     ],
     copies: Annotated[int, typer.Option(help="Copies of each utterance, all different.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same copies.", min=0)] = 1,

@@ -14,8 +14,8 @@ def command(
 
     `speech3 combine data/all data/clean data/other`
 
-    No utterance may be in two of the directories. Transcripts, genders and features that one of the directories lacks
-    are left out, and the output says so.
+    No utterance may be in two of the directories. Transcripts, genders and features that one of them lacks are left
+    out, with a note.
     """
     from speech3.corpus.combine import combine
     from speech3.corpus.datadir import read_datadir, write_datadir

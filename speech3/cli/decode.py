@@ -5,9 +5,13 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_complete.models)
+    ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
     out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
     nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
@@ -16,14 +20,19 @@ def command(
         bool, typer.Option("--mbr", help="Write the words with the fewest expected errors (minimum Bayes risk).")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
-    graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
+    ] = None,
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's; may be repeated."),
+        typer.Option(
+            "--with",
+            metavar="MODEL",
+            autocompletion=_complete.models,
+            help="Average the scores with those of another model; may be repeated.",
+        ),
     ] = None,
-    hot: Annotated[
-        Path | None, typer.Option(help="File of words to expect, with lines `WORD [WORD ...] [BOOST]`.")
-    ] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
@@ -49,7 +58,9 @@ def command(
     from speech3.decoding.long_utterances import Parts, cut_long
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.decoding.search import without_words
     from speech3.decoding.together import features_together
+    from speech3.features.extract import silent_in
     from speech3.io.parallel import available_jobs
 
     recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
@@ -58,6 +69,7 @@ def command(
     data, parts = (data, Parts()) if given else cut_long(data)
     recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
+    decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
     say_skipped({**skipped, **decoding.failed}, "not decoded")
     say_skipped(kept.without, "no lattice")

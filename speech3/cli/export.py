@@ -5,9 +5,14 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory of a network, such as exp/digits/dnn.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory of a network, such as exp/digits/dnn.", autocompletion=_complete.models),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write; OUT.decode/ is written beside it.")],
     int8: Annotated[bool, typer.Option("--int8", help="Store weights in int8 (dynamic quantisation).")] = False,
 ) -> None:

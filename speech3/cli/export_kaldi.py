@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/dnn.")],
+    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/dnn.", autocompletion=_complete.models)],
     out: Annotated[Path, typer.Argument(help="Output directory: tree, final.mdl, topo, phones.txt and dict/.")],
 ) -> None:
     """Write tree, transition model, topology and dictionary in Kaldi's text formats.

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
@@ -12,7 +14,12 @@ def command(
         Path, typer.Argument(metavar="OUT", help="Output directory: feats.ark, feats.scp and features.yaml.")
     ],
     features: Annotated[
-        str, typer.Option(metavar="PRESET", help="Preset in conf/features, or a YAML file with Kaldi's option names.")
+        str,
+        typer.Option(
+            metavar="PRESET",
+            help="Preset in conf/features, a YAML file, or Kaldi's conf/mfcc.conf, fbank.conf, plp.conf.",
+            autocompletion=_complete.presets("features"),
+        ),
     ],
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
     compress: Annotated[
@@ -20,7 +27,11 @@ def command(
     ] = False,
     augment: Annotated[
         str | None,
-        typer.Option(metavar="PRESET", help="Augment the audio first: a preset in conf/augment, or a YAML file."),
+        typer.Option(
+            metavar="PRESET",
+            help="Augment the audio first: preset in conf/augment, or a YAML file.",
+            autocompletion=_complete.presets("augment"),
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the augmentation.", min=0)] = 1,
 ) -> None:
@@ -48,8 +59,6 @@ def command(
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
     augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None
     report = extract(data, out, config, jobs, compress=compress, augmenter=augmenter)
-    if report.silent:
-        typer.echo(f"warning: digital silence from end to end: {' '.join(report.silent[:10])}", err=True)
     hours = report.frames * config.frame_shift / 3.6e6
     rate = f" at {report.sample_rate_hz} Hz" if report.sample_rate_hz else ""
     typer.echo(

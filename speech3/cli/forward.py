@@ -5,9 +5,16 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory of a network or of GMMs, such as exp/dnn.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="Model directory of a network or of GMMs, such as exp/dnn.", autocompletion=_complete.models
+        ),
+    ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
     out: Annotated[Path, typer.Argument(help="Output directory: loglikes.ark and loglikes.scp.")],
     jobs: Annotated[int, typer.Option(help="Number of processes for the features; 0: one per core.", min=0)] = 0,

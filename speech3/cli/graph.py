@@ -5,19 +5,25 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.", autocompletion=_complete.models),
+    ],
     out: Annotated[Path, typer.Argument(help="Directory for the graph, for --graph of `decode` and `transcribe`.")],
     add: Annotated[Path | None, typer.Option(help="Words to add to the language model, one per line.")] = None,
-    lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be gzipped.")] = None,
+    lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be compressed.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text to estimate another language model from.")] = None,
-    order: Annotated[int | None, typer.Option(help="Order of the model from --text; default 3.", min=1, max=6)] = None,
+    order: Annotated[int | None, typer.Option(help="Order of the model from --text; default: 3.", min=1, max=6)] = None,
     grammar: Annotated[Path | None, typer.Option(help="JSGF grammar to use in place of a language model.")] = None,
     sentences: Annotated[Path | None, typer.Option(help="The only sentences to recognise, one per line.")] = None,
     lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that replace the model's own.")] = None,
     lang: Annotated[
-        str | None, typer.Option(help="Language code of espeak-ng, which then pronounces unknown words.")
+        str | None,
+        typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
     ] = None,
 ) -> None:
     """Build another decoding graph for a trained model, in seconds and without training.

@@ -11,8 +11,12 @@ def command(
         Path, typer.Argument(metavar="ALI", help="Kaldi alignment directory with final.mdl, tree, ali.*.gz.")
     ],
     out: Annotated[Path, typer.Argument(help="Model directory to write: ali.ark, hmm.json, graph/.")],
-    lang: Annotated[Path | None, typer.Option(help="Kaldi lang directory: names of phones, the lexicon.")] = None,
-    graph: Annotated[Path | None, typer.Option(help="Kaldi graph directory: HCLG.fst, words.txt.")] = None,
+    lang: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Kaldi lang directory: names of phones, the lexicon.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Kaldi graph directory: HCLG.fst, words.txt.")
+    ] = None,
 ) -> None:
     """Import a Kaldi alignment (senones to train on) and optionally Kaldi's decoding graph.
 

@@ -5,15 +5,22 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
     file: Annotated[Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings) or .frames.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the working directory."),
+        typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the current directory."),
     ] = None,
     features: Annotated[
-        str, typer.Option(metavar="PRESET", help="Features computed from a recording: preset in conf/features.")
+        str,
+        typer.Option(
+            metavar="PRESET",
+            help="Features to compute from a recording: preset in conf/features, or a YAML file.",
+            autocompletion=_complete.presets("features"),
+        ),
     ] = "fbank40",
     utterance: Annotated[str | None, typer.Option(metavar="ID", help="Utterance to draw; default: the first.")] = None,
 ) -> None:

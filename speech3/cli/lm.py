@@ -7,14 +7,16 @@ import typer
 
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure n-gram language models.")
 
-Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file; gzipped if its name ends in .gz.")]
+Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file, compressed or not.")]
 
 
 @verbs.command()
 def train(
     texts: Annotated[
         list[Path],
-        typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
+        typer.Argument(
+            metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
     order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
@@ -43,7 +45,7 @@ def train(
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
     except ValueError as error:
-        raise Speech3Error(f"--minimum-counts {minimum_counts}: give whole numbers, such as 1,1,2") from error
+        raise Speech3Error(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
     found = training.train(texts, order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
     if vocabulary:
@@ -56,7 +58,7 @@ def prune(
     lm: Model,
     out: Annotated[Path, typer.Argument(help="ARPA file to write; gzipped if it ends in .gz.")],
     threshold: Annotated[
-        float, typer.Option(help="Relative increase of the perplexity below which an n-gram is removed.")
+        float, typer.Option(metavar="X", help="Relative increase of the perplexity below which an n-gram is removed.")
     ],
 ) -> None:
     """Remove n-grams that hardly affect the perplexity, by relative entropy (Stolcke 1998).
@@ -71,7 +73,7 @@ def prune(
     from speech3.lm.prune import prune as pruned
 
     if not threshold >= 0:
-        raise Speech3Error(f"--threshold {threshold:g}: give a number not below 0, such as 1e-7")
+        raise Speech3Error(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
     model = read_arpa(lm)
     check_sums(model, mending=True)
     smaller = pruned(model, threshold)
@@ -83,7 +85,7 @@ def prune(
 
 @verbs.command()
 def interpolate(
-    lms: Annotated[list[Path], typer.Argument(metavar="LM LM...", help="ARPA files.")],
+    lms: Annotated[list[Path], typer.Argument(metavar="LM...", help="ARPA files.")],
     out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
     tune: Annotated[Path | None, typer.Option(metavar="TEXT", help="Held-out text to choose the weights on.")] = None,
     weights: Annotated[str | None, typer.Option(metavar="W,W,...", help="The weights, which sum to 1.")] = None,
@@ -104,7 +106,7 @@ def interpolate(
     from speech3.lm.text import read_tokens
 
     if (tune is None) == (weights is None):
-        raise Speech3Error("give either a held-out text (--tune) or the weights (--weights 0.3,0.7)")
+        raise Speech3Error("use either --tune TEXT or --weights 0.3,0.7")
     models = [read_arpa(path) for path in lms]
     mixing.check_models(models)
     for model in models:
@@ -113,7 +115,7 @@ def interpolate(
         try:
             values = [float(field) for field in weights.split(",")]
         except ValueError as error:
-            raise Speech3Error(f"--weights {weights}: give numbers, such as 0.3,0.7") from error
+            raise Speech3Error(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
     else:
         assert tune
         vocabulary = mixing.joint_vocabulary(models)
@@ -131,9 +133,11 @@ def perplexity(
     lm: Model,
     texts: Annotated[
         list[Path],
-        typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
+        typer.Argument(
+            metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
+        ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Measure how well a model predicts a text: perplexity, unknown words, and the orders of the n-grams found.
 

@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with more details.")] = False,
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_complete.models)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, with more details.")] = False,
 ) -> None:
     """Print the layers, shapes, parameters, context, latency, FLOPs, features, training and accuracies of a model.
 

@@ -5,16 +5,32 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
     out: Annotated[Path, typer.Argument(help="Output directory: train.frames, heldout.frames and features.yaml.")],
-    ali: Annotated[Path, typer.Option(help="Directory with ali.ark, from speech3 import or speech3 align.")],
-    features: Annotated[
-        str, typer.Option(metavar="PRESET", help="Preset in conf/features, or a YAML file; `given`: DIR's feats.scp.")
+    ali: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory with ali.ark, from `speech3 import` or `speech3 align`.")
     ],
-    hmm: Annotated[Path | None, typer.Option(help="Model directory that made the alignment; default: ALI.")] = None,
-    heldout: Annotated[float, typer.Option(help="Share of the hours held out, by speaker.", min=0.001, max=0.5)] = 0.1,
+    features: Annotated[
+        str,
+        typer.Option(
+            metavar="PRESET",
+            help="Preset in conf/features (`given`: DIR's feats.scp), a YAML file, or Kaldi's conf/mfcc.conf.",
+            autocompletion=_complete.presets("features"),
+        ),
+    ],
+    hmm: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="Model that made the alignment; default: --ali.", autocompletion=_complete.models
+        ),
+    ] = None,
+    heldout: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the hours held out, by speaker.", min=0.001, max=0.5)
+    ] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:

@@ -7,20 +7,37 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    corpus: Annotated[str | None, typer.Argument(help="Name of a recipe; none: list all recipes.")] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key=value.")] = None,
+    corpus: Annotated[
+        str | None, typer.Argument(help="Name of a recipe; none: list them.", autocompletion=_complete.recipes)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe.", autocompletion=_complete.overrides),
+    ] = None,
     source: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the corpus, if it is not built in.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/CORPUS.")] = None,
     from_stage: Annotated[
-        str | None, typer.Option("--from", metavar="STAGE", help="Run this stage and all later ones again.")
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help="Run this stage and all later ones again.", autocompletion=_complete.stages
+        ),
     ] = None,
-    to_stage: Annotated[str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")] = None,
+    to_stage: Annotated[
+        str | None,
+        typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_complete.stages),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes; the same as jobs=N.", min=0)] = None,
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Language code of espeak-ng; the same as lang=CODE.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, why, and how long it takes; run nothing.")
+        bool, typer.Option("--dry-run", help="Print what would run, why, and for how long; run nothing.")
     ] = False,
 ) -> None:
     """Run a recipe: data, features, hmm, graph, train, decode, score, report.
@@ -33,6 +50,7 @@ def command(
     run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
     [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
     """
+    from speech3.io.progress import console
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
     from speech3.recipe.outline import CHOOSE, DATA, SELF_STAGE, chose_nothing, steps
@@ -43,7 +61,8 @@ def command(
         width = max(map(len, recipes()))
         print("\n".join(f"  {name:<{width}} {about}" for name, about in recipes().items()))
         return
-    experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
+    changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
+    experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
     settled = not experiment.follows_speech
     if not settled and from_stage != DATA and is_done(steps(experiment), experiment.out, DATA):
         experiment, settled = experiment.settled(), True
@@ -83,9 +102,21 @@ def command(
             first = sum(each.step.name in done for each in plan)
     run_plan(plan, experiment.out, first=first)
     if plan[-1].step.stage == "report":
-        print(evaluation.summary(experiment))
-        if experiment.source:
-            print(evaluation.rows_to_paste(experiment))
+        if not console.quiet:
+            print(evaluation.summary(experiment))
+            if experiment.compared_with_published_results:
+                print(evaluation.rows_to_paste(experiment))
         print("\n".join(evaluation.result_lines(experiment)))
     else:
         print(f"stopped after stage {plan[-1].step.stage}; the results so far are in {experiment.out}")
+
+
+def _as_overrides(overrides: list[str], **options: object) -> list[str]:
+    """Options that are short for keys, as overrides."""
+    from speech3.errors import Speech3Error
+
+    given = {key: value for key, value in options.items() if value is not None}
+    for key, value in given.items():
+        if both := [override for override in overrides if override.startswith(f"{key}=")]:
+            raise Speech3Error(f"--{key} {value}, {both[0]}: these are two ways to set one key; remove one")
+    return [f"{key}={value}" for key, value in given.items()]

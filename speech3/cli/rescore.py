@@ -11,7 +11,10 @@ def command(
     lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file (also .gz) of any order, or module:function.")],
     out: Annotated[Path, typer.Argument(help="Directory for hyp.txt, rescore.json and, with ARPA, the new lattices.")],
     weight: Annotated[
-        float, typer.Option(help="1: LM replaces the graph's; less: they are interpolated (in log).", min=0, max=1)
+        float,
+        typer.Option(
+            metavar="W", help="1: LM replaces the graph's; less: they are interpolated (in log).", min=0, max=1
+        ),
     ] = 1.0,
     tune: Annotated[
         Path | None, typer.Option(metavar="TEXT", help="Kaldi text file of references to choose the best weight on.")

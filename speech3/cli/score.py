@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,18 @@ class Format(StrEnum):
     auto = "auto"
     kaldi = "kaldi"
     plain = "plain"
+    trn = "trn"
+    stm = "stm"
+    ctm = "ctm"
+
+
+_KINDS = {
+    "kaldi": "Kaldi text: an utterance id and its words",
+    "plain": "plain text: one sentence per line",
+    "trn": "trn: words and an utterance id in parentheses",
+    "stm": "stm: segments with times",
+    "ctm": "ctm: words with times",
+}
 
 
 def command(
@@ -29,10 +42,13 @@ def command(
     normalize: Annotated[
         str, typer.Option(metavar="STEPS", help="Any of nfkc,lower,punct,phones48,phones39; in the order given.")
     ] = "",
+    lang: Annotated[
+        str, typer.Option(metavar="CODE", help="Language of the texts, such as tr: for the step lower.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     utt2spk: Annotated[Path | None, typer.Option(help="Speakers of utterances; default: utt2spk beside REF.")] = None,
     text_format: Annotated[
-        Format, typer.Option("--format", help="Kaldi text, plain text, or detect which it is.")
+        Format, typer.Option("--format", help="Of the files; stm: REF is .stm, HYP .ctm. Default: detected.")
     ] = Format.auto,
     details: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the full tables and alignments to this directory.")
@@ -50,7 +66,10 @@ def command(
 
     `speech3 score data/test/text exp/dnn/decode/lat.ark`
 
-    REF and HYP are Kaldi text (`utterance words ...`) or plain text with one sentence per line. Texts are compared as
+    REF and HYP are Kaldi text (`utterance words ...`), plain text with one sentence per line, or files of NIST's
+    sclite: `.trn`, `.ctm`, and `.stm` as a reference for `.ctm`. Alternatives (`{ um / uh / @ }`), optional words in
+    parentheses, comments (`;;`) and IGNORE_TIME_SEGMENT_IN_SCORING are scored as `sclite -D` does, but letter case
+    counts: sclite's default is `--normalize lower`. Texts are compared as
     they are unless you normalise them: `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions.
     CER counts the characters of the words joined by single spaces, without a space next to a letter of a script that
     is written without spaces (Chinese, Japanese, Thai, ...).
@@ -62,11 +81,12 @@ def command(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
-    from speech3.corpus.normalize import parse_steps
+    from speech3.corpus.letter_case import doubts, lowered
+    from speech3.corpus.normalize import normalize_text, parse_steps
     from speech3.errors import Speech3Error
     from speech3.scoring import tables
     from speech3.scoring.confidence import confidence_lines, reliability_beside
-    from speech3.scoring.text import find_speakers, read_texts
+    from speech3.scoring.text import Texts, find_speakers, read_all, read_ids
     from speech3.scoring.wer import paired_test, score
 
     steps = parse_steps(normalize)
@@ -76,19 +96,28 @@ def command(
 
         if steps:
             raise Speech3Error(
-                "--normalize: the path of a lattice is chosen by its words as they are; normalise the reference before,"
-                " so that its words are those of the lattice, and leave this out"
+                "--normalize: cannot be used with lattices; normalise REF so that its words are those of the lattice"
             )
-        if text_format is Format.plain:
-            raise Speech3Error("--format plain: lattices have utterance ids; give the reference as Kaldi text")
+        if text_format not in (Format.auto, Format.kaldi):
+            raise Speech3Error(
+                f"--format {text_format}: lattices have utterance ids; give the reference as Kaldi text and leave this"
+                " out"
+            )
         others = [path for path in paths[1:] if path.suffix != ".ark"]
-        (reference, *plain), reading = read_texts([ref, *others], Format.kaldi.value)
-        read = dict(zip(others, plain, strict=True))
-        texts = [reference, *(read.get(path) or oracle_texts(path, reference) for path in paths[1:])]
+        reference = read_ids(ref)
+        read = {path: read_ids(path) for path in others}
+        found = [read.get(path) or oracle_texts(path, reference) for path in paths[1:]]
+        texts = Texts([reference] * len(found), found, ("kaldi", "kaldi"))
     else:
-        texts, reading = read_texts(paths, text_format.value)
-    speakers, speaker_note = find_speakers(ref, texts[0], reading, utt2spk)
-    scores = [score(texts[0], text, speakers, steps) for text in texts[1:]]
+        lower = partial(lowered, language=lang)
+        texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps, lower))
+    speakers, speaker_note = texts.speakers, str(ref)
+    if speakers is None or utt2spk:
+        speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
+    scores = [
+        score(reference, text, speakers, steps, language=lang)
+        for reference, text in zip(texts.references, texts.hypotheses, strict=True)
+    ]
     reliability = reliability_beside(scores[0], hyp)
     paired = paired_test(scores[0], scores[1]) if against else None
     if details:
@@ -97,7 +126,11 @@ def command(
         from speech3.reports.scores_in_card import write_scores  # loads PyTorch
 
         write_scores(card, str(ref.parent), scores[0])
-    warnings = [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
+    warnings = [*texts.notes]
+    written = [text for side in (*texts.references[:1], *texts.hypotheses) for text in side.values()]
+    if "lower" in steps and not lang and (doubt := doubts(written)):
+        warnings.append(doubt.replace("lang=", "--lang "))
+    warnings += [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)
         values = _as_json(scores, paired) | (
@@ -105,8 +138,8 @@ def command(
         )
         print(json.dumps(values, indent=1, ensure_ascii=False))
         return
-    kind = {"kaldi": "Kaldi text: an utterance id and its words", "plain": "plain text: one sentence per line"}[reading]
-    print(f"read as     {kind}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
+    kinds = "; ".join(_KINDS[kind] for kind in dict.fromkeys(texts.readings))
+    print(f"read as     {kinds}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
     print(f"normalised  {', '.join(steps) or 'nothing'}\nspeakers    {speaker_note}\n")
     print(tables.full(scores[0]))
     if reliability:

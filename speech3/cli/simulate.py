@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from speech3.cli import _complete
+
 if TYPE_CHECKING:
     from speech3.config import TrainConfig
 
@@ -15,9 +17,14 @@ _GIGABITS = "1,10,100"
 
 def command(
     conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to CONF: key=value.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_complete.overrides),
+    ] = None,
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
-    out: Annotated[Path | None, typer.Option(help="Output directory; default: exp/NAME_simulated (NAME.yaml).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/NAME_simulated (NAME.yaml).")
+    ] = None,
     rates: Annotated[str, typer.Option(metavar="R,R,...", help="Learning rates to try for each row.")] = "",
     seeds: Annotated[
         str, typer.Option(metavar="S,S,...", help="Seeds for the rows of one worker and of the most workers.")
@@ -26,7 +33,11 @@ def command(
     synchronous: Annotated[bool, typer.Option(help="Also simulate synchronous workers, for comparison.")] = True,
     methods: Annotated[
         str,
-        typer.Option(metavar="M,M,...", help="Presets of conf/training, each applied to CONF, with rows of its own."),
+        typer.Option(
+            metavar="M,M,...",
+            help="Presets of conf/training, each applied to CONF, with rows of its own.",
+            autocompletion=_complete.presets("training", several=True),
+        ),
     ] = "",
     throughput: Annotated[
         str,
@@ -36,26 +47,31 @@ def command(
         str, typer.Option(metavar="G,G,...", help="With --throughput: Gbit/s of each worker's link; default 1,10,100.")
     ] = "",
     models: Annotated[
-        str, typer.Option(metavar="M,M,...", help="With --throughput: presets of conf/models; default: CONF's model.")
+        str,
+        typer.Option(
+            metavar="M,M,...",
+            help="With --throughput: presets of conf/models; default: CONF's model.",
+            autocompletion=_complete.presets("models", several=True),
+        ),
     ] = "",
 ) -> None:
     """Train with 1, 2, ... simulated workers: real gradients, a virtual clock.
 
     `speech3 simulate my.yaml --workers 1,2,5 --rates 0.1,0.2,0.4 --jobs 2 training=asgd`
 
-    prints the time to 0.90, 0.95 and 0.98 times the best held-out frame accuracy of one worker, and the scaling
+    This prints the time to 0.90, 0.95 and 0.98 times the best held-out frame accuracy of one worker, and the scaling
     efficiency, for asynchronous workers and for synchronous workers with the same total minibatch. First it measures
     how long a minibatch and a sync take, unless training.simulation sets these times. It also draws curves as PNG.
     Communication takes time if training.simulation sets bandwidth (bytes per second) or latency_s.
 
     `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
 
-    draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers. The
-    keys of a preset take precedence over those of my.yaml, and overrides (training.max_epochs=5) over both.
+    This draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers.
+    The keys of a preset take precedence over those of my.yaml, and overrides (training.max_epochs=5) over both.
 
     `speech3 simulate my.yaml --throughput 1,2,4,8,16,32,64,128,256,512 --models dnn,cnn,lstm`
 
-    trains nothing but applies TernGrad's performance model to three values measured on training.device: the time of a
+    Does not train; applies TernGrad's performance model to three values measured on training.device: the time of a
     minibatch, the time of encoding and decoding, and the number of encoded bytes. It prints and draws frames per second
     with float32 and with ternary gradients (training.codec.bucket, clip, float_below, float_last), and prints whether
     TernGrad's conclusions hold.

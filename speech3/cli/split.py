@@ -37,7 +37,7 @@ def command(
 
     shares = parse_shares(parts or ["train=0.8", "dev=0.1", "test=0.1"])
     if directory.resolve() in {(out / name).resolve() for name in shares}:
-        raise Speech3Error(f"{directory}: would be replaced by one of its parts; give another OUT")
+        raise Speech3Error(f"{directory}: would be replaced by one of its parts; choose another OUT")
     data = read_datadir(directory)
     made = (split_by_speaker if by is By.speaker else split_by_utterance)(data, shares, seed)
     for name, part in made.items():

@@ -29,9 +29,9 @@ def command(
 
     `speech3 subset data/train data/train_1h --hours 1`
 
-    Several options are applied one after the other, in the order in which they are listed below: `--speakers 20
-    --hours 1` is an hour of speech by twenty speakers. A list has the names in its first column, so `text` and
-    `utt2spk` files are lists of utterances. Audio and features stay where they are.
+    Options apply one after the other, in the order listed below: `--speakers 20 --hours 1` is an hour of speech by
+    twenty speakers. A list has the names in its first column, so `text` and `utt2spk` files are lists of utterances.
+    Audio and features stay where they are.
     """
     from speech3.corpus.datadir import read_datadir, write_datadir
     from speech3.corpus.subset import read_list, subset
@@ -42,10 +42,10 @@ def command(
 
     if all(value is None for value in (speakers, utterances, per_speaker, shortest, first, hours)):
         raise Speech3Error(
-            "nothing selects a subset: give --speakers, --utterances, --per-speaker, --shortest, --first or --hours"
+            "nothing selects a subset: use --speakers, --utterances, --per-speaker, --shortest, --first or --hours"
         )
     if out.resolve() == directory.resolve():
-        raise Speech3Error(f"{out}: the subset cannot replace the original; give another directory")
+        raise Speech3Error(f"{out}: the subset cannot replace the original; choose another directory")
     data = read_datadir(directory)
     part = subset(
         data,

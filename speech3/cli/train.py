@@ -5,23 +5,37 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys frames, hmm, model, training, seed.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to CONF: key=value.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_complete.overrides),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run directory; default: exp/NAME for NAME.yaml.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; short for training.workers=...")] = None,
-    world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated, shared, cluster or sandblaster.")] = None,
+    world: Annotated[
+        str | None,
+        typer.Option(
+            help="sgd, ddp, simulated, shared, cluster or sandblaster; short for training.world=...",
+            autocompletion=_complete.backends,
+        ),
+    ] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="World cluster: HOST:PORT of Ray's head node, or auto. Default: start Ray on this host."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="World cluster: address of Ray's head node, or auto. Default: start Ray on this host.",
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[
         Path | None,
-        typer.Option(
-            metavar="MODEL", help="Start from a trained model, perhaps of another language (model directory)."
-        ),
+        typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_complete.models),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
@@ -36,10 +50,10 @@ def command(
 
     On two cores: `speech3 train my.yaml --workers 2 --out exp/dnn2`
 
-    trains asynchronously (world shared: one process per worker, one server in shared memory) after one epoch of plain
-    SGD (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world simulated
-    --workers 5` simulates five workers on one core (also with training=sandblaster or terngrad_ddp). Options of the
-    engine are keys such as training.asgd.sync_every=3.
+    This trains asynchronously (world shared: one process per worker, one server in shared memory) after one epoch of
+    plain SGD (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world
+    simulated --workers 5` simulates five workers on one core (also with training=sandblaster or terngrad_ddp). Options
+    of the engine are keys such as training.asgd.sync_every=3.
 
     On several hosts, which are nodes of one Ray cluster (`pip install speech3[cluster]`, `ray start`) and have the
     frames at the same path: `speech3 train my.yaml --world cluster --address auto --workers 8`
@@ -48,8 +62,8 @@ def command(
 
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
 
-    starts from all parameters of the model if `hmm` has the same senones, otherwise from all but those of the output
-    layer.
+    This starts from all parameters of the model if `hmm` has the same senones, otherwise from all but those of the
+    output layer.
 
     Sequence training (sMBR, or MMI with training=mmi), from a model trained by cross-entropy:
 

@@ -5,26 +5,36 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.")],
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.", autocompletion=_complete.models)
+    ],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
-    graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
-    hot: Annotated[
-        Path | None, typer.Option(help="File of words to expect, with lines `WORD [WORD ...] [BOOST]`.")
+    graph: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
     ] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's, as in decode."),
+        typer.Option(
+            "--with",
+            metavar="MODEL",
+            autocompletion=_complete.models,
+            help="Average the scores with those of another model; may be repeated.",
+        ),
     ] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
     ] = False,
     rate: Annotated[
-        int | None, typer.Option(help="With --stream: sample rate of raw audio, in Hz; default: the model's.")
+        int | None,
+        typer.Option(metavar="HZ", help="With --stream: sample rate of raw audio, in Hz. Default: the model's."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
@@ -34,8 +44,9 @@ def command(
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
-    Recordings with a different sample rate from the model's are resampled, and channels are mixed; recordings of more
-    than a minute are cut at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
+    Recordings with a different sample rate from the model's are resampled. Several channels become one:
+    their average, unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut
+    at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
     prints a line for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`,
     times in seconds.
 
@@ -57,7 +68,7 @@ def command(
     recognizer = with_graph(load_recognizer(model), graph, hot)
     if others:
         if stream:
-            raise Speech3Error("--with is for finished recordings; leave out --stream")
+            raise Speech3Error("--with: cannot be combined with --stream")
         more = [load_recognizer(other) for other in others]
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
             raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")

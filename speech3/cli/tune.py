@@ -5,12 +5,17 @@ from typing import Annotated
 
 import typer
 
+from speech3.cli import _complete
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.", autocompletion=_complete.models),
+    ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory, neither train nor test.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes to the search and its grid: key=value.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the search and its grid.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:

@@ -34,7 +34,7 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _sized(self) -> "TrainConfig":
         if open_keys := [*unsized("model", self.model), *unsized("training", self.training)]:
-            raise ValueError(f"{open_keys[0]}=0: only recipes choose it by the amount of speech; give at least 1")
+            raise ValueError(f"{open_keys[0]}=0: automatic size works only in recipes; set it to at least 1")
         return self
 
 
@@ -183,7 +183,7 @@ class RecipeConfig(Config):
         0, ge=0, description="minutes of training speech below which GMMs are trained, but no networks"
     )
     sample_rate: int | None = Field(
-        None, gt=0, description="Hz, to which recordings are resampled, channels averaged; none: all must have one rate"
+        None, gt=0, description="Hz, to which recordings are resampled, channels made one; none: all must have one rate"
     )
     lang: str | None = Field(None, description="language code of espeak-ng, for words without a pronunciation")
     lexicon: Literal["espeak", "graphemes"] = Field(
@@ -263,7 +263,9 @@ class RecipeConfig(Config):
         if self.untranscribed and self.lfmmi is None:
             raise ValueError("untranscribed: an LF-MMI network transcribes the recordings; set lfmmi={}, too")
         if self.flat.training.labels != "words":
-            raise ValueError("flat.training: it starts without an alignment; set lfmmi.numerators=transcripts there")
+            raise ValueError(
+                "flat.training: it starts without an alignment; set flat.training.lfmmi.numerators=transcripts"
+            )
         if self.lm.letters and not self._spells:
             raise ValueError(
                 "lm.letters: words are spelled where their letters are their phones and the language model is an n-gram"

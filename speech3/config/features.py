@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
+from speech3.config.kaldi_conf import with_underscores, without_kaldis_own
 from speech3.config.pitch import PitchConfig
 
 
@@ -22,7 +23,7 @@ class FeatureConfig(Config):
         None, gt=0, description="Hz; none: the rate of the data, which must be the same everywhere"
     )
     resample: bool = Field(False, description="resample recordings with another rate instead of rejecting them")
-    mix_channels: bool = Field(False, description="average the channels instead of rejecting more than one")
+    mix_channels: bool = Field(False, description="make one channel of several instead of rejecting them")
     frame_length: float = Field(25.0, gt=0, description="ms")
     frame_shift: float = Field(10.0, gt=0, description="ms")
     dither: float = Field(0.0, ge=0, description="standard deviation, in units of 16-bit samples")
@@ -70,7 +71,9 @@ class FeatureConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _energy_default(cls, values: Any) -> Any:
+    def _kaldis_names(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            values = without_kaldis_own(with_underscores(values), cls.model_fields)
         if isinstance(values, dict) and values.get("kind") in ("mfcc", "plp"):
             return {"use_energy": True, **values}
         return values

@@ -72,10 +72,7 @@ def check_sizes(sizes: tuple[int, ...], layers: int, key: str) -> None:
 
 def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
     if model.subsampling == 3 and not (model.left_context and model.right_context):
-        raise ValueError(
-            "subsampling=3: an output is for three frames, but its window is the middle one with its context; set "
-            "left_context and right_context to at least 1"
-        )
+        raise ValueError("subsampling=3: needs left_context and right_context >= 1")
 
 
 class DnnConfig(ModelConfig):

@@ -1,8 +1,11 @@
 """Pitch, with the option names and defaults of Kaldi's compute-kaldi-pitch-feats and process-kaldi-pitch-feats."""
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
+from speech3.config.kaldi_conf import with_underscores
 
 
 class PitchConfig(Config):
@@ -40,6 +43,13 @@ class PitchConfig(Config):
     add_normalized_log_pitch: bool = True
     add_delta_pitch: bool = True
     add_raw_log_pitch: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kaldis_names(cls, values: Any) -> Any:
+        return with_underscores(
+            values, {"resample_frequency": "resample_freq", "preemphasis_coefficient": "preemph_coeff"}
+        )
 
     @property
     def dim(self) -> int:

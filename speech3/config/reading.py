@@ -11,10 +11,13 @@ from pydantic import ValidationError
 
 from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
+from speech3.config.features import FeatureConfig
+from speech3.config.kaldi_conf import read_conf
 from speech3.config.models import LstmConfig, ModelConfig
 from speech3.config.tdnn import TIME_DELAY
 from speech3.config.training import TrainingConfig
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,12 +50,8 @@ def presets(kind: str) -> list[str]:
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Read a YAML mapping; errors name the file."""
     try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        value = yaml.safe_load(read_utf8(path))
+    except yaml.YAMLError as error:
         raise Speech3Error(f"{path}: not valid YAML: {error}") from error
     if not isinstance(value, dict):
         raise Speech3Error(f"{path}: expected `key: value` lines, found {type(value).__name__}")
@@ -98,7 +97,9 @@ def _of_family(cls: type[Config], values: Any) -> type[Config]:
 
 
 def load_preset(cls: type[C], kind: str, name: str) -> C:
-    """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path."""
+    """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path; for features also Kaldi's `.conf`."""
+    if issubclass(cls, FeatureConfig) and name.endswith(".conf"):
+        return parse(cls, read_conf(Path(name)), name)
     path = _preset_path(kind, name)
     if not path.exists():
         raise Speech3Error(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")

@@ -29,7 +29,9 @@ class AsgdConfig(Config):
     push_scale: float | Literal["1/accumulated", "1/workers"] = Field(
         "1/workers", description="factor applied to a push: a number above 0, 1/accumulated or 1/workers"
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the server")
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="momentum of the server and of the warm start; 0: that of training.momentum"
+    )
     projection: bool = Field(False, description="remove from a push its component that opposes the server's momentum")
     decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
     adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, replaces push_scale; 0: no Adagrad")
@@ -232,13 +234,15 @@ class TrainingConfig(Config):
     betas: tuple[float, float] = Field(
         (0.9, 0.98), description="AdamW and Muon: decay of the averages of the gradient and of its square"
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of plain SGD (including the warm start) and ddp")
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="momentum of SGD; with asynchronous workers it is the server's (asgd.momentum)"
+    )
     weight_decay: float = Field(0.0, ge=0)
     group_lasso: float = Field(
         0.0,
         ge=0,
         description="penalty on the weights that read a hidden unit (time-delay networks: a unit of a bottleneck); at "
-        "the end of training units that nothing reads are removed (`speech3.models.groups`)",
+        "the end of training unused units are pruned (`speech3.models.groups`)",
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="cross-entropy: probability that is spread evenly over all senones in training"
@@ -318,6 +322,11 @@ class TrainingConfig(Config):
     def of_sequences(self) -> bool:
         """Whether the objective is one of senone sequences, which continues a network trained by cross-entropy."""
         return self.objective in ("mmi", "smbr")
+
+    @property
+    def server(self) -> AsgdConfig:
+        """`asgd` with the server's momentum, which the warm start has as well: steps keep their size at its end."""
+        return self.asgd.model_copy(update={"momentum": self.asgd.momentum or self.momentum})
 
     @property
     def by_sandblaster(self) -> bool:

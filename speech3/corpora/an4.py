@@ -19,9 +19,12 @@ from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.corpora.splits import split_data
 from speech3.corpus.audio import write_wav
 from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.lost_bytes import find_damage, write_mended
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.io.progress import say
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import LangDir
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
 UTTERANCES = {"an4_train": 948, "an4_test": 130}
@@ -99,6 +102,10 @@ def _recording(place: Path, converted: Path) -> Path:
     both = [np.frombuffer(content, order, len(content) // 2).astype(np.int16) for order in ("<i2", ">i2")]
     smooth = min(both, key=lambda samples_N: float(np.abs(np.diff(samples_N.astype(np.int64))).sum()))
     write_wav(wav, smooth, _RATE_HZ)  # archives of both byte orders exist
+    if damage := find_damage(wav):
+        say(f"  {raw}: {damage}" + ("; put back" if damage.mended else "; get the file again"))
+        if damage.mended:
+            write_mended(wav, wav)
     return wav
 
 

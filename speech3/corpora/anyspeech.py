@@ -20,11 +20,14 @@ from speech3.corpora.pairs import has_recordings
 from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
 from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
 from speech3.corpus.normalize import plain_words
+from speech3.corpus.sentences import sentences
 from speech3.corpus.split import check_apart
 from speech3.corpus.tables import Fault
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import atomic_path, write_lines, write_text
 from speech3.io.progress import say
+from speech3.io.text import UNREADABLE, open_text
+from speech3.io.unicode_form import compatibility_words
 from speech3.lexicon import langdir
 from speech3.lexicon.graphemes import read_graphemes
 from speech3.lexicon.guess import Table, Words, guess
@@ -102,7 +105,7 @@ def prepare(
     def read(path: Path, part: str) -> DataDir:
         if _is_datadir(path) or not has_recordings(path):
             return _with_text(path, part)
-        data, found = read_folder(path, tier, sample_rate, given)
+        data, found = read_folder(path, tier, sample_rate, given, lang or "")
         faults.extend(found)
         plain.add(part)
         return data
@@ -151,12 +154,19 @@ def write_corpus(
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
     check_apart(parts)
-    change: Callable[[str], str] = partial(plain_words, graphemes=graphemes) if plain else str
+    change: Callable[[str], str] = partial(plain_words, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
     counts = Counter(_words(parts["train"]))
     further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in langdir.NOT_WORDS)
-    _say_scripts(sum((Counter(_words(data)) for data in parts.values()), Counter[str]()))
+    every = sum((Counter(_words(data)) for data in parts.values()), Counter[str]())
+    _say_scripts(every)
+    if forms := compatibility_words(every):
+        shown = listed((f"{word} ({plain})" for word, plain in forms.items()), 5)
+        say(
+            f"  warning: {len(forms)} words have letters that stand for others in Unicode (NFKC), which are different"
+            f" letters here: {shown}; write the ordinary ones, unless they are meant"
+        )
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)
@@ -170,6 +180,7 @@ def write_corpus(
     if given.arpa:
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
+    _write_phones(given.lexicon if not spelled else None, out)
     if spelled:
         letters = sorted({part for word in words.known for part in words.spelling.parts(word)})
         write_text(out / LETTERS, "".join(f"{part} {' '.join(words.spell(part))}\n" for part in letters))
@@ -236,8 +247,8 @@ class _Text(Iterable[list[str]]):
         if self.path is None:
             return
         empty = True
-        for line in langdir.text_lines(self.path):
-            if words := self.change(line).split():
+        for sentence in sentences(self.path):
+            if words := self.change(" ".join(sentence)).split():
                 empty = False
                 yield words
         if empty:
@@ -312,12 +323,23 @@ def _held_out(parts: Mapping[str, DataDir], words: Words) -> Table:
 
 
 def _copy_arpa(arpa: Path, out: Path) -> None:
-    with atomic_path(out) as path, arpa.open("rb") as content, path.open("wb") as raw:
-        if arpa.suffix == ".gz":
-            shutil.copyfileobj(content, raw)
-        else:
-            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-                shutil.copyfileobj(content, packed)
+    try:
+        with (
+            atomic_path(out) as path, open_text(arpa) as (content, _), path.open("wb") as raw,
+            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed,
+        ):  # fmt: skip
+            shutil.copyfileobj(content, packed)
+    except UNREADABLE as error:
+        raise Speech3Error(f"{arpa}: cannot be read ({error}); copy it again") from error
+
+
+def _write_phones(lexicon: Path | None, out: Path) -> None:
+    """Write Kaldi's lists of silence and other phones beside the lexicon, if the user's lexicon has them."""
+    lists = langdir.listed_phones(lexicon) if lexicon else (frozenset[str](), frozenset[str]())
+    for name, phones in zip(("silence_phones.txt", "nonsilence_phones.txt"), lists, strict=True):
+        (out / name).unlink(missing_ok=True)  # of an earlier lexicon
+        if phones:
+            write_text(out / name, "".join(f"{phone}\n" for phone in sorted(phones)))
 
 
 def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:

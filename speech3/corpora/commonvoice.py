@@ -10,7 +10,8 @@ language), has ``validated.tsv``, from which splits are drawn.
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -19,11 +20,14 @@ import soundfile
 from speech3.corpora.anyspeech import write_corpus
 from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
 from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.letter_case import doubts, lowered, sharp_s
 from speech3.corpus.normalize import normalize_text, parse_steps
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import one_form
 from speech3.lexicon import espeak
-from speech3.lexicon.langdir import find, read_utf8
+from speech3.lexicon.langdir import find
 
 _SPLITS = ("train", "dev", "test")
 _ALL = "validated.tsv"
@@ -54,7 +58,8 @@ def prepare(
     seed
         Random seed of the splits, if the release has none, or an empty one.
     normalize
-        Normalisation steps for the sentences (`speech3.corpus.normalize`).
+        Normalisation steps for the sentences (`speech3.corpus.normalize`). Lower case is that of the language in the
+        column `locale`, or of `lang`.
     lang, lexicon, units, pieces
         As for `speech3.corpora.anyspeech.prepare`.
 
@@ -70,7 +75,8 @@ def prepare(
         _check_language(source, lang)
     steps = parse_steps(normalize)
     tables, why = _tables(source)
-    parts = {name: _read(source, table.name, steps) for name, table in tables.items()}
+    normal = _normalisation(tables.values(), steps, lang)
+    parts = {name: _read(source, table.name, normal) for name, table in tables.items()}
     if why:
         say(f"  {why}: splits are drawn from {tables['train'].name}")
         drawn = split_data(parts["train"], {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
@@ -117,8 +123,7 @@ def _check_language(source: Path, lang: str) -> None:
     table = next((path for path in tables if path.is_file() and not _is_empty(path)), None)
     if table is None:
         return  # reported later
-    row = next(iter(_rows(table)), {})
-    locale = (row.get("locale") or "").strip()
+    locale = _locale([table])
     language, given = (code.lower().partition("-")[0] for code in (locale, lang))
     if not language or language == given or any({language, given} <= codes for codes in _ONE_LANGUAGE):
         return
@@ -145,14 +150,34 @@ def _clip(row: dict[str, str]) -> str:
     return row["path"] if row["path"].endswith(".mp3") else f"{row['path']}.mp3"
 
 
-def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
+def _locale(tables: Iterable[Path]) -> str:
+    """The language that the first sentence is in, from the column `locale`; empty if there is none."""
+    row = next((row for table in tables for row in _rows(table)), {})
+    return (row.get("locale") or "").strip()
+
+
+def _normalisation(tables: Iterable[Path], steps: tuple[str, ...], lang: str | None) -> Callable[[str], str]:
+    """What is done with sentences; capitals are lowered by the rules of the tables' locale, else of `lang`."""
+    tables = tuple(tables)
+    language = _locale(tables) or lang or ""
+
+    def sentences() -> Iterator[str]:  # read again only if the language needs it
+        return (row["sentence"] for table in tables for row in _rows(table))
+
+    if "lower" in steps and not language and (doubt := doubts(sentences())):
+        say(f"  warning: {doubt}")
+    lower = partial(lowered, language=language, spellings=sharp_s(sentences(), language))
+    return lambda sentence: one_form(normalize_text(sentence, steps, lower))
+
+
+def _read(source: Path, name: str, normal: Callable[[str], str]) -> DataDir:
     table = source / name
     rows = _rows(table)
     available = {path.name for path in (source / "clips").iterdir()} if (source / "clips").is_dir() else set[str]()
     recordings, utterances, bad = dict[str, str](), dict[str, Utterance](), dict[str, str]()
     unspoken, shown = Counter[str](), list[str]()
     for row in rows:
-        clip, said = _clip(row), normalize_text(row["sentence"], steps)
+        clip, said = _clip(row), normal(row["sentence"])
         speaker = row["client_id"][:16]
         key = f"{speaker}-{Path(clip).stem}"
         if clip not in available:

@@ -9,9 +9,9 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-from speech3.corpora.textgrid import read_bytes
 from speech3.corpora.tiers import Annotation, Tier
 from speech3.errors import Speech3Error
+from speech3.io.text import read_bytes, to_utf8
 
 _ANNOTATIONS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
 
@@ -41,7 +41,9 @@ def read_elan(path: Path) -> list[Tier]:
         them has its name.
     """
     try:
-        root = ElementTree.fromstring(read_bytes(path))
+        content, converted = to_utf8(read_bytes(path), path)
+        # A declaration of UTF-16 in the first line is wrong once the text is UTF-8; a str is read without regard to it.
+        root = ElementTree.fromstring(content.decode() if "UTF" in converted else content)
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise Speech3Error(f"{path}: is not XML ({error}); open it in ELAN and save it again") from error
     if root.tag != "ANNOTATION_DOCUMENT":
@@ -60,6 +62,7 @@ def read_elan(path: Path) -> list[Tier]:
             tuple(_aligned(all_of_tier, by_id, times_s)),
             tier.get("PARTICIPANT", "").strip(),
             tier.get("LINGUISTIC_TYPE_REF", "").strip(),
+            origin_s=origin_ms / 1000,
         )
         for tier, all_of_tier in stored
     ]

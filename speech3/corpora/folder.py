@@ -14,19 +14,24 @@ from pathlib import Path
 
 from speech3.corpora.elan import read_elan
 from speech3.corpora.pairs import Item, find_pairs, stem
-from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
-from speech3.corpora.tiers import Annotation, Tier, choose
+from speech3.corpora.textgrid import read_textgrid
+from speech3.corpora.tiers import Annotation, Tier, choose, shifted
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.lengths import mixes_of
+from speech3.corpus.letter_case import doubts
 from speech3.corpus.normalize import marked_at_edge, plain_words
+from speech3.corpus.symbols import symbols_in
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
+from speech3.io.text import read_utf8
 
 _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
+_KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 
 
 @dataclass
@@ -34,6 +39,7 @@ class _Found:
     """What was read so far, and what was left out.
 
     `spellings`: a speaker's first spelling by case-folded name. `marked`: words that lost a mark at an edge.
+    `doubtful`: texts with letters whose lower case depends on the language, if that is not known.
     """
 
     utterances: dict[str, Utterance] = field(default_factory=dict)
@@ -41,6 +47,8 @@ class _Found:
     faults: list[Fault] = field(default_factory=list)
     spellings: dict[str, str] = field(default_factory=dict)
     graphemes: Sequence[str] = ()
+    language: str = ""
+    doubtful: list[str] = field(default_factory=list)
     marked: Counter[str] = field(default_factory=Counter)
 
     def speaker(self, name: str) -> str:
@@ -54,17 +62,36 @@ class _Found:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
 
-    def missing_end(self, audio: Path, header: AudioInfo) -> None:
-        """Warn about a recording that ends before the end given in its header, which `lengths_s` need not read."""
+    def wrong_header(self, audio: Path, header: AudioInfo) -> None:
+        """Warn about a recording that has another length than its header says; `lengths_s` need not read it."""
+        if header.claim:
+            remedy = "what there is is read"
+            self.faults.append(Fault("wrong header", str(audio), "", header.claim, remedy, warning=True))
         if header.missing_s:
             problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
 
-    def words(self, text: str) -> str:
-        """The words of a transcript; without a list of graphemes, those that lose a mark at an edge are counted."""
+    def timed(self, transcript: Path, tiers: Sequence[Tier], duration_s: float) -> list[Tier]:
+        """The tiers with times from the beginning of the recording; a shift is mentioned (see `tiers.shifted`)."""
+        timed, how = shifted(tiers, duration_s, END_TOLERANCE_S)
+        if how:
+            self.faults.append(Fault("shifted", str(transcript), "", how, "check one of them by ear", warning=True))
+        return timed
+
+    def words(self, text: str, where: Path, subject: str = "") -> str:
+        """The words of a transcript, without symbols of language models, which are reported.
+
+        Without a list of graphemes, words that lose a mark at an edge are counted.
+        """
         if not self.graphemes:
             self.marked.update(marked_at_edge(text))
-        return plain_words(text, self.graphemes)
+        if not self.language and not text.isascii():
+            self.doubtful.append(text)
+        words = plain_words(text, self.graphemes, self.language).split()
+        if symbols := symbols_in(words):
+            problem, remedy = f"has {' and '.join(symbols)}, which nobody says", "the other words are used"
+            self.faults.append(Fault("symbol in text", str(where), subject, problem, remedy, warning=True))
+        return " ".join(word for word in words if word not in symbols)
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
         """Record what is not used, and why."""
@@ -77,7 +104,11 @@ class _Found:
 
 
 def read_folder(
-    source: Path, tier: str | None = None, sample_rate: int | None = None, graphemes: Sequence[str] = ()
+    source: Path,
+    tier: str | None = None,
+    sample_rate: int | None = None,
+    graphemes: Sequence[str] = (),
+    language: str = "",
 ) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
@@ -87,7 +118,7 @@ def read_folder(
         As `wanted` of `tiers.choose`.
     sample_rate
         Hz, to which recordings will be resampled; None: all must have one rate and one channel.
-    graphemes
+    graphemes, language
         As for `plain_words`.
 
     Returns
@@ -101,7 +132,7 @@ def read_folder(
         No recording has a transcript, the tier is not clear, recordings differ in rate, or nothing is left.
     """
     items, faults = find_pairs(source)
-    found = _Found(faults=faults, graphemes=graphemes)
+    found = _Found(faults=faults, graphemes=graphemes, language=language)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise Speech3Error(
@@ -114,9 +145,10 @@ def read_folder(
     for item in progress(items, len(items), f"headers of {source}"):
         try:
             infos[item.key] = info(item.audio)
+            found.wrong_header(item.audio, infos[item.key])
             if item.transcript in tiers:
-                found.missing_end(item.audio, infos[item.key])
-                named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
+                timed = found.timed(item.transcript, tiers[item.transcript], infos[item.key].duration_s)
+                named |= _add_tiers(found, item, timed, infos[item.key], speakers[item.key], voices)
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:
@@ -125,10 +157,13 @@ def read_folder(
             found.unreadable(item.transcript, error)
     _say_skipped(source, found.faults)
     _say_marked(found.marked)
+    if doubt := doubts(found.doubtful):
+        say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
         raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
+    _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
     _say_speakers(data, how, named)
     return data, found.faults
 
@@ -164,7 +199,7 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
 
 
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
-    words = found.words(decoded(read_bytes(item.transcript), item.transcript))
+    words = found.words(read_utf8(item.transcript), item.transcript)
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return
@@ -222,7 +257,8 @@ def _add_tiers(
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
     """The annotation with its words, and an end within the recording; None if it cannot be used."""
-    words, place = found.words(annotation.text), _place(annotation)
+    place = _place(annotation)
+    words = found.words(annotation.text, item.transcript, place)
     if not words:
         # A TextGrid stores silence as an interval without text.
         if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":
@@ -273,17 +309,27 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
     channels = f", {several} with several channels" if several else ""
     raise Speech3Error(
         f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; give"
-        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (channels are averaged)"
+        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (several channels become one)"
     )
+
+
+def _say_channels(recordings: Mapping[str, str], source: Path) -> None:
+    if mixes := mixes_of(recordings, source):
+        key, why = next(iter(mixes.items()))
+        more = f"; {len(mixes) - 1:,} more such recordings" if len(mixes) > 1 else ""
+        say(f"  {key}: as one channel, {why}{more}")
 
 
 def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:
     for kind, count in Counter(fault.kind for fault in faults).items():
         first = next(fault for fault in faults if fault.kind == kind)
-        what = "used, but" if first.warning else "left out"
+        what = f"left out {count} ({kind})"
+        if first.warning:
+            kept = _KEPT.get(kind, f"utterance ({kind})")
+            what = f"{count} {kept if count == 1 else kept.replace('utterance', 'utterances')} kept"
         where = Path(first.where).relative_to(source) if Path(first.where).is_relative_to(source) else first.where
         subject = f"{first.subject}: " if first.subject else ""
-        say(f"  {what} {count} ({kind}): {where}: {subject}{first.problem}; {first.remedy}")
+        say(f"  {what}: {where}: {subject}{first.problem}; {first.remedy}")
 
 
 def _say_marked(marked: Counter[str]) -> None:

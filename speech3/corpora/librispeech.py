@@ -16,12 +16,13 @@ from pathlib import Path
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.corpora.splits import split_data
 from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import files_below
+from speech3.corpus.paths import files_below, matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_json
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
 from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.langdir import LangDir
 
 # Number of utterances of each part.
 PARTS = {
@@ -143,9 +144,9 @@ def _parts(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
 def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]:
     """The utterances of a part with the paths of their recordings."""
     found = dict[str, tuple[str, Utterance]]()
-    for transcript in sorted(part.glob("*/*/*.trans.txt")):
+    for transcript in matching(part, "*/*/*.trans.txt"):
         speaker, texts = transcript.parent.parent.name, _texts(transcript)
-        available = {path.stem: str(path.absolute()) for path in transcript.parent.glob("*.flac")}
+        available = {path.stem: str(path.absolute()) for path in matching(transcript.parent, "*.flac")}
         if lacking := sorted(set(texts) - set(available)):
             raise Speech3Error(
                 f"{transcript}: {len(lacking)} of its {len(texts)} recordings are missing, such as"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.corpus.paths import files_below
+from speech3.corpus.paths import files_below, is_conflict
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error
 
@@ -93,6 +93,7 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
         else:
             remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
+    faults += [_copy(path) for path in _conflicts(source)]
     faults += _others(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
         raise Speech3Error(f"{source}: {_why_none(audio, texts, faults)}")
@@ -104,7 +105,7 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
         return f"no recording has a transcript of its own, for instance: {unclear[0]}"
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
-        f"{len(audio)} recordings and {len(texts)} transcripts, but none of the same name; each recording needs a"
+        f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid or .txt) of its name{example}"
     )
 
@@ -116,6 +117,20 @@ def _files(source: Path) -> list[Path]:
         if lang not in path.parents
         and not any(part.startswith(".") for part in path.relative_to(source).parts)
     ]  # fmt: skip
+
+
+def _conflicts(source: Path) -> list[Path]:
+    """Copies that synchronisation made of recordings and transcripts; their originals are used."""
+    paths = (path for path in files_below(source, conflicts=True) if is_conflict(path))
+    return [path for path in paths if path.suffix.lower() in (*AUDIO, *TRANSCRIPTS) and _is_utf8(path)]
+
+
+def _copy(path: Path) -> Fault:
+    problem, remedy = (
+        "is a copy that synchronisation made of another file",
+        "keep the right one of both, by its own name",
+    )
+    return Fault("conflicted copy", str(path), "", problem, remedy)
 
 
 def _is_utf8(path: Path) -> bool:

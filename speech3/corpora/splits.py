@@ -50,7 +50,8 @@ def _parts(data: DataDir, shares: Mapping[str, float], seed: int, seconds: Secon
         return _by_utterance(data, shares, seed, seconds)
     if len(shares) == len(unseen):
         return parts
-    return {**parts, **_by_utterance(parts["train"], {"dev": shares["dev"]}, seed, seconds)}
+    rest = {"dev": shares["dev"]}
+    return {**parts, **_by_utterance(parts["train"], rest, seed, seconds, taken=len(parts["test"].speakers()))}
 
 
 def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int, seconds: Seconds) -> dict[str, DataDir] | None:
@@ -70,8 +71,16 @@ def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int, seconds: 
     return None
 
 
-def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int, seconds: Seconds) -> dict[str, DataDir]:
-    """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on."""
+def _by_utterance(
+    data: DataDir, shares: Mapping[str, float], seed: int, seconds: Seconds, taken: int = 0
+) -> dict[str, DataDir]:
+    """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on.
+
+    Parameters
+    ----------
+    taken
+        Number of speakers that test has already been given, for the message.
+    """
     total_s = max(_total_s(data, seconds), 1e-9)
     wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
     try:
@@ -90,9 +99,10 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int, seconds
         f"where {_ENOUGH_VOICES} are needed to hold some out" if voices < _ENOUGH_VOICES
         else "of whom none can be held out, since each has too much of the speech or too little"
     )  # fmt: skip
+    those = f"test has {taken} of the {taken + voices} speakers; {voices} remain" if taken else ""
     say(
-        f"  {data.path}: {_number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from speakers that"
-        " are also in train; expect more errors on new speakers"
+        f"  {data.path}: {those or _number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from"
+        " speakers that are also in train; expect more errors on new speakers"
     )
     return parts
 

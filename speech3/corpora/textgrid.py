@@ -4,13 +4,14 @@ Praat reads only free-standing numbers, texts in double quotes and flags in angl
 (https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html), so both formats are the same sequence of values.
 """
 
-import codecs
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from speech3.corpora.tiers import Annotation, Tier
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 
 _VALUE = re.compile(
     r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
@@ -26,12 +27,13 @@ def read_textgrid(path: Path) -> list[Tier]:
     Speech3Error
         The file cannot be read, is not UTF-8 or UTF-16, is no TextGrid in a text format, or ends too early.
     """
-    values = _values(_text(path))
+    values = _values(read_utf8(path))
     try:
         if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":
             raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE}")
-        next(values), next(values)
-        return [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+        span_s = _seconds(next(values)), _seconds(next(values))
+        tiers = [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+        return [replace(tier, span_s=span_s) for tier in tiers]
     except (StopIteration, TypeError, ValueError, OverflowError) as error:
         raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE}") from error
 
@@ -65,41 +67,3 @@ def _values(text: str) -> Iterator[str | float]:
             yield match["text"].replace('""', '"')
         elif match["number"]:
             yield float(match["number"])
-
-
-def _text(path: Path) -> str:
-    content = read_bytes(path)
-    if content.startswith(b"ooBinaryFile"):
-        raise Speech3Error(f"{path}: is a binary TextGrid; {_SAVE}")
-    return decoded(content, path)
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises
-    ------
-    Speech3Error
-        It cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable") from error
-
-
-def decoded(content: bytes, path: Path) -> str:
-    """Decode UTF-8 or, with a byte order mark, UTF-16.
-
-    Raises
-    ------
-    Speech3Error
-        `content` is neither.
-    """
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        return content.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Speech3Error(
-            f"{path}: byte {error.start + 1} is not {'UTF-16' if wide else 'UTF-8'}; save it as UTF-8"
-        ) from error

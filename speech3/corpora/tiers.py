@@ -1,9 +1,10 @@
 """Tiers of annotations in Praat and ELAN files: which of them contain the transcript, and who speaks on each."""
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speech3.errors import Speech3Error
@@ -28,12 +29,22 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier of a file; `participant` and `type` (ELAN's linguistic type) are empty where the file names none."""
+    """One tier of a file; `participant` and `type` (ELAN's linguistic type) are empty where the file names none.
+
+    Attributes
+    ----------
+    span_s
+        Begin and end of the whole file in seconds (Praat), None if it gives none.
+    origin_s
+        What was added to the times of the file (ELAN).
+    """
 
     name: str
     annotations: tuple[Annotation, ...]
     participant: str = ""
     type: str = ""
+    span_s: tuple[float, float] | None = None
+    origin_s: float = 0.0
 
     @property
     def speaker(self) -> str:
@@ -48,6 +59,46 @@ class Tier:
             return self.name.replace(self.participant, "", 1).strip("@_- ") or self.type or self.name
         named = _NAMED_SPEAKER.fullmatch(self.name)
         return named["kind"] or named["kind_b"] or named["kind_c"] if named else self.name
+
+
+def shifted(tiers: Sequence[Tier], duration_s: float, tolerance_s: float) -> tuple[list[Tier], str]:
+    """The tiers with times that count from the beginning of the recording, and what was done about them, or empty.
+
+    Praat keeps the times of the whole recording in a TextGrid that was extracted from it ("preserve times"), but not in
+    the sound; ELAN has a time origin, which does not count if the recording was cut there.
+
+    Raises
+    ------
+    Speech3Error
+        The times do not begin at 0, and it is not clear whether those of the recording do.
+    """
+    if not tiers:
+        return [], ""
+    begin_s, end_s = tiers[0].span_s or (0.0, duration_s)
+    if begin_s:
+        as_long, same_end = abs(end_s - begin_s - duration_s), abs(end_s - duration_s)
+        if min(as_long, same_end) > tolerance_s:
+            raise Speech3Error(
+                f"its times are from {begin_s:g} to {end_s:g} s, but the recording lasts {duration_s:.2f} s, so that it"
+                " is not clear where they begin in it; let them begin at 0 (Praat: Modify, Shift times to)"
+            )
+        if as_long <= same_end:
+            moved = [_moved(tier, -begin_s) for tier in tiers]
+            return moved, f"its times begin at {begin_s:g} s, which counts as the beginning of the recording"
+    latest_s = max((a.end_s for tier in tiers for a in tier.annotations if not math.isnan(a.end_s)), default=0.0)
+    origin_s = tiers[0].origin_s
+    if origin_s > 0 and latest_s > duration_s + tolerance_s:
+        raise Speech3Error(
+            f"its times begin {origin_s:g} s after the beginning of the recording (TIME_ORIGIN), but then they end at"
+            f" {latest_s:.2f} s, and the recording lasts {duration_s:.2f} s; correct the offset in ELAN (Edit, Media"
+            " synchronization)"
+        )
+    return list(tiers), ""
+
+
+def _moved(tier: Tier, seconds: float) -> Tier:
+    annotations = (replace(a, start_s=a.start_s + seconds, end_s=a.end_s + seconds) for a in tier.annotations)
+    return replace(tier, annotations=tuple(annotations))
 
 
 def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path) -> dict[str, list[Tier]]:

@@ -15,12 +15,12 @@ from pathlib import Path
 from speech3.config import shipped
 from speech3.corpora.anyspeech import say_if_incomplete
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.corpus.paths import entry
+from speech3.corpus.paths import entry, matching
 from speech3.corpus.phone_classes import phones61
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"
@@ -87,9 +87,9 @@ def _halves(source: Path) -> tuple[Path, Path]:
 
 
 def _speakers(half: Path) -> Iterator[tuple[str, Path]]:
-    for region in sorted(half.iterdir()):
-        if region.is_dir() and region.name.upper().startswith("DR"):
-            yield from ((path.name.upper(), path) for path in sorted(region.iterdir()) if path.is_dir())
+    for region in matching(half, "*/"):
+        if region.name.upper().startswith("DR"):
+            yield from ((path.name.upper(), path) for path in matching(region, "*/"))
 
 
 def _speakers_of_test() -> dict[str, list[str]]:
@@ -104,7 +104,7 @@ def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
     """The utterances of some speakers, and the lines of their reference alignment."""
     recordings, utterances, tracks = dict[str, str](), dict[str, Utterance](), list[str]()
     for speaker, directory in sorted(speakers.items()):
-        files = {path.name.upper(): path for path in directory.iterdir()}
+        files = {path.name.upper(): path for path in matching(directory, "*")}
         sentences = sorted(name.removesuffix(".PHN") for name in files if name.endswith(".PHN"))
         if not sentences:
             raise Speech3Error(f"{directory}: no labels *.PHN in it; unpack the corpus again")

@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import entry, files_below
+from speech3.corpus.paths import entry, files_below, matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_json, write_text
 from speech3.io.progress import say
+from speech3.io.text import read_utf8, to_utf8
 from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.langdir import LangDir
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
 
@@ -136,7 +137,7 @@ class _Discs:
 
 def _discs(source: Path) -> _Discs:
     roots: dict[str, Path] = {}
-    for directory in (source, *sorted(source.glob("*/")), *sorted(source.glob("*/*/"))):
+    for directory in (source, *matching(source, "*/"), *matching(source, "*/*/")):
         if directory.is_dir() and (entry(directory, "wsj0") or entry(directory, "wsj1")):
             match = _DISC.fullmatch(directory.name)
             roots["-".join((match[1], f"{match[2]}.{match[3]}")) if match else str(directory)] = directory
@@ -287,11 +288,7 @@ def _readable(arpa: Path, out: Path) -> Path:
         if done.returncode:
             raise Speech3Error(f"{arpa}: cannot be uncompressed ({done.stderr.decode().strip()}); copy it again")
         content = done.stdout
-    elif content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError) as error:
-            raise Speech3Error(f"{arpa}: cannot be uncompressed ({error}); copy it again") from error
+    content, _ = to_utf8(content, arpa)
     place = re.search(rb"^\\data\\", content, re.MULTILINE)
     if not place:
         raise Speech3Error(f"{arpa}: not an ARPA language model: has no line \\data\\; copy it again")

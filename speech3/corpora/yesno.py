@@ -8,6 +8,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.corpus.paths import matching
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 
@@ -35,7 +36,10 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         `source` is not this corpus.
     """
     wavs = sorted(
-        path for root in (source, source / "waves_yesno") for path in root.glob("*.wav") if _NAME.fullmatch(path.stem)
+        path
+        for root in (source, source / "waves_yesno")
+        for path in matching(root, "*.wav")
+        if _NAME.fullmatch(path.stem)
     )
     train = [path for path in wavs if path.stem.startswith("0")]
     parts = {

@@ -1,25 +1,27 @@
 """Read audio from files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
 
 Waveforms are float32 in [-1, 1). A file that cannot be used raises an `AudioError` that names the file, the problem and
-the remedy. libsndfile reads a truncated wav or sphere file as if it were complete, so `_missing_end` compares the
-header's length with the file's.
+the remedy. libsndfile believes the header of a file; `speech3.corpus.containers` compares it with the content.
 """
 
-import functools
+import contextlib
 import io
 import math
-import struct
-import subprocess
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 import soundfile
 
+from speech3.corpus.channels import Listener, Mix, mix_of
+from speech3.corpus.commands import CommandError, cached_output_of, is_command, output_of, refused
+from speech3.corpus.containers import END_TOLERANCE_S, Corrected, examine
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
+from speech3.corpus.samples import checked_rate
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
 from speech3.io.online_resample import can_resample
@@ -27,10 +29,9 @@ from speech3.io.torchaudio_ import resample as change_rate
 
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
 SEGMENT_TOLERANCE_S = 0.01
-# A recorder that is stopped loses its last buffer, which its header already counts; the speech is complete.
-END_TOLERANCE_S = 0.1
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
-_STREAMED_BYTES = 0x7FFFF000  # sox, ffmpeg and others write this or more into a header that they cannot rewrite
+_HEARD_AT_ONCE_S = 10.0
+_SILENCE = 2.0**-16  # half a step of 16 bits
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 
@@ -44,12 +45,15 @@ class AudioInfo:
         Samples per channel.
     missing_s
         Seconds that the header promises but that are missing at the end; less than `END_TOLERANCE_S`.
+    claim
+        How the length in the header differs from that of the sound, which is `samples`; empty if it does not.
     """
 
     sample_rate_hz: int
     channels: int
     samples: int
     missing_s: float = 0.0
+    claim: str = ""
 
     @property
     def duration_s(self) -> float:
@@ -75,6 +79,7 @@ def load(
     sample_rate_hz: int | None = None,
     resample: bool = False,
     mix_channels: bool = False,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, int]:
     """Read the waveform of one utterance.
 
@@ -83,7 +88,10 @@ def load(
     sample_rate_hz
         The rate required; None for the recording's own.
     resample, mix_channels
-        Convert another rate, or average several channels, instead of raising an error.
+        Convert another rate, or make one channel of several, instead of raising an error: their average, or those that
+        `speech3.corpus.channels` chooses because others are silent or cancel them.
+    note
+        Called with the choice of channels, in words, if it is not the average of all.
 
     Returns
     -------
@@ -111,6 +119,7 @@ def load(
             sample_rate_hz=sample_rate_hz,
             resample=resample,
             mix_channels=mix_channels,
+            note=note,
         )
     except AudioError as error:
         raise AudioError(error.kind, f"{utterance_id}: {error.file}", error.problem, error.remedy) from error
@@ -125,25 +134,31 @@ def read_file(
     sample_rate_hz: int | None = None,
     resample: bool = False,
     mix_channels: bool = False,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, int]:
-    """Read a file, or the output of a command that ends in ``|``; other arguments, result and errors as for `load`.
+    """Read a file, or the output of a command; other arguments, result and errors as for `load`.
 
     Parameters
     ----------
+    path_or_pipe
+        The file, or, as a string that ends in ``|``, a command (`speech3.corpus.commands`).
     directory
         Where relative paths are looked up first; the working directory is next.
     start_s, end_s
         The part to read, in seconds; sample numbers are rounded to the nearest.
     """
+    if sample_rate_hz:
+        checked_rate(sample_rate_hz, "sample_rate_hz")
+    _check_span(start_s, end_s)
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    sound, missing_s = _opened(name, source)
+    sound, missing_s, _ = _opened(name, source)
     with sound:
         if sound.channels > 1 and not mix_channels:
             raise AudioError(
                 "several channels",
                 name,
                 f"has {sound.channels} channels",
-                "set mix_channels: true in the feature configuration to average them, or convert it to one channel",
+                "set mix_channels: true in the feature configuration to make one of them, or convert it to one channel",
             )
         rate_hz = int(sound.samplerate)
         wanted_hz = sample_rate_hz or rate_hz
@@ -152,12 +167,47 @@ def read_file(
             problem = f"has {rate_hz} Hz where {wanted_hz} Hz are expected"
             raise AudioError("other sample rate", name, problem, f"{way}convert it with sox or ffmpeg")
         samples = _decode(name, sound, *_bounds(name, sound, missing_s, start_s, end_s))
-    return change_rate(_mono(samples), rate_hz, wanted_hz), wanted_hz
+    mix = mix_of(samples, rate_hz)
+    if note and mix.why:
+        note(mix.why)
+    return change_rate(mix.mono(samples), rate_hz, wanted_hz), wanted_hz
 
 
-def _mono(samples: np.ndarray) -> np.ndarray:
-    mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
-    return np.ascontiguousarray(mono)
+def _check_span(start_s: float, end_s: float | None) -> None:
+    if not 0 <= start_s < math.inf:
+        raise Speech3Error(f"start_s={start_s!r}: give seconds from the beginning of the recording, at least 0")
+    if end_s is not None and not end_s > start_s:
+        raise Speech3Error(f"end_s={end_s!r}: give seconds that are later than start_s, or None for the end")
+
+
+def channel_mix(
+    path_or_pipe: Path | str,
+    *,
+    directory: Path | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    most_s: float = math.inf,
+) -> Mix:
+    """Which channels become one, judged by at most the first `most_s` seconds; other arguments as for `read_file`."""
+    name, source = _source(path_or_pipe, directory, cached=True)
+    sound, missing_s, _ = _opened(name, source)
+    with sound:
+        if sound.channels == 1:
+            return Mix((0,))
+        listener = Listener(int(sound.samplerate))
+        first, last = _bounds(name, sound, missing_s, start_s, end_s)
+        if most_s < math.inf:
+            last = min(last, first + round(most_s * sound.samplerate))
+        size = round(_HEARD_AT_ONCE_S * sound.samplerate)
+        for start in range(first, last, size):
+            decode = _decode if start == first else _read  # only the first block needs a seek
+            listener.hear(decode(name, sound, start, min(start + size, last)))
+        return listener.choose()
+
+
+def is_silent(wave_S: np.ndarray) -> bool:
+    """Are all samples equal, but for what lossy codecs make of zeros?"""
+    return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
 
 
 def read_blocks(
@@ -168,25 +218,34 @@ def read_blocks(
     start_s: float = 0.0,
     end_s: float | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield blocks of `block_s` seconds, float32 (samples,), channels averaged; other arguments as for `read_file`."""
+    """Yield blocks of `block_s` seconds, float32 (samples,); several channels become one as in `load`.
+
+    Other arguments as for `read_file`.
+    """
+    _check_span(start_s, end_s)
+    if not block_s > 0:
+        raise Speech3Error(f"block_s={block_s!r}: give the length of a block in seconds, more than 0")
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    sound, missing_s = _opened(name, source)
+    sound, missing_s, _ = _opened(name, source)
     with sound:
+        mix = Mix((0,))
+        if sound.channels > 1:
+            mix = channel_mix(path_or_pipe, directory=directory, start_s=start_s, end_s=end_s)
         size = max(1, round(block_s * sound.samplerate))
         first, last = _bounds(name, sound, missing_s, start_s, end_s)
         for start in range(first, last, size):
             decode = _decode if start == first else _read  # only the first block needs a seek
             samples = decode(name, sound, start, min(start + size, last))
             if len(samples):  # nothing may be left for the last block of an mp3 that ends early (`_MP3_SLACK`)
-                yield _mono(samples)
+                yield mix.mono(samples)
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
     """Sample rate, channels and length, from the header alone (a pipe's command is run); errors as for `load`."""
     name, source = _source(path_or_pipe, directory, cached=False)
-    sound, missing_s = _opened(name, source)
+    sound, missing_s, claim = _opened(name, source)
     with sound:
-        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s)
+        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s, claim)
 
 
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
@@ -195,8 +254,13 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     Raises
     ------
     Speech3Error
-        The disk is full, or the directory is not writable.
+        The disk is full, or the directory is not writable; the samples or the rate cannot be written.
     """
+    samples_S, sample_rate_hz = np.asarray(samples_S), checked_rate(sample_rate_hz, "sample_rate_hz")
+    if samples_S.ndim != 1 or samples_S.dtype not in (np.int16, np.float32, np.float64):
+        raise Speech3Error(
+            f"samples_S: {samples_S.dtype} of shape {samples_S.shape}; give one channel (S,) of int16 or float"
+        )
     buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
     soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
     with atomic_path(path) as temporary:
@@ -204,10 +268,15 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
 
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
+    if not isinstance(path_or_pipe, str | Path):
+        raise Speech3Error(f"path_or_pipe={path_or_pipe!r}: give the path of a recording (str or Path)")
     text = str(path_or_pipe).strip()
-    if text.endswith("|"):
-        run = _run_cached if cached else _run
-        return text, run(text, pipe_directory(text, directory or Path.cwd()))
+    if is_command(text) and not isinstance(path_or_pipe, Path):  # a file that a user names is never a command
+        run = cached_output_of if cached and not refused() else output_of
+        try:
+            return text, run(text, pipe_directory(text, directory or Path.cwd()))
+        except CommandError as error:
+            raise AudioError("unreadable audio", text, error.problem, error.remedy) from error
     remedy = "correct its path in wav.scp, or remove the utterance" if directory else "give the path of a recording"
     try:
         path = resolve(text, directory or Path.cwd())
@@ -223,49 +292,59 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
     return str(path), path
 
 
-def _run(command: str, directory: Path) -> bytes:
-    done = subprocess.run(command.rstrip("| \t"), shell=True, cwd=directory, capture_output=True)
-    if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        problem = f"the command ended with status {done.returncode}" if done.returncode else "the command wrote nothing"
-        raise AudioError(
-            "unreadable audio",
-            command,
-            f"{problem}{f' ({said[-1]})' if said else ''}",
-            "run it in a shell and correct it in wav.scp",
-        )
-    return done.stdout
+def open_bytes(path_or_pipe: Path | str, directory: Path | None = None) -> IO[bytes]:
+    """Open a file, or what a command writes, to read its bytes; errors as for `read_file`."""
+    name, source = _source(path_or_pipe, directory, cached=True)
+    try:
+        return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+    except OSError as error:
+        raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
 
 
-# The segments of one recording are mostly read one after another; the cache avoids running its command for each one.
-_run_cached = functools.lru_cache(maxsize=1)(_run)
-
-
-def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float]:
-    """Return the open file, and how many seconds are missing at its end."""
+def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float, str]:
+    """Return the open file, how many seconds are missing at its end, and how its header differs from its content."""
     remedy = "convert it to wav or flac, for instance: ffmpeg -i IN OUT.wav"
     try:
-        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
-            head, (problem, missing_s) = stream.read(1024), _missing_end(stream)
+        stream: IO[bytes] = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+        head, found = stream.read(1024), examine(stream)
     except OSError as error:
         raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
     if not head:
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
-    if missing_s >= END_TOLERANCE_S:
-        raise AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
+    if head.startswith((b"\0\5\x16\7", b"\0\5\x16\0")):
+        problem = "is what macOS leaves beside a file (AppleDouble); it has no sound"
+        raise AudioError("unreadable audio", name, problem, "give the file itself, without ._ before its name")
+    if found.missing_s >= END_TOLERANCE_S:
+        raise AudioError("truncated audio", name, found.problem, "get the file again, or remove the utterance")
     if b"shorten" in head and head.startswith(b"NIST_1A"):
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
     try:
-        sound = soundfile.SoundFile(str(source) if isinstance(source, Path) else io.BytesIO(source))
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: the name ends in .raw
+        sound = _sound(Corrected(stream, found) if found.corrected else stream)
+    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         reason = str(error).rpartition(": ")[2].rstrip(".")
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
     if 0 < sound.frames < _UNKNOWN_LENGTH:
-        return sound, missing_s
+        return sound, found.missing_s, found.claim
     sound.close()
     if sound.frames == 0:
         raise AudioError("empty audio", name, "contains no samples", "get the file again, or remove the utterance")
     raise AudioError("unreadable audio", name, "has no length in its header", remedy)
+
+
+def _sound(stream: IO[bytes] | Corrected) -> soundfile.SoundFile:
+    if not isinstance(stream, io.BufferedReader):
+        stream.seek(0)
+        return soundfile.SoundFile(stream)
+    # By its descriptor: given a name, libsndfile also reads `._NAME` beside it, which macOS writes, and prefers it.
+    descriptor = os.dup(stream.fileno())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    stream.close()
+    try:
+        return soundfile.SoundFile(descriptor, closefd=True)
+    except BaseException:
+        with contextlib.suppress(OSError):  # libsndfile may have closed it
+            os.close(descriptor)
+        raise
 
 
 def _bounds(
@@ -321,79 +400,3 @@ def _undecodable(name: str, error: Exception) -> AudioError:
 
 def _cut_short(name: str, problem: str) -> AudioError:
     return AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
-
-
-def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
-    """Describe how much shorter a RIFF, NIST or Ogg file is than it should be, and return the missing seconds.
-
-    A complete file gives the empty string and 0; the seconds are infinite if the header lacks the bytes per second.
-    """
-    size = stream.seek(0, io.SEEK_END)
-    stream.seek(0)
-    magic = stream.read(4)
-    if magic == b"OggS":
-        problem = _missing_ogg_end(stream, size)
-        return problem, math.inf if problem else 0.0
-    sound = {b"RIFF": _riff_sound, b"NIST": _nist_sound}.get(magic, _unknown_sound)(stream, size)
-    if (
-        sound.header_bytes <= sound.file_bytes + 1 or sound.header_bytes >= _STREAMED_BYTES
-    ):  # + 1: the padding of an odd chunk
-        return "", 0.0
-    missing = sound.header_bytes - sound.file_bytes
-    problem = f"is cut short: its header promises {sound.header_bytes} bytes of audio, but there are {sound.file_bytes}"
-    return problem, missing / sound.bytes_per_second if sound.bytes_per_second else math.inf
-
-
-class _Sound(NamedTuple):
-    """Bytes of audio: according to the header, in the file, and per second."""
-
-    header_bytes: int
-    file_bytes: int
-    bytes_per_second: int
-
-
-def _unknown_sound(stream: IO[bytes], size: int) -> _Sound:
-    return _Sound(0, 0, 0)
-
-
-def _riff_sound(stream: IO[bytes], size: int) -> _Sound:
-    position, bytes_per_second = 12, 0
-    while position + 8 <= size:
-        stream.seek(position)
-        identifier, length = struct.unpack("<4sI", stream.read(8))
-        position += 8
-        if identifier == b"data":
-            return _Sound(length, size - position, bytes_per_second)
-        if identifier == b"fmt " and len(head := stream.read(12)) == 12:
-            bytes_per_second = struct.unpack("<8xI", head)[0]
-        position += length + length % 2
-    return _Sound(0, 0, 0)
-
-
-def _nist_sound(stream: IO[bytes], size: int) -> _Sound:
-    stream.seek(0)
-    lines = stream.read(1024).decode("latin-1").split("\n")
-    fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
-    if "," in fields.get("sample_coding", ""):  # compressed: sample_count does not give the bytes
-        return _Sound(0, 0, 0)
-    try:
-        header = int(lines[1])
-        count, rate_hz = int(fields.get("sample_count", "0")), int(fields.get("sample_rate", "0"))
-        sample = int(fields.get("sample_n_bytes", "1")) * int(fields.get("channel_count", "1"))
-    except (ValueError, IndexError):
-        return _Sound(0, 0, 0)
-    return _Sound(count * sample, size - header, rate_hz * sample)
-
-
-def _missing_ogg_end(stream: IO[bytes], size: int) -> str:
-    stream.seek(max(0, size - (1 << 17)))  # a page has at most 65,307 bytes
-    tail = stream.read()
-    page = tail.rfind(b"OggS")
-    last = page >= 0 and len(tail) > page + 5 and bool(tail[page + 5] & 4)  # RFC 3533: flag 4 marks the last page
-    return "" if last and _ogg_page_whole(tail[page:]) else "is cut short: its last page is missing"
-
-
-def _ogg_page_whole(page: bytes) -> bool:
-    if len(page) < 27 or len(page) < 27 + page[26]:
-        return False
-    return len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])

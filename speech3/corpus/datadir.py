@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from speech3.corpus import commands
 from speech3.corpus.parsing import (
     Known,
     no_recordings,
@@ -114,9 +115,11 @@ def read_datadir(path: Path | str) -> DataDir:
     Raises
     ------
     Speech3Error
-        The text files have faults; the message lists all of them, each with its file, line, utterance and remedy.
+        Recordings come from commands, which are refused; or the text files have faults: the message lists all of them,
+        each with its file, line, utterance and remedy.
     """
     data, found = parse(path)
+    commands.check(data.path / "wav.scp", data.recordings)
     faults = [fault for fault in found if not fault.warning]
     if len(faults) == 1:
         raise Speech3Error(str(faults[0]))

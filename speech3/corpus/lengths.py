@@ -2,16 +2,18 @@
 
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from speech3.corpus.audio import AudioInfo, info
+from speech3.corpus.audio import AudioInfo, channel_mix, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.paths import resolve
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import progress, say
 
 FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
+_HEARD_S = 60.0  # of each recording with several channels
 # A command that converts a whole recording: `sph2pipe -f wav FILE |`.
 _SPH2PIPE = re.compile(r"(?:\S*/)?sph2pipe (?:-f wav |-p |-c [12] )*(?:'([^']+)'|([^\s'\"]+)) *\|")
 
@@ -40,6 +42,28 @@ def read_headers(data: DataDir) -> Headers:
             f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
             " the end given in their headers; the rest is used"
         )
+    say_claims({data.recordings[recording]: header.claim for recording, header in found.infos.items() if header.claim})
+    return found
+
+
+def say_claims(claims: Mapping[str, str]) -> None:
+    """Print how many recordings have another length than their headers say, and how the first one differs."""
+    if claims:
+        name, claim = next(iter(claims.items()))
+        more = f"; {len(claims) - 1:,} more recordings have such a header" if len(claims) > 1 else ""
+        say(f"{name}: {claim}; what there is is read{more}")
+
+
+def mixes_of(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """For recordings of which not all channels become one by averaging, judged by their begin, which ones and why."""
+    found = {}
+    for recording in progress(recordings, len(recordings), "channels") if recordings else ():
+        try:
+            mix = channel_mix(recordings[recording], directory=directory, most_s=_HEARD_S)
+        except Speech3Error:
+            continue  # whoever reads the recording will report it
+        if mix.why:
+            found[recording] = mix.why
     return found
 
 

@@ -5,8 +5,10 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from speech3.corpus.letter_case import lowered
 from speech3.corpus.phone_classes import fold
 from speech3.errors import Speech3Error
+from speech3.io.unicode_form import one_form
 
 
 class _Punctuation(dict[int, str]):
@@ -53,7 +55,7 @@ class _Marks(dict[int, str]):
 _MARKS = _Marks()
 
 
-def plain_words(text: str, graphemes: Sequence[str] = ()) -> str:
+def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") -> str:
     """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
 
     Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
@@ -65,15 +67,17 @@ def plain_words(text: str, graphemes: Sequence[str] = ()) -> str:
     graphemes
         As `speech3.lexicon.graphemes.read_graphemes` returns them. Where one of them matches, also at the edge of a
         word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
+    language
+        Its code, for the rules of lower case (`speech3.corpus.letter_case`); empty if it is not known.
     """
     listed = _matching(tuple(graphemes))
     words: list[str] = []
     end = 0
     for apart in _SET_APART.finditer(text):
-        words += _plain(text[end : apart.start()], listed)
-        words.append("_".join(apart.group().lower().split()))
+        words += _plain(text[end : apart.start()], listed, language)
+        words.append("_".join(lowered(apart.group(), language).split()))
         end = apart.end()
-    return " ".join([*words, *_plain(text[end:], listed)])
+    return " ".join([*words, *_plain(text[end:], listed, language)])
 
 
 @cache
@@ -83,12 +87,12 @@ def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
 
 
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text.lower())
+def _composed(text: str, language: str = "") -> str:
+    return one_form(lowered(text, language))
 
 
-def _plain(text: str, listed: re.Pattern[str] | None) -> list[str]:
-    composed = _composed(text)
+def _plain(text: str, listed: re.Pattern[str] | None, language: str) -> list[str]:
+    composed = _composed(text, language)
     changed, kept = composed.translate(_MARKS), set[int]()
     if listed:
         typed = "".join("'" if letter in APOSTROPHES else letter for letter in composed)
@@ -118,7 +122,7 @@ def marked_at_edge(text: str) -> list[str]:
 
 _STEPS: dict[str, Callable[[str], str]] = {
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
-    "lower": str.lower,
+    "lower": lowered,
     "punct": _punct,
     "phones48": lambda text: fold(text, 48),
     "phones39": lambda text: fold(text, 39),
@@ -140,13 +144,18 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return steps
 
 
-def normalize_text(text: str, steps: Sequence[str]) -> str:
+def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lowered) -> str:
     """Apply `steps` in their order and join the words with single spaces.
 
     ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
     character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
     ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
     ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.corpus.phone_classes`).
+
+    Parameters
+    ----------
+    lower
+        What ``lower`` does; `speech3.corpus.letter_case.lowered` with the language, if that is known.
 
     Raises
     ------
@@ -156,5 +165,5 @@ def normalize_text(text: str, steps: Sequence[str]) -> str:
     for step in steps:
         if step not in _STEPS:
             raise Speech3Error(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
-        text = _STEPS[step](text)
+        text = lower(text) if step == "lower" else _STEPS[step](text)
     return " ".join(text.split())

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from speech3.corpus.symbols import symbols_in
 from speech3.corpus.tables import Fault, Table
+from speech3.io.unicode_form import composed
 
 Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
 
@@ -96,7 +98,7 @@ def _seconds(field: str) -> float | None:
 def read_texts(
     path: Path, table: Table | None, spans: Spans, known: Known, need_text: bool, faults: list[Fault]
 ) -> dict[str, str] | None:
-    """Words of each utterance; None if there is no file `text`."""
+    """Words of each utterance, without symbols that are no words; None if there is no file `text`."""
     if table is None:
         if need_text:
             faults.append(
@@ -117,7 +119,29 @@ def read_texts(
             faults.append(Fault("no text", str(table.path), key, "has no transcript", remedy, drop=(key,)))
         elif not table.entries[key].value:
             faults.append(Fault("empty text", table.where(key), key, "the transcript is empty", remedy, drop=(key,)))
-    return {key: " ".join(table.entries[key].value.split()) if key in table.entries else "" for key in spans}
+    texts = {key: table.entries[key].value if key in table.entries else "" for key in spans}
+    words = {key: composed(text, table.path).split() for key, text in texts.items()}
+    return {key: " ".join(said) for key, said in _without_symbols(table, words, faults).items()}
+
+
+def _without_symbols(table: Table, words: Mapping[str, list[str]], faults: list[Fault]) -> dict[str, list[str]]:
+    """The words without those that are symbols of language models and graphs, which are faults."""
+    kept, unknown = dict(words), list[str]()
+    for key in sorted(words):
+        if found := symbols_in(words[key]):
+            kept[key] = [word for word in words[key] if word not in found]
+            problem = f"has {' and '.join(found)} in its transcript, which nobody says: a symbol of language models"
+            remedy = "remove it from the line"
+            drop, repair = ((), "symbol removed") if kept[key] else ((key,), "")
+            faults.append(Fault("symbol in text", table.where(key), key, problem, remedy, drop=drop, repair=repair))
+        if any(word.lower() == "<unk>" for word in words[key]):
+            unknown.append(key)
+    if unknown:
+        problem = f"has <unk> in its transcript, as {len(unknown) - 1:,} others: the symbol for words without a"
+        problem += " pronunciation, which is trained and scored as a word"
+        remedy = "write the word, or leave the utterance out"
+        faults.append(Fault("unknown word in text", table.where(unknown[0]), unknown[0], problem, remedy, warning=True))
+    return kept
 
 
 def _unknown_keys(table: Table, known: Known, faults: list[Fault]) -> None:

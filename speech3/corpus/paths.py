@@ -54,8 +54,51 @@ def entry(directory: Path, name: str) -> Path | None:
     return next((path for path in directory.iterdir() if path.name.lower() == name.lower()), None)
 
 
-def files_below(directory: Path) -> Iterator[Path]:
-    """All files below a directory; linked directories are entered, too, but none twice, and none that contains it."""
+# What systems and programs leave beside files: resource forks of macOS, pictures and settings of folders, locks of
+# office programs; and copies that synchronisation makes of a file that was changed in two places (Dropbox, Nextcloud,
+# Syncthing, Resilio), whose original is there, too.
+_LEFT = re.compile(
+    r"\._.*|\.DS_Store|\.localized|Icon\r|Thumbs\.db|ehthumbs\.db|desktop\.ini|~\$.*|\.~lock\..*|\.fuse_hidden.*|\.nfs.*"
+    r"|\.directory|\.syncthing\..*|~syncthing~.*|.*\.(?:part|partial|crdownload|tmp|bak)|.*~",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONFLICT = re.compile(
+    r".*(?:\([^)]*(?:conflicted copy|case conflict|sync conflict|conflict \d|konflikt stehende kopie|copie en conflit"
+    r"|copia en conflicto)[^)]*\)|[._]sync-conflict-\d|_conflict-\d{8}|\.conflict(?:\.|$)).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_LEFT_FOLDERS = frozenset(
+    ("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems", "@eadir",
+     "$recycle.bin", "system volume information", ".stfolder", ".stversions", ".dropbox.cache")
+)  # fmt: skip
+
+
+def is_conflict(path: Path) -> bool:
+    """Is this the copy of another file that synchronisation made when both were changed?"""
+    return bool(_CONFLICT.fullmatch(path.name))
+
+
+def is_left_behind(path: Path) -> bool:
+    """Is this what a system leaves beside files, such as `._a.wav` (macOS) and `Thumbs.db`, and no file of a user?"""
+    return bool(_LEFT.fullmatch(path.name)) or path.name.lower() in _LEFT_FOLDERS or is_conflict(path)
+
+
+def matching(directory: Path, pattern: str) -> list[Path]:
+    """Sorted paths that match a pattern of `Path.glob`, without what systems leave behind."""
+    paths = (path for path in directory.glob(pattern) if not is_left_behind(path))
+    return sorted(path for path in paths if not any(map(is_left_behind, path.relative_to(directory).parents)))
+
+
+def files_below(directory: Path, *, conflicts: bool = False) -> Iterator[Path]:
+    """All files below a directory, without what systems leave behind (`is_left_behind`).
+
+    Linked directories are entered, too, but none twice, and none that contains it.
+
+    Parameters
+    ----------
+    conflicts
+        Whether to include copies that synchronisation made.
+    """
     visited = set(directory.resolve().parents)
     for root, directories, names in os.walk(directory, followlinks=True):
         place = Path(root)
@@ -63,5 +106,8 @@ def files_below(directory: Path) -> Iterator[Path]:
             directories.clear()
             continue
         visited.add(real)
+        directories[:] = [name for name in directories if name.lower() not in _LEFT_FOLDERS]
         directories.sort()  # of several names of a directory the same one is always taken
-        yield from (path for name in sorted(names) if (path := place / name).is_file())
+        paths = (place / name for name in sorted(names))
+        wanted = (path for path in paths if not is_left_behind(path) or (conflicts and is_conflict(path)))
+        yield from (path for path in wanted if path.is_file())

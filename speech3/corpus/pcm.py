@@ -14,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.channels import Listener, Mix
+from speech3.corpus.containers import is_other_chunk
 from speech3.errors import Speech3Error
 
 PATIENCE_S = 5.0  # a file that has not grown for this long is finished
 _READ = 8192  # bytes per read: a quarter of a second at 16 kHz
 _POLL_S = 0.1
+_HEARD_S, _STEP_S = 10.0, 0.2  # for the choice among channels
 _LONGEST_HEADER = 1 << 20  # bytes of a WAV header, with all chunks before the samples
 _ENDLESS = 0x7FFFF000  # a header gives this or more, or 0, if the length is unknown
 _PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
@@ -46,20 +49,26 @@ class PcmDecoder:
     rate_hz
         Sample rate of the stream; 0 until it is known.
     ended
-        The WAV stream had as many samples as its header promised; what follows is ignored.
+        The WAV stream had as many samples as its header promised; what follows is ignored, if it is another chunk.
     """
 
     def __init__(self, name: str, rate_hz: int | None, usual_hz: int) -> None:
         self._name, self._said_hz, self._usual_hz = name, rate_hz, usual_hz
         self._waiting = b""
         self._channels, self._left = 1, sys.maxsize  # bytes of the sound that are still to come
-        self._wav = self._endless = False
+        self._listener: Listener | None = None
+        self._mix, self._heard = Mix(()), 0  # samples of each channel
+        self._step: list[np.ndarray] = []
+        self._wav = self._endless = self._beyond = False
         self._position = 12  # in the header of a WAV stream
         self._format: tuple[int, int, int, int] | None = None  # tag, channels, rate, bits
         self.rate_hz, self.ended, self._bytes = 0, False, 0
 
     def feed(self, data: bytes) -> np.ndarray:
-        """Take the next bytes; return the samples that they complete, float32 (S,), channels averaged.
+        """Take the next bytes; return the samples that they complete, float32 (S,).
+
+        Of several channels, those are averaged that `speech3.corpus.channels` chooses from what was heard before, at
+        most 10 s; at first all are.
 
         Raises
         ------
@@ -72,15 +81,36 @@ class PcmDecoder:
             self._begin()
         if not self.rate_hz:
             return np.zeros(0, np.float32)
+        if self._left + 8 <= len(self._waiting) and not is_other_chunk(self._waiting[self._left + self._left % 2 :]):
+            self._left, self._beyond = sys.maxsize, True  # more sound than the header gives
         size = min(len(self._waiting), self._left)
         size -= size % (2 * self._channels)
         samples_SC = np.frombuffer(self._waiting[:size], "<i2").reshape(-1, self._channels)
         self._waiting, self._left = self._waiting[size:], self._left - size
         self.ended = self._left < 2 * self._channels
-        return (samples_SC.mean(1) / 32768).astype(np.float32)
+        if self._channels == 1:
+            return (samples_SC[:, 0] / 32768).astype(np.float32)
+        return self._mono((samples_SC / 32768).astype(np.float32))
+
+    def _mono(self, wave_SC: np.ndarray) -> np.ndarray:
+        """One channel, chosen anew after each step of `_STEP_S`, so that it does not matter how the bytes arrive."""
+        step, parts = max(1, round(_STEP_S * self.rate_hz)), []
+        while len(wave_SC):
+            if self._heard >= _HEARD_S * self.rate_hz:
+                parts.append(self._mix.mono(wave_SC))
+                break
+            now_SC, wave_SC = np.split(wave_SC, [step - self._heard % step])
+            parts.append(self._mix.mono(now_SC))
+            self._step.append(now_SC)
+            self._heard += len(now_SC)
+            if self._heard % step == 0:
+                self._listener = self._listener or Listener(self.rate_hz)
+                self._listener.hear(np.concatenate(self._step))
+                self._step, self._mix = [], self._listener.choose()
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def fault(self) -> str:
-        """Describe what is wrong with the end of a stream whose samples can be used; empty if nothing is.
+        """Describe what is wrong with a stream whose samples can be used, or remarkable; empty if nothing is.
 
         Raises
         ------
@@ -92,7 +122,9 @@ class PcmDecoder:
         if not self.rate_hz:
             raise Speech3Error(f"{self._name}: ends after {self._bytes} bytes, before any audio")
         if self.ended:
-            return ""
+            return f"{self._name}: has {self._channels} channels: {self._mix.why}" if self._mix.why else ""
+        if self._beyond:
+            return f"{self._name}: has more audio than its header gives; all of it is used"
         if self._waiting:
             return (
                 f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw audio"
@@ -100,7 +132,7 @@ class PcmDecoder:
             )
         if self._wav and not self._endless:
             return f"{self._name}: is cut short: its header promises {self._left} bytes more"
-        return ""
+        return f"{self._name}: has {self._channels} channels: {self._mix.why}" if self._mix.why else ""
 
     def _begin(self) -> None:
         head = self._waiting
@@ -156,6 +188,7 @@ class PcmDecoder:
                 f"{self._name}: --rate {self._said_hz}, but its header says {rate_hz} Hz; leave --rate out for WAV"
             )
         self._channels, self.rate_hz = channels, rate_hz
+        self._mix = Mix(tuple(range(channels)))
 
 
 def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:

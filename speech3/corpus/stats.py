@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from speech3.corpus.datadir import DataDir
-from speech3.corpus.lengths import lengths_s, read_headers
+from speech3.corpus.lengths import lengths_s, mixes_of, read_headers
 from speech3.io.progress import say
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -54,6 +54,7 @@ class Stats:
     speaker_s: dict[str, float]  # by speaker
     words: Words | None
     out_of_vocabulary: OutOfVocabulary | None
+    mixes: dict[str, str] = field(default_factory=dict)  # recordings of which not all channels are used, and why
 
     @property
     def hours(self) -> float:
@@ -74,7 +75,7 @@ class Stats:
 
 
 def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
-    """Compute the statistics, from the headers of the audio and the text files.
+    """Compute the statistics, from the text files and the headers of the audio (of several channels, also their begin).
 
     Parameters
     ----------
@@ -103,6 +104,7 @@ def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
         speaker_s={name: sum(lengths.get(key, 0.0) for key in keys) for name, keys in speakers.items()},
         words=_words(texts, lengths, len(data.utterances)) if texts else None,
         out_of_vocabulary=_missing(texts, set(lexicon)) if texts and lexicon is not None else None,
+        mixes=mixes_of({key: data.recordings[key] for key, each in infos.items() if each.channels > 1}, data.path),
     )
 
 
@@ -192,4 +194,8 @@ def warn(stats: Stats) -> None:
     if len(stats.sample_rates_hz) > 1:
         say(f"{stats.path}: several sample rates; set resample: true in the feature configuration to use one")
     if any(count > 1 for count in stats.channels):
-        say(f"{stats.path}: recordings with several channels; set mix_channels: true to average them")
+        say(f"{stats.path}: recordings with several channels; set mix_channels: true to make one of them")
+    for recording, why in list(stats.mixes.items())[:_SHOWN]:
+        say(f"{stats.path}: {recording}: as one channel, {why}")
+    if len(stats.mixes) > _SHOWN:
+        say(f"{stats.path}: {len(stats.mixes) - _SHOWN:,} more recordings whose channels are not all averaged")

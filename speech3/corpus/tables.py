@@ -1,9 +1,10 @@
 """Read the text files of a data directory line by line; whatever is wrong becomes a `Fault`, not an exception."""
 
-import codecs
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from speech3.io.text import NotTextError, to_utf8
 
 Utterances = tuple[str, ...]
 
@@ -20,6 +21,7 @@ class Fault:
     drop: Utterances = ()  # utterances that `fix` leaves out
     repair: str = ""  # what `fix` does if it need not leave out an utterance
     end_s: float | None = None  # the end that `fix` gives the segment `subject`
+    mend: str = ""  # the recording of which `fix` writes a mended copy
     warning: bool = False  # worth checking, but nothing will fail because of it
 
     def __str__(self) -> str:
@@ -69,8 +71,10 @@ def read_table(path: Path, faults: list[Fault]) -> Table | None:
             )
         )
         return None
+    if (text := _unicode(path, data, faults)) is None:
+        return None
     entries: dict[str, Entry] = {}
-    for number, raw in enumerate(re.split(rb"\r\n|\n|\r", _without_mark(path, data, faults)), 1):
+    for number, raw in enumerate(re.split(rb"\r\n|\n|\r", text), 1):
         key, value = _split(_decode(raw, path, number, faults))
         if not key:
             continue
@@ -86,13 +90,17 @@ def _split(line: str) -> tuple[str, str]:
     return (fields[0] if fields else "", fields[1].rstrip() if len(fields) > 1 else "")
 
 
-def _without_mark(path: Path, data: bytes, faults: list[Fault]) -> bytes:
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        faults.append(
-            Fault("not UTF-8", str(path), "", "is UTF-16 text", "save it as UTF-8", repair="converted to UTF-8")
-        )
-        return data.decode("utf-16", errors="replace").encode()
-    return data.removeprefix(codecs.BOM_UTF8)
+def _unicode(path: Path, data: bytes, faults: list[Fault]) -> bytes | None:
+    """The content as UTF-8, where it is in a Unicode encoding; None if it is not text."""
+    try:
+        text, was = to_utf8(data, path)
+    except NotTextError as error:
+        faults.append(Fault("not text", error.where, "", error.problem, error.remedy, repair="taken as missing"))
+        return None
+    if was:
+        remedy = "save it as plain UTF-8"
+        faults.append(Fault("not UTF-8", str(path), "", f"is {was} text", remedy, repair="converted to UTF-8"))
+    return text
 
 
 def _decode(raw: bytes, path: Path, number: int, faults: list[Fault]) -> str:

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.corpus.audio import AudioError, AudioInfo, read_blocks, segment_fault
+from speech3.corpus import commands
+from speech3.corpus.audio import AudioError, AudioInfo, channel_mix, read_blocks, segment_fault
 from speech3.corpus.audio import info as audio_info
 from speech3.corpus.datadir import DataDir, Utterance, parse
+from speech3.corpus.lost_bytes import Damage, find_damage
 from speech3.corpus.tables import Fault
+from speech3.corpus.validate_features import feature_faults
 from speech3.io.parallel import available_jobs, parallel_map
 
 FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
@@ -32,6 +35,8 @@ class Scan:
     info: AudioInfo | None
     error: AudioError | None
     silent: frozenset[str]  # utterances whose samples are all the same
+    damage: Damage | None = None  # bytes that are missing or too many
+    channels: str = ""  # which of several channels are used, if not the average of all
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,16 @@ class Report:
         return f"{counts}, {hours:.2f} hours, {rates} Hz"
 
 
+def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
+    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
+    before: Counter[str] = Counter()
+    ranks = []
+    for place, fault in enumerate(faults):
+        ranks.append((before[fault.kind], place))
+        before[fault.kind] += 1
+    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
+
+
 def duration_s(utterance: Utterance, found: AudioInfo) -> float:
     """Seconds of the utterance that lie within its recording."""
     end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
@@ -101,8 +116,8 @@ def validator(function: Validator) -> Validator:
     return function
 
 
-def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Report:
-    """Find every fault of a data directory.
+def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
+    """Find every fault of a data directory, including those of its features if it has any.
 
     Parameters
     ----------
@@ -110,15 +125,22 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Repo
         Number of processes that decode the audio; 0: one per core if there are many recordings.
     need_text
         Whether a missing file `text` is a fault.
+    features
+        An scp to look at instead of the directory's feats.scp.
 
     Raises
     ------
     Speech3Error
-        `path` is not a directory.
+        `path` is not a directory, or `features` cannot be read.
     """
     data, structural = parse(path, need_text=need_text)
+    if not commands.refused():  # if they are, each of them is a fault
+        commands.check(data.path / "wav.scp", data.recordings)
     scanned = ScannedData(data, _scan_all(data, jobs))
     found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
+    if data.feats or features:
+        lengths_s = {utterance.id: duration_s(utterance, info) for utterance, info in scanned}
+        found += feature_faults(data, lengths_s, features, jobs or available_jobs())
     faults = tuple(fault for fault in found if not fault.warning)
     return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
 
@@ -138,9 +160,11 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
     try:
         found = audio_info(value, directory=directory)
         silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
+        channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
+        damage = find_damage(value, directory=directory)
     except AudioError as error:
         return Scan(None, error, frozenset())
-    return Scan(found, None, silent)
+    return Scan(found, None, silent, damage, channels)
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
@@ -179,6 +203,34 @@ def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
             yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
 
 
+@validator
+def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that are noise from some place on, because a transfer changed their number of bytes."""
+    for recording, scan in scanned.scans.items():
+        if damage := scan.damage:
+            ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
+            yield Fault(
+                "lost byte",
+                scanned.where(recording),
+                _named(ids),
+                str(damage),
+                "get the file again, in binary mode" + ", or run `speech3 fix`" * damage.mended,
+                drop=() if damage.mended else ids,
+                repair=f"{damage.count} {how}, in a copy of the recording" if damage.mended else "",
+                mend=recording if damage.mended else "",
+            )
+
+
+@validator
+def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
+    """Files whose header gives another length than they have; they are read to their end."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.claim:
+            where, ids = scanned.where(recording), scanned.of_recording[recording]
+            remedy = "what there is is read; listen whether it is whole"
+            yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
+
+
 def _named(ids: tuple[str, ...]) -> str:
     return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
 
@@ -189,11 +241,12 @@ def several_channels(scanned: ScannedData) -> Iterator[Fault]:
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.channels > 1:
             ids = scanned.of_recording[recording]
+            how = f"; as one channel, {scan.channels}" if scan.channels else ""
             yield Fault(
                 "several channels",
                 scanned.where(recording),
                 _named(ids),
-                f"has {scan.info.channels} channels",
+                f"has {scan.info.channels} channels{how}",
                 "convert it to one channel, or set mix_channels: true in the feature configuration",
                 drop=ids,
             )

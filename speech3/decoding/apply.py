@@ -12,26 +12,27 @@ from numpy.typing import ArrayLike
 from speech3.alignment.times import Segment
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
+from speech3.corpus.samples import checked_rate, checked_samples
 from speech3.decoding.long_recordings import LONG_S, Cut, cut_at_pauses
 from speech3.decoding.output import word_times
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.samples import (
     Result,
     Word,
-    checked_rate,
-    checked_samples,
     result_of,
     warn_of_rate,
     words_of_segments,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
+from speech3.features.silence import silent_frames
 from speech3.hmm.model import Hmm
 from speech3.io.ark import ArkReader, write_ark
 from speech3.io.atomic import write_text
 from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import progress, say
+from speech3.search.beam_search import NOT_NUMBERS
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
@@ -82,8 +83,10 @@ def say_skipped(bad: Mapping[str, str], what: str) -> None:
         say(f"{what}: {len(bad) - _SHOWN} more")
 
 
-def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Mapping[str, str]) -> int:
-    """Write ``loglikes.ark``, ``loglikes.scp`` and, if `bad` is not empty, ``bad.txt``; return the number of matrices.
+def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
+    """Write ``loglikes.ark``, ``loglikes.scp`` and, if utterances are bad, ``bad.txt``; return the number of matrices.
+
+    Utterances whose scores are not finite are added to `bad`.
 
     The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames. One utterance at a time is in
     memory.
@@ -91,13 +94,16 @@ def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Map
     Raises
     ------
     Speech3Error
-        Scores are NaN or infinite.
+        More than 5 % of the utterances are bad.
     """
+    total = len(feats) + len(bad)
 
     def scores() -> Iterator[tuple[str, np.ndarray]]:
         for utterance, loglikes_TP in progress(recognizer.scores(feats), len(feats), "forward"):
             if not np.isfinite(loglikes_TP).all():
-                raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
+                bad[utterance] = NOT_NUMBERS
+                check_bad(bad, total, str(out), "so far have no scores")
+                continue
             yield utterance, np.asarray(loglikes_TP, np.float32)
 
     written = write_ark(out / "loglikes.ark", scores(), out / "loglikes.scp")
@@ -129,6 +135,8 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
     Speech3Error
         A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
     """
+    if isinstance(files, str | Path):
+        raise Speech3Error(f"files={files!r}: give a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     for path in files:
@@ -136,6 +144,10 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         _refuse_given(recognizer, name)
         about = audio.info(path)
         warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
+        if about.claim:
+            say(f"{name}: {about.claim}; what there is is recognised")
+        if about.channels > 1 and (why := audio.channel_mix(path).why):
+            say(f"{name}: has {about.channels} channels: {why}")
         if about.duration_s <= LONG_S:
             wanted_hz = recognizer.features.sample_frequency
             sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
@@ -154,7 +166,7 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     Parameters
     ----------
     samples
-        One channel, as floats from -1 to 1 or as integers; see `speech3.decoding.samples.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers; see `speech3.corpus.samples.checked_samples`.
     rate_hz
         Samples per second; the samples are resampled if this differs from the model's rate.
 
@@ -215,6 +227,8 @@ def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int,
         recognised += 1
         words += said
         segments += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
+    if not failed and not recognised:
+        say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
     if failed and not recognised:
         raise Speech3Error(f"{name}: no part of it could be recognised; the first reason: {failed}")
     return tuple(words), segments
@@ -222,6 +236,9 @@ def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int,
 
 def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
+    if audio.is_silent(wave_S):
+        say(f"{name}: is silent (all its samples are equal), so there are no words")
+        return (), []
     decoding = recognizer.decode(feats, confidences=times)
     return decoding.hypotheses[0].words, word_times(recognizer, feats, decoding).get(name, []) if times else []
 
@@ -244,7 +261,9 @@ def _refuse_given(recognizer: Recognizer, name: str) -> None:
 
 def _features_of(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
     config = recognizer.features
-    feats_1TF, frames_1 = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, rate_hz)
+    samples_S = torch.from_numpy(wave_S)
+    feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
     if not frames_1[0]:
         raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
-    return finish([feats_1TF[0]], config)[0].numpy()
+    silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
+    return finish([feats_1TF[0]], config, [silent_T])[0].numpy()

@@ -91,7 +91,7 @@ def decode_latticed(
     Raises
     ------
     Speech3Error
-        More than 5 % of the utterances failed, or there were none; scores are NaN or infinite.
+        More than 5 % of the utterances failed (such as by scores that are NaN), or there were none.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
     config, setting = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), (

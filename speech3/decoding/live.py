@@ -13,8 +13,9 @@ import numpy as np
 from rich.cells import cell_len
 
 from speech3.corpus.pcm import PcmDecoder, arriving
+from speech3.corpus.samples import checked_rate
 from speech3.decoding.recognizer import Recognizer
-from speech3.decoding.samples import Result, checked_rate, warn_of_rate
+from speech3.decoding.samples import Result, warn_of_rate
 from speech3.decoding.streaming import Stream
 from speech3.decoding.transcription_json import word_of
 from speech3.io.interrupt import deferred_interrupt

@@ -10,7 +10,7 @@ import numpy as np
 from speech3.alignment.times import Segment, word_segments, write_ctm
 from speech3.decoding.long_utterances import Parts
 from speech3.decoding.recognizer import Recognizer
-from speech3.decoding.search import Decoding
+from speech3.decoding.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
 from speech3.graph.pieces import join_segments
 from speech3.hmm.alignment import Alignment
@@ -26,16 +26,39 @@ def word_times(
     """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
 
     The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
-    labels; Kaldi realigns lattices for the same reason (lattice-align-words).
+    labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
+    aligned are kept, and their times are spread over it (`spread_over`).
     """
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
-    alignments, bad = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs)
+    alignments, bad = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs, strict=False)
+    times = times_in(recognizer, alignments, decoding)
+    for found in decoding.hypotheses:
+        if found.units and found.utterance not in times:
+            end_s = len(feats[found.utterance]) * recognizer.clock.shift_s
+            times[found.utterance] = spread_over(recognizer, found, 0.0, end_s)
     if bad:
         utterance, reason = next(iter(bad.items()))
-        say(f"no word times for {len(bad)} of {len(texts)} utterances, such as {utterance}: {reason}")
-    return times_in(recognizer, alignments, decoding)
+        say(
+            f"the words of {len(bad)} of {len(texts)} utterances could not be aligned, so their times are spread evenly"
+            f" over the utterance, such as {utterance}: {reason.removeprefix(f'{utterance}: ')}"
+        )
+    return dict(sorted(times.items()))
+
+
+def spread_over(recognizer: Recognizer, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:
+    """The words of a hypothesis from `start_s` to `end_s`, each with time in proportion to its number of phones."""
+    spoken = recognizer.hmm.lexicon.by_word
+    phones = [min((len(pron.phones) for pron in spoken.get(unit, ())), default=1) for unit in found.units]
+    edges = (start_s + (end_s - start_s) * np.cumsum([0, *phones]) / max(1, sum(phones))).tolist()
+    values = found.confidences or [None] * len(found.units)
+    segments = [
+        Segment(begin, end, unit, value)
+        for begin, end, unit, value in zip(edges[:-1], edges[1:], found.units, values, strict=True)
+    ]
+    mark = recognizer.graph.mark
+    return [_calibrated(word, recognizer) for word in (join_segments(segments, mark) if mark else segments)]
 
 
 def times_in(

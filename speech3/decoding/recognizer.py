@@ -16,6 +16,7 @@ beside it the directory OUT.decode with the other files; it is used in the same 
 Axes: T frames, F feature bins, P pdfs.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -264,7 +265,8 @@ def tune_recognizer(
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
         words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
-        best = replace(best, error_rate=rate_of(said, {**found.words, **words}, error_rate))
+        found = replace(found, words={**found.words, **words})
+        best = replace(best, error_rate=rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration).save(recognizer.directory)
     return replace(found, best=best)
 
@@ -283,6 +285,8 @@ def load_recognizer(model: Path | str) -> Recognizer:
     Speech3Error
         A file is missing, or the files do not belong together.
     """
+    if not isinstance(model, str | os.PathLike):
+        raise Speech3Error(f"model={model!r}: give the path of a model directory, or of OUT.onnx")
     directory = Path(model)
     if directory.suffix == ".onnx" and not directory.is_dir():
         return _load_exported(directory)

@@ -29,6 +29,7 @@ from speech3.graph.places import GRAPH
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import write_json, write_text
 from speech3.io.progress import progress, say
+from speech3.io.text import read_utf8
 from speech3.lattices.archive import write_lattices
 from speech3.lattices.bayes_risk import confidences
 from speech3.lattices.directory import ARCHIVE, INDEX, LatticeDir, forget_lattices, save_about
@@ -122,7 +123,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
 
 def _utterances(directory: LatticeDir) -> list[str]:
     path = directory.path / INDEX
-    return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return [line.split()[0] for line in read_utf8(path).splitlines()] if path.exists() else []
 
 
 def load_function(name: str) -> SentenceScorer:

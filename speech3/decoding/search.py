@@ -9,7 +9,7 @@ Axes: T frames, P pdfs.
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -22,9 +22,10 @@ from speech3.errors import check_bad
 from speech3.graph.decoding_graph import Graph
 from speech3.graph.pieces import join_words
 from speech3.io.compiled import announce_compiling
+from speech3.io.limits import explained_limits
 from speech3.lattices.bayes_risk import confidences as confidences_of
 from speech3.lattices.word_lattice import WordLattice, words_of
-from speech3.search.beam_search import BeamSearch, BestPath, check_scores
+from speech3.search.beam_search import NOT_NUMBERS, BeamSearch, BestPath, check_scores, not_numbers
 from speech3.search.lattice import Lattice
 from speech3.search.phrases import best_path, with_phrases
 from speech3.search.search_graph import SearchGraph, with_word_penalty
@@ -74,6 +75,15 @@ class Decoding:
     failed: dict[str, str]
 
 
+def without_words(decoding: Decoding, utterances: Set[str]) -> Decoding:
+    """The decoding with no words in these utterances: in digital silence, a path has some that nobody said."""
+    kept = (
+        replace(h, words=(), units=(), confidences=None) if h.utterance in utterances else h
+        for h in decoding.hypotheses
+    )
+    return replace(decoding, hypotheses=tuple(kept))
+
+
 def decode(
     graph: Graph,
     scores: Scores,
@@ -105,8 +115,8 @@ def decode(
     Raises
     ------
     Speech3Error
-        Scores are NaN or the number of columns is not the graph's number of pdfs; more than 5 % of the utterances
-        failed, or there were none.
+        The number of columns is not the graph's number of pdfs; more than 5 % of the utterances failed (such as by
+        scores that are NaN), or there were none.
     """
     setting = (acoustic_scale, word_penalty)
     results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs, confidences)}
@@ -126,11 +136,16 @@ def decode_settings(
     Raises
     ------
     Speech3Error
-        Scores are NaN or the number of columns is not the graph's number of pdfs.
+        More than 5 % of the utterances have scores that are NaN or infinite, or the number of columns is not the
+        graph's number of pdfs.
     """
+    results = dict(_search(graph, scores, config, settings, jobs))
+    bad = {utterance: NOT_NUMBERS for utterance, found in results.items() if found[0] == NOT_NUMBERS}
+    if bad:
+        check_bad(bad, len(results), str(graph.path), "could not be decoded")
     return {
         utterance: [one.words if isinstance(one, Hypothesis) else () for one in found]
-        for utterance, found in _search(graph, scores, config, settings, jobs)
+        for utterance, found in results.items()
     }
 
 
@@ -142,10 +157,23 @@ def lattices(
     Raises
     ------
     Speech3Error
-        Scores are NaN or the number of columns is not the graph's number of pdfs.
+        More than 5 % of the utterances have scores that are NaN or infinite, or the number of columns is not the
+        graph's number of pdfs.
     """
     searchers = _searchers(graph, config, [setting], jobs, sys.maxsize)
-    return _spread(searchers, _Searcher.lattice, _checked(graph, scores))
+    bad, total = dict[str, str](), 0
+
+    def noted() -> Scores:
+        nonlocal total
+        for utterance, scores_TP in _checked(graph, scores):
+            total += 1
+            if not_numbers(scores_TP):
+                bad[utterance] = NOT_NUMBERS
+            yield utterance, scores_TP
+
+    yield from _spread(searchers, _Searcher.lattice, noted())
+    if bad:
+        check_bad(bad, total, str(graph.path), "could not be decoded")
 
 
 def latticed(
@@ -164,7 +192,7 @@ def latticed(
     Raises
     ------
     Speech3Error
-        Scores are NaN or the number of columns is not the graph's number of pdfs.
+        The number of columns is not the graph's number of pdfs.
     """
 
     def method(searcher: "_Searcher", utterance: str, scores_TP: np.ndarray) -> Found | str:
@@ -239,7 +267,8 @@ def _searchers(
 
 def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
     for utterance, scores_TP in scores:
-        check_scores(utterance, scores_TP, graph.num_pdfs, graph.path)
+        if not not_numbers(scores_TP):  # that is the utterance's own failure, not an error
+            check_scores(utterance, scores_TP, graph.num_pdfs, graph.path)
         yield utterance, scores_TP
 
 
@@ -272,7 +301,7 @@ class _Searcher:
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
         """Hypothesis and lattice under the only setting."""
         best = self.best(utterance, scores_TP)
-        lattice = self.lattice_with_phrases()
+        lattice = self.lattice_with_phrases() if isinstance(best, Hypothesis) else None
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def best(self, utterance: str, scores_TP: np.ndarray) -> Hypothesis | str:
@@ -283,6 +312,8 @@ class _Searcher:
         frames = len(scores_TP)
         if not frames:
             return "it has no frames"
+        if not_numbers(scores_TP):
+            return NOT_NUMBERS
         for beam in (self.config.beam, 2 * self.config.beam, 4 * self.config.beam):
             best = self._path(utterance, scores_TP, scale, word_penalty, beam)
             if best and best.reached_final:
@@ -337,7 +368,8 @@ def _spread(
     waiting: deque[tuple[str, Future[Found]]] = deque()
     try:
         for name, scores_TP in scores:
-            waiting.append((name, pool.submit(work, name, scores_TP)))
+            with explained_limits():
+                waiting.append((name, pool.submit(work, name, scores_TP)))
             if len(waiting) > 2 * len(searchers):
                 utterance, future = waiting.popleft()
                 yield utterance, future.result()

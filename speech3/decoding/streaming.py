@@ -20,14 +20,17 @@ from numpy.typing import ArrayLike
 
 from speech3.alignment.times import word_segments
 from speech3.config import DecodeConfig
+from speech3.corpus.samples import checked_rate, checked_samples
 from speech3.decoding.online_scores import online_scores
+from speech3.decoding.output import spread_over
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
-from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_segments
+from speech3.decoding.samples import Result, Word, result_of, words_of_segments
 from speech3.decoding.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features.online_cmvn import OnlineCmvn
 from speech3.features.streaming import OnlineFeatures
 from speech3.graph.pieces import join_segments
+from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import align_one
 from speech3.hmm.workers import Share
@@ -124,7 +127,7 @@ class Stream:
         Parameters
         ----------
         samples
-            Any number of samples, as `speech3.decoding.samples.checked_samples` takes them.
+            Any number of samples, as `speech3.corpus.samples.checked_samples` takes them.
 
         Raises
         ------
@@ -272,22 +275,33 @@ class _Segment:
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
         """The words with times from an alignment, as `speech3.decoding.output.word_times` finds them."""
         recognizer, begin_s = self.recognizer, self._begin * self._output_s
+        uncalibrated = found
         if found.confidences:
             calibrated = recognizer.settings.calibrated
             found = replace(found, confidences=tuple(calibrated(posterior) for posterior in found.confidences))
         if isinstance(recognizer.outputs, Hmm) and found.units:
-            scorer = recognizer.scorer
-            given = GivenScores(scores_TP, scorer.subsampling, scorer.pseudo_likelihoods)
-            frames_TD = np.empty((len(scores_TP) * scorer.subsampling, 0), np.float32)
-            share = Share({self._name: recognizer.hmm.lexicon.known(found.units)}, {self._name: frames_TD})
-            scale = recognizer.alignment_scale
-            aligned = align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), scale)
+            aligned = self._aligned(found, scores_TP)
             if not isinstance(aligned, str):
                 segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
                 mark = recognizer.graph.mark
                 return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)
+            say(f"from {self._name}: the words could not be aligned, so their times are spread evenly: {aligned}")
+            end_s = begin_s + len(scores_TP) * self._output_s
+            return words_of_segments(spread_over(recognizer, uncalibrated, begin_s, end_s))
         values = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
         return tuple(Word(word, None, None, values[n] if values else None) for n, word in enumerate(found.words))
+
+    def _aligned(self, found: Hypothesis, scores_TP: np.ndarray) -> Alignment | str:
+        """The alignment of the words, or why there is none."""
+        recognizer, scorer = self.recognizer, self.recognizer.scorer
+        given = GivenScores(scores_TP, scorer.subsampling, scorer.pseudo_likelihoods)
+        frames_TD = np.empty((len(scores_TP) * scorer.subsampling, 0), np.float32)
+        try:
+            words = recognizer.hmm.lexicon.known(found.units)
+        except Speech3Error as error:
+            return str(error)
+        share = Share({self._name: words}, {self._name: frames_TD})
+        return align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), recognizer.alignment_scale)
 
 
 def silence_pdfs(recognizer: Recognizer) -> np.ndarray:

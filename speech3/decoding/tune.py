@@ -210,7 +210,7 @@ def _say_points(rates: Mapping[Setting, float], centre: Setting) -> None:
 
 def _say_if_last(name: str, value: float, grid: Sequence[float], key: str) -> None:
     if len(grid) > 2 and value in (grid[0], grid[-1]):
-        say(f"the best {name}, {value:g}, is at the end of decode.{key}; add values beyond it")
+        say(f"the best {name}, {value:g}, is on the edge of the grid decode.{key}; add values beyond it")
 
 
 def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:

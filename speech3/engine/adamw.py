@@ -72,6 +72,7 @@ class AdamW:
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and moments, for a checkpoint."""
+        self.parameters.collect()
         return {
             "parameters": self.parameters.vector_K.clone(), "adam.mean": self.mean.vector_K.clone(),
             "adam.square": self.square.vector_K.clone(), "adam.steps": torch.tensor([float(self.steps)]),
@@ -80,7 +81,7 @@ class AdamW:
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Load parameters and moments; missing moments become zero."""
-        self.parameters.vector_K.copy_(tensors["parameters"])
+        self.parameters.load(tensors["parameters"])
         self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
         for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
             slot.vector_K.copy_(tensors[name]) if name in tensors else slot.vector_K.zero_()

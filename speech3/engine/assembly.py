@@ -123,16 +123,22 @@ def published_tensors(server: Server) -> dict[str, Tensor]:
 
 
 def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
-    """Set the published state; call while all shards are idle. Missing slots become zero."""
+    """Set the published state; call while all shards are idle. Missing slots become zero.
+
+    After a warm start the server continues with the momentum of plain SGD.
+    """
     begin = 0
     for partition in server.partitions:
         published, state = partition.published, partition.published.state
         stretch = slice(begin, begin + len(published.vector_K))
         moved = slice(begin, begin + len(state.parameters_P))
         published.vector_K.copy_(tensors["parameters"][stretch])
-        for name, slot_P in (("server.velocity", state.velocity_P), ("server.squares", state.squares_P)):
+        for slot_P, saved in (
+            (state.velocity_P, tensors.get("server.velocity", tensors.get("velocity"))),
+            (state.squares_P, tensors.get("server.squares")),
+        ):
             if slot_P is not None:
-                slot_P.copy_(tensors[name][moved]) if name in tensors else slot_P.zero_()
+                slot_P.zero_() if saved is None else slot_P.copy_(saved[moved])
         wait_for_gpus(published.vector_K)
         begin = stretch.stop
 

@@ -7,7 +7,7 @@ import importlib.util
 
 import torch
 
-from speech3.config import SimulationConfig, TrainingConfig
+from speech3.config import CodecConfig, SimulationConfig, TrainingConfig
 from speech3.engine.opening import asynchronous
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
@@ -67,7 +67,13 @@ def check_workers(training: TrainingConfig) -> None:
             f"in world shared, in cluster, and in simulated with training.simulation.method=asgd; ternary also works "
             f"in ddp, and in simulated with training.simulation.method=synchronous"
         )
-    if world == "sandblaster" and (training.optimizer != "sgd" or training.momentum):
+    _check_codec(training.codec)
+    if asynchronous(training) and 0 < training.asgd.momentum != training.momentum > 0:
+        raise Speech3Error(
+            f"training.momentum={training.momentum:g} and training.asgd.momentum={training.asgd.momentum:g}: "
+            f"asynchronous workers have one momentum, that of the server; remove one of them"
+        )
+    if training.by_sandblaster and (training.optimizer != "sgd" or training.momentum):
         raise Speech3Error(
             "training.optimizer and training.momentum: sandblaster is L-BFGS, whose workers take no steps of their "
             "own; remove them"
@@ -77,6 +83,20 @@ def check_workers(training: TrainingConfig) -> None:
             f"training.gradient_clip={training.gradient_clip:g}: the line search of sandblaster needs the true "
             f"gradient of the loss, not a clipped one; remove it"
         )
+
+
+def _check_codec(codec: CodecConfig) -> None:
+    """Refuse keys of a codec that is not used."""
+    used = {"kind", "down", *(["share"] if codec.kind == "topk" else [])}
+    if "ternary" in (codec.kind, codec.down):
+        used |= {"clip", "bucket", "float_below", "float_last"}
+    for name, key in CodecConfig.model_fields.items():
+        if name not in used and (value := getattr(codec, name)) != key.default:
+            owner = "topk" if name == "share" else "ternary"
+            raise Speech3Error(
+                f"training.codec.{name}={value:g}: has no effect with training.codec.kind={codec.kind}; remove it, or "
+                f"set training.codec.kind={owner}"
+            )
 
 
 def _check_partitions(training: TrainingConfig) -> None:
@@ -159,8 +179,8 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
         return
     if warm_start >= training.max_epochs:
         raise Speech3Error(
-            f"training.asgd.warm_start={warm_start:g}: that is all of training.max_epochs={training.max_epochs}, so "
-            f"nothing is left for world {training.world}; shorten it (to 0.25, for example), or train longer"
+            f"training.asgd.warm_start={warm_start:g}: warm start lasts the whole run "
+            f"(training.max_epochs={training.max_epochs}); shorten it (to 0.25, for example), or train longer"
         )
     if asgd.sync_every > minibatches:
         raise Speech3Error(

@@ -32,7 +32,7 @@ from speech3.engine.ddp_process import REPORT_STEPS, Member, main
 from speech3.engine.device import device_for
 from speech3.engine.torch_optimizer import STATE
 from speech3.engine.watchdog import Clock, patience_s
-from speech3.engine.workers import LOOK_S, Failed, Task, Workers
+from speech3.engine.workers import LOOK_S, Failed, Task, Unkillable, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import end_processes
@@ -105,7 +105,8 @@ class Ddp:
             raise Speech3Error(self.error)
         for pipe in self.workers.pipes:
             with suppress(OSError):  # a process died, which is noticed below
-                pipe.send((epoch, states_M, rate, self.tensors))
+                # NumPy arrays: a tensor would be sent through /dev/shm, which is often small in containers.
+                pipe.send((epoch, states_M, rate, {name: tensor.numpy() for name, tensor in self.tensors.items()}))
         ended, self.deadline.since = False, time.monotonic()
         while not ended:
             multiprocessing.connection.wait(
@@ -164,5 +165,7 @@ class Ddp:
         steps_N = self.heartbeats_N2[:, 0]
         behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
         who = f"process {behind[0]}" if len(behind) == 1 else "a process"
-        end_processes(self.processes)
-        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat){_RESUME}")
+        what = f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat)"
+        if left := end_processes(self.processes):
+            raise Unkillable(what, left)
+        raise Speech3Error(f"{what}{_RESUME}")

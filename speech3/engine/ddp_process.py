@@ -75,19 +75,20 @@ class UncheckedSteps:
     results_R3
         float64, on the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
     sums
-        Totals of the checked steps: frames, loss times frames, frames classified correctly.
+        Totals of the checked steps: frames, loss times frames, frames classified correctly, frames left out.
     steps
-        For each unchecked step, the minibatch's number and its number of frames, or 0 if its loss has weight 0.
+        For each unchecked step, the minibatch's number, and its numbers of frames and of frames left out, or 0 if its
+        loss has weight 0.
     """
 
     results_R3: Tensor
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    steps: list[tuple[int, int]] = field(default_factory=list)
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def add(self, number: int, frames: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
+    def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
         """Record a step that was started."""
         self.results_R3[len(self.steps)] = together([loss, correct, length])
-        self.steps.append((number, frames))
+        self.steps.append((number, frames, left_out))
 
     def check(self) -> tuple[float, float, float]:
         """Check and add up the steps since the last call; waits for the device.
@@ -100,11 +101,14 @@ class UncheckedSteps:
         """
         results = self.results_R3[: len(self.steps)].tolist()
         steps, self.steps = self.steps, []
-        for step, ((number, frames), (loss, right, length)) in enumerate(zip(steps, results, strict=True), start=1):
+        for step, ((number, frames, left_out), (loss, right, length)) in enumerate(
+            zip(steps, results, strict=True), start=1
+        ):
             if not (math.isfinite(loss) and math.isfinite(length)):
                 return step, number, loss
-            if frames:
-                self.sums = [old + new for old, new in zip(self.sums, (frames, loss * frames, right), strict=True)]
+            if frames or left_out:
+                new = (frames, loss * frames, right, left_out)
+                self.sums = [old + each for old, each in zip(self.sums, new, strict=True)]
         return 0, 0, 0
 
 
@@ -129,13 +133,14 @@ def main(
     parts = build(member.device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
-        world_size=member.workers, timeout=_RENDEZVOUS,
+        world_size=member.workers, timeout=_RENDEZVOUS, device_id=torch.device(member.device) if on_gpu else None,
     )  # fmt: skip
     sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
-            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
+            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False,
+            find_unused_parameters=parts.skips,
         )  # fmt: skip
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":
@@ -151,7 +156,7 @@ def main(
 
 def run_epoch(
     member: Member, parts: Parts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
-    epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
+    epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
 
@@ -160,8 +165,8 @@ def run_epoch(
     In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None in
     most reports), and what became of the minibatches.
     """
-    sgd.load(tensors)
-    parts.model.train()
+    sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
+    parts.begin_training()
     groups = turns(states_M, member.workers, parts.source.rows)
     expect(parts.source, epoch, [(group[member.rank] if member.rank < len(group) else group[0]) for _, group in groups])
     unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
@@ -194,10 +199,11 @@ def run_epoch(
         share = len(final[1]) / len(targets)
         (part * (weight * share)).backward()
         loss, correct = (loss + share * part, correct + right) if others else (part, right)
-        g = [p.grad for p in trained(parts.model) if p.grad is not None]
+        g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
         length = limit(g, parts.max_norm)
         sgd.step(g, rate(before))
-        unchecked.add(number, len(targets) if weight else 0, loss.detach(), correct, length)
+        frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
+        unchecked.add(number, frames, left_out, loss.detach(), correct, length)
         states[group] = USED
         used += len(group)
         if turn < min(due, len(groups)):
@@ -217,7 +223,7 @@ def run_epoch(
 def _added_up(
     member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
 ) -> list[float]:  # fmt: skip
-    """Totals over all processes: frames, loss times frames, number correct, bytes up and down, milliseconds spent.
+    """Totals over all processes: `UncheckedSteps.sums`, bytes up and down, milliseconds spent.
 
     The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
     exactly the same in all processes.
@@ -244,8 +250,8 @@ def _added_up(
 
 
 def _progress(used: int, sums: list[float], seconds: float) -> Progress:
-    frames, loss_sum, correct, up, down = sums
+    frames, loss_sum, correct, left_out, up, down = sums
     return Progress(
         used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
-        down=int(down),
+        down=int(down), left_out=int(left_out),
     )  # fmt: skip

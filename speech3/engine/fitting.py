@@ -10,12 +10,15 @@ import errno
 import math
 import multiprocessing
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -39,13 +42,15 @@ from speech3.engine.strategies import config_of
 from speech3.engine.stream import Stream
 from speech3.engine.torch_optimizer import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, rate_of
-from speech3.engine.workers import forked_from_server
+from speech3.engine.workers import Unkillable, forked_from_server
 from speech3.engine.world import NUMBERED, Parts, Progress, Rate, minibatch_seed, shares
 from speech3.errors import Speech3Error, listed
 from speech3.io.interrupt import Interrupt, deferred_interrupt
 from speech3.io.malloc import keep_freed_memory
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import progress, say
+
+_TRIES = 20  # minibatches tried at the start to find parameters that are never used
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,10 @@ def fit(
     model
         Called with the inputs of a minibatch; if minibatches are dictionaries, with their entries as keyword arguments,
         as Hugging Face's models are. Its parameters are float32; those with ``requires_grad=False`` are not changed. It
-        also receives the trained buffers (batch normalisation); its mode (training or evaluation) stays.
+        also receives the trained buffers (batch normalisation). It is trained in training mode, except modules in
+        evaluation mode (frozen batch normalisation), which stay in it; if all are, all are trained. Its modes are the
+        same afterwards. Parameters that a minibatch does not use (LayerDrop, mixtures of experts) get a gradient of
+        zero.
     dataset
         A map-style dataset: it has a length, and items that are pairs (input, target) of tensors, numbers, arrays, or
         nested tuples and dictionaries of them; or that are dictionaries. An `IterableDataset` of such items, which each
@@ -172,9 +180,9 @@ def fit(
         ``prefetch_factor`` apply. The generators of PyTorch, NumPy and Python are seeded for every minibatch (for a
         stream, at its beginning), for datasets that augment at random.
     loss
-        Maps outputs and targets of a minibatch to a scalar tensor, the mean over its items. If minibatches are
-        dictionaries, the targets are the entry ``labels``, which the model then does not get. None: the model gets the
-        labels and returns the loss as the entry or attribute ``loss``.
+        Maps outputs and targets of a minibatch to a scalar tensor, the mean over its items. It has no parameters of its
+        own to train. If minibatches are dictionaries, the targets are the entry ``labels``, which the model then does
+        not get. None: the model gets the labels and returns the loss as the entry or attribute ``loss``.
     strategy
         One of `speech3.engine.strategies.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets
         workers, server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
@@ -192,7 +200,8 @@ def fit(
         ``constant``, ``cosine`` (to zero at the end) or ``exponential``; or, with such an optimizer, a function that
         takes it and returns a scheduler of ``torch.optim.lr_scheduler``. Every minibatch is a step of the scheduler.
     gradient_clip
-        Norm to which the gradient of each minibatch is clipped; with ``ddp``, the mean gradient of the workers.
+        Norm to which the gradient of each minibatch is clipped; with ``ddp``, the mean gradient of the workers. None:
+        that of the strategy's preset, usually none; `math.inf`: no clipping.
     accumulate
         A minibatch consists of this number of parts with `minibatch` items each, whose gradients are averaged before
         the step, for minibatches that do not fit into memory.
@@ -255,6 +264,7 @@ def fit(
         ExitStack() as opened,
     ):
         _check(model, data, training, seed)
+        _check_loss(loss)
         build = Build(_copied(model), data, loss, training, seed)
         inputs, targets = _first(build)
         build = replace(build, by_name=isinstance(inputs, Named))
@@ -304,7 +314,7 @@ class _Run:
         try:
             while len(self.history) < epochs and not self.stopped:
                 self._epoch(trainer)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Unkillable):
             trainer.take()
             self._save(trainer)
             raise
@@ -414,6 +424,7 @@ class Build:
             ByName(model) if self.by_name else model, self.source(on, read_ahead=read_ahead), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, optimizer=self.optimizer or training.optimizer, betas=training.betas,
             autocast=autocast_of(training), recorder=Recorder() if training.cuda_graph else None,
+            evaluated=_evaluated(self.model, "model" * self.by_name), skips=True,
         )  # fmt: skip
 
     def source(self, device: torch.device, *, read_ahead: bool = False) -> Items | Stream:
@@ -495,6 +506,12 @@ def _starting(training: TrainingConfig) -> AbstractContextManager[None]:
         return nullcontext()
     modules = "numpy", "torch", "speech3.engine.fitting", f"speech3.engine.{process[training.world]}"
     return forked_from_server(*modules)
+
+
+def _evaluated(model: nn.Module, prefix: str) -> tuple[str, ...]:
+    """The modules that the caller has put into evaluation mode; none if it is the whole model, fresh from a test."""
+    names = tuple(name for name, module in model.named_modules(prefix=prefix) if not module.training)
+    return names if len(names) < len(list(model.modules())) else ()
 
 
 def _gpus(training: TrainingConfig) -> list[int]:
@@ -622,6 +639,38 @@ def _check_model(model: nn.Module) -> None:
         raise Speech3Error("model: has no parameter with requires_grad=True; there is nothing to train")
 
 
+def _check_loss(loss: Any) -> None:
+    """Refuse a loss with parameters to train: only those of the model are trained."""
+    for module in _modules_of(loss):
+        if names := [name for name, parameter in module.named_parameters() if parameter.requires_grad]:
+            raise Speech3Error(
+                f"loss: {listed([f'{type(module).__name__}.{name}' for name in names], 5)} would not be trained, as "
+                f"only the parameters of the model are; make {type(module).__name__} a part of the model, which then "
+                f"returns what it computes, or freeze its parameters (requires_grad_(False))"
+            )
+
+
+def _modules_of(function: Any, seen: tuple[Any, ...] = ()) -> Iterator[nn.Module]:
+    """The modules that a loss is made of: itself, its attributes, or what a method, partial or closure refers to."""
+    if isinstance(function, nn.Module):
+        yield function
+        return
+    within = [getattr(function, "__self__", None), *getattr(function, "__dict__", {}).values()]
+    within += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
+    if isinstance(function, partial):
+        within += [function.func, *function.args, *function.keywords.values()]
+    for each in within:
+        if isinstance(each, nn.Module | partial | FunctionType | MethodType) and each not in seen:
+            yield from _modules_of(each, (*seen, function))
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # the name has no value yet
+        return False
+
+
 def _warm_start(training: TrainingConfig) -> float:
     return training.asgd.warm_start if asynchronous(training) else 0.0
 
@@ -644,7 +693,10 @@ def _no_copy(name: str, error: Exception) -> str:
 
 def _first(build: "Build") -> tuple[Any, Targets]:
     """The first minibatch, or its first portion."""
-    inputs, targets = build.source(torch.device("cpu")).draw(1, 0)
+    return _portion(*build.source(torch.device("cpu")).draw(1, 0))
+
+
+def _portion(inputs: Any, targets: Targets) -> tuple[Any, Targets]:
     return inputs.portions[0] if isinstance(inputs, Portions) else (inputs, targets)
 
 
@@ -659,30 +711,37 @@ def _try_out(parts: Parts, inputs: Any, targets: Targets) -> bool:
     Raises
     ------
     Speech3Error
-        The loss is faulty, or does not depend on some parameter.
+        The loss is faulty.
     """
-    inputs, targets = moved(inputs, targets, parts.device)
-    parts.model.train()
-    try:
-        outputs = parts.model(inputs)
-    except TypeError as error:
-        if not isinstance(inputs, Named):
-            raise
-        raise Speech3Error(
-            f"model: called with the entries of a minibatch as keyword arguments ({', '.join(map(str, inputs))}): "
-            f"{error}; leave entries that the model does not take out of the items, in the dataset or by collate_fn"
-        ) from error
-    total, _ = parts.loss(outputs, targets)
-    gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
     model = parts.model.model if isinstance(parts.model, ByName) else parts.model
-    names = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    if unused := [name for name, g in zip(names, gradients, strict=True) if g is None]:
-        raise Speech3Error(
-            f"model: the loss does not depend on {', '.join(unused)}; freeze parameters that are not to be trained "
-            f"(requires_grad_(False))"
-        )
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    unused, classes, tried = set(names), False, 0
     assert isinstance(parts.loss, MeanLoss)
-    return parts.loss.measure(outputs, targets)[1] is not None
+    parts.begin_training()
+    while unused and tried < min(_TRIES, len(parts.source)):
+        if tried:
+            inputs, targets = _portion(*parts.source.draw(1, tried))
+        inputs, targets = moved(inputs, targets, parts.device)
+        try:
+            outputs = parts.model(inputs)
+        except TypeError as error:
+            if not isinstance(inputs, Named):
+                raise
+            raise Speech3Error(
+                f"model: called with the entries of a minibatch as keyword arguments ({', '.join(map(str, inputs))}): "
+                f"{error}; leave entries that the model does not take out of the items, in the dataset or by collate_fn"
+            ) from error
+        total, _ = parts.loss(outputs, targets)
+        gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
+        unused -= {name for name, g in zip(names, gradients, strict=True) if g is not None}
+        classes, tried = parts.loss.measure(outputs, targets)[1] is not None, tried + 1
+    if unused:
+        warnings.warn(
+            f"model: in {tried} minibatches, the loss did not depend on {listed(sorted(unused), 5)}; freeze parameters "
+            f"that are not to be trained (requires_grad_(False))",
+            RuntimeWarning, stacklevel=3,
+        )  # fmt: skip
+    return classes
 
 
 def _open(build: Build, opened: ExitStack) -> Trainer:
@@ -692,14 +751,15 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
     try:
         one, world = open_worlds(training, parts, build, clock=clock)
-    except Speech3Error:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+    except Speech3Error as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
             raise Speech3Error(
                 "dataset: copying it to the workers needs an open file for each of its tensors, more than this system "
                 "allows (ulimit -n); allow more, or use few large tensors, as in torch.utils.data.TensorDataset"
-            ) from error
+            ) from cause
+        raise
+    except Exception as error:
         data, own = build.data, build.optimizer
         passed = {
             "model": build.model, "collate_fn": data.loader.collate_fn if data.loader else data.collate_fn,

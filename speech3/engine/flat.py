@@ -1,12 +1,16 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
 After the parameters come the frozen parameters (``requires_grad=False``) and the model's buffers (such as the running
-means of batch normalisation), if they are float32: the model computes with them, but no gradient changes them.
+means of batch normalisation): the model computes with them, but no gradient changes them. Those that are float32 are
+views of the vector like the parameters. The others (counts, masks, float64 statistics), and masks with infinite values,
+are in the vector only as codes, so that the vector is finite and all of it travels in one piece: every two bytes are a
+whole number from -32,768 to 32,767, which float32 represents exactly.
 
 Axes: K all values: first the P values of the trained parameters and the padding between them, then the others.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +20,74 @@ from speech3.errors import Speech3Error
 _ALIGN = 16  # floats: every parameter starts on a cache line
 
 
+@dataclass(eq=False)
+class Place:
+    """A frozen parameter or a buffer. A forward pass may put another tensor in the place of a buffer."""
+
+    module: nn.Module
+    name: str
+    tensor: Tensor  # as it was when the model was flattened, or a view of the vector
+
+    def now(self) -> Tensor:
+        """The model's tensor, or the flattened one if the model's has another shape or type by now."""
+        found = self.module._buffers.get(self.name, self.tensor)
+        alike = found is not None and found.shape == self.tensor.shape and found.dtype == self.tensor.dtype
+        return found if alike and found is not None else self.tensor
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Write the values of a tensor that took the place of the flattened one into that, and put it back."""
+        if (found := self.now()) is not self.tensor:
+            self.tensor.copy_(found)
+            self.module._buffers[self.name] = self.tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """The frozen parameters and buffers of a model.
+
+    Attributes
+    ----------
+    views
+        Those that are views of the vector.
+    coded
+        Those that are in the vector only as codes, by descending size of their values, so that all are aligned.
+    guarded
+        Buffers among `coded` that must stay finite.
+    codes
+        The part of the vector with the codes. Its first value is 0, or NaN if a guarded buffer is not finite.
+    """
+
+    views: list[Place]
+    coded: list[Place]
+    guarded: list[Place]
+    codes: Tensor
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Write what the model holds into the vector."""
+        for place in (*self.views, *self.coded):
+            place.settle()
+        if self.coded:
+            parts = [_bytes(place.tensor) for place in self.coded]
+            parts.append(parts[0].new_zeros(sum(map(len, parts)) % 2))
+            words = torch.cat(parts).view(torch.int16)
+            self.codes[0] = sum((place.tensor * 0).sum().real.float() for place in self.guarded)
+            self.codes[1 : 1 + len(words)] = words
+
+    @torch.no_grad()
+    def spread(self) -> None:
+        """Write what the vector holds into the model."""
+        for place in (*self.views, *self.coded):
+            if place.now() is not place.tensor:
+                place.module._buffers[place.name] = place.tensor
+        values, start = self.codes[1:].to(torch.int16).view(torch.uint8), 0
+        for place in self.coded:
+            stop = start + place.tensor.nbytes
+            place.tensor.copy_(values[start:stop].view(place.tensor.dtype).view(place.tensor.shape))
+            start = stop
+
+
 @dataclass(frozen=True, eq=False)
 class Flat:
     """A flat vector and its views, one for each trained parameter, in its shape. Padding is zero and stays zero."""
@@ -23,6 +95,12 @@ class Flat:
     vector_K: Tensor
     views: tuple[Tensor, ...]
     num_parameters: int  # P
+    rest: Rest | None = field(default=None, repr=False)
+
+    @property
+    def num_codes(self) -> int:
+        """Number of values at the end of the vector that are codes, which cannot be averaged."""
+        return self.rest.codes.numel() if self.rest else 0
 
     @property
     def parameters_P(self) -> Tensor:
@@ -34,10 +112,27 @@ class Flat:
         """The rest, which no gradient changes: (K - P,)."""
         return self.vector_K[self.num_parameters :]
 
+    def collect(self) -> None:
+        """Write those buffers of the model that are not views into the vector; call before the vector is read."""
+        if self.rest:
+            self.rest.collect()
+
+    def spread(self) -> None:
+        """Write the vector into those buffers of the model that are not views; call after the vector was written."""
+        if self.rest:
+            self.rest.spread()
+
+    @torch.no_grad()
+    def load(self, values_K: Tensor) -> None:
+        """Set all values of the vector and of the model."""
+        self.vector_K.copy_(values_K)
+        self.spread()
+
     def part(self, bounds: slice) -> "Flat":
-        """The values within `bounds`, without views."""
+        """The values within `bounds`, without views; the buffers belong to the part that ends the vector."""
         parameters = max(0, min(self.num_parameters - bounds.start, bounds.stop - bounds.start))
-        return Flat(self.vector_K[bounds], (), parameters)
+        rest = self.rest if bounds.stop == self.vector_K.numel() else None
+        return Flat(self.vector_K[bounds], (), parameters, rest)
 
     def zeros_like(self) -> "Flat":
         """Another vector with the same layout of the parameters, all zero, without buffers: an optimizer slot."""
@@ -51,36 +146,54 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def frozen_and_buffers(model: nn.Module) -> list[Tensor]:
-    """The float32 tensors after the trained parameters in the flat vector: frozen parameters and buffers."""
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    return [tensor for tensor in [*frozen, *model.buffers()] if tensor.dtype == torch.float32]
+def _rest(model: nn.Module) -> Iterator[Place]:
+    """The frozen parameters, then the buffers, each tensor once."""
+    seen = set[int]()
+    for kind in ("_parameters", "_buffers"):
+        for module in model.modules():
+            for name, tensor in getattr(module, kind).items():
+                if tensor is None or id(tensor) in seen or (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
+                    continue
+                seen.add(id(tensor))
+                if tensor.layout == torch.strided and not tensor.is_quantized:
+                    yield Place(module, name, tensor)
 
 
 def flatten(model: nn.Module) -> Flat:
-    """Move the model's parameters and buffers into one vector, and replace them in the model by views of it.
+    """Move the model's parameters and buffers into one vector, and replace those that are float32 by views of it.
 
     Raises
     ------
     ValueError
         A trained parameter is not float32.
     """
-    parameters, buffers = trained(model), frozen_and_buffers(model)
+    parameters, rest = trained(model), list(_rest(model))
+    if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
+        raise ValueError(f"parameters must be float32, not {other.pop()}")
+    viewed = [place for place in rest if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
+    coded = [place for place in rest if place not in viewed]
+    coded.sort(key=lambda place: -place.tensor.element_size())
+    tensors = [*parameters, *(place.tensor for place in viewed)]
+    code_size = 1 + -(-sum(place.tensor.nbytes for place in coded) // 2) if coded else 0
     offsets, size, num_parameters = [], 0, 0
-    for index, tensor in enumerate([*parameters, *buffers]):
-        if tensor.dtype != torch.float32:
-            raise ValueError(f"parameters must be float32, not {tensor.dtype}")
+    for index, numel in enumerate([*(tensor.numel() for tensor in tensors), code_size]):
         offsets.append(size)
-        size += tensor.numel() + -tensor.numel() % _ALIGN
+        size += numel + -numel % _ALIGN
         num_parameters = size if index < len(parameters) else num_parameters
     vector_K = torch.zeros(size, device=parameters[0].device if parameters else None)
     views = []
-    for tensor, offset in zip([*parameters, *buffers], offsets, strict=True):
+    for tensor, offset in zip(tensors, offsets[:-1], strict=True):
         view = _view(vector_K, offset, tensor)
         view.copy_(tensor.detach())
         tensor.data = view
         views.append(view)
-    return Flat(vector_K, tuple(views[: len(parameters)]), num_parameters)
+    guarded = [place for place in coded if not isinstance(place.tensor, nn.Parameter) and _guard(place.tensor)]
+    flat = Flat(
+        vector_K, tuple(views[: len(parameters)]), num_parameters,
+        Rest(viewed, coded, guarded, vector_K[offsets[-1] :]) if rest else None,
+    )  # fmt: skip
+    flat.collect()
+    return flat
 
 
 def partition_bounds(flat: Flat, count: int) -> list[slice]:
@@ -112,3 +225,16 @@ def wait_for_gpus(*tensors: Tensor) -> None:
 
 def _view(vector: Tensor, offset: int, like: Tensor) -> Tensor:
     return vector[offset : offset + like.numel()].view(like.shape)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, uint8."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(tensor.detach().isfinite().all())
+
+
+def _guard(tensor: Tensor) -> bool:
+    return (tensor.is_floating_point() or tensor.is_complex()) and _finite(tensor)

@@ -28,22 +28,26 @@ class Step:
         of the gradient.
     copied
         Recorded on the GPU when `results` are there; None if they are.
+    left_out
+        Number of further frames that the loss could not use (`left_out` of the targets, if they have it).
     """
 
     frames: int
     results: Tensor
     copied: torch.cuda.Event | None = None
+    left_out: int = 0
 
     @classmethod
-    def started(cls, frames: int, results: Tensor) -> "Step":
+    def started(cls, frames: int, results: Tensor, left_out: int = 0) -> "Step":
         """The step whose results the device is computing; one transfer to pinned memory, for which nobody waits yet."""
         if not results.is_cuda:
-            return cls(frames, results)
+            return cls(frames, results, left_out=left_out)
         with torch.cuda.device(results.device):
-            return cls(frames, results.to("cpu", non_blocking=True), torch.cuda.current_stream().record_event())
+            event = results.to("cpu", non_blocking=True), torch.cuda.current_stream().record_event()
+            return cls(frames, *event, left_out=left_out)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Step, (self.frames, torch.tensor(self.read, dtype=torch.float64))
+        return Step, (self.frames, torch.tensor(self.read, dtype=torch.float64), None, self.left_out)
 
     @cached_property
     def read(self) -> list[float]:
@@ -102,7 +106,7 @@ def gradient(
         results, g = work(inputs, targets)
     else:
         results, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
-    return Step.started(len(targets), results), g
+    return Step.started(len(targets), results, getattr(targets, "left_out", 0)), g
 
 
 def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -116,7 +120,8 @@ def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tenso
 
 def _of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     total, correct = loss_of(parts, inputs, targets)
-    return total, correct, torch.autograd.grad(total, trained(parts.model))
+    # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
+    return total, correct, torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
 
 
 def _of_portions(parts: Parts, inputs: Portions) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:

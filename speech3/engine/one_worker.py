@@ -30,7 +30,7 @@ class OneWorker:
             A loss or a gradient is not finite; the parameters stay as they were before that minibatch.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
-        self.parts.model.train()
+        self.parts.begin_training()
         numbers = np.flatnonzero(states_M == WAITING).tolist()
         expect(self.parts.source, epoch, numbers)
         start = time.perf_counter()
@@ -47,6 +47,7 @@ class OneWorker:
             self.progress = replace(
                 done, used=done.used + 1, frames=done.frames + step.frames, correct=done.correct + step.correct,
                 loss_sum=done.loss_sum + step.loss * step.frames, seconds=done.seconds + time.perf_counter() - start,
+                left_out=done.left_out + step.left_out,
             )  # fmt: skip
             yield self.progress
             start = time.perf_counter()

@@ -68,7 +68,8 @@ def open_worlds(
     Speech3Error
         Whatever the worlds raise.
     """
-    steps: dict[str, Any] = {"momentum": training.momentum, "weight_decay": training.weight_decay}
+    momentum = training.server.momentum if asynchronous(training) else training.momentum
+    steps: dict[str, Any] = {"momentum": momentum, "weight_decay": training.weight_decay}
     pushes: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     here: dict[str, Any] = {"workers": training.workers, "device": training.device}
 
@@ -85,7 +86,7 @@ def open_worlds(
         case "shared":
             from speech3.engine.shared import Shared
 
-            return OneWorker(parts, **steps), Shared(build, another(), training.asgd, split=split, **here, **pushes)
+            return OneWorker(parts, **steps), Shared(build, another(), training.server, split=split, **here, **pushes)
         case "sandblaster":
             from speech3.engine.sandblaster.processes import Processes
 
@@ -97,7 +98,7 @@ def open_worlds(
             from speech3.engine.cluster.world import Cluster
 
             return OneWorker(parts, **steps), Cluster(
-                build, another(), training.asgd, **here, **pushes, address=training.cluster.address
+                build, another(), training.server, **here, **pushes, address=training.cluster.address
             )  # fmt: skip
         case "ddp":
             from speech3.engine.ddp import Ddp
@@ -110,7 +111,7 @@ def _simulated(training: TrainingConfig, parts: Parts, clock: Times) -> World:
     steps: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     match training.simulation.method:
         case "asgd":
-            return Simulated(parts, training.asgd, clock, **steps)
+            return Simulated(parts, training.server, clock, **steps)
         case "synchronous":
             return Synchronous(parts, clock, momentum=training.momentum, **steps)
         case "sandblaster":

@@ -51,9 +51,9 @@ class Push:
         False once a loss or a gradient was not finite.
     packed
         The encoded push, as the rule sees it, between `pack` and the sync; None if there is none or it is not finite.
-    fetched, complete, kept_P
-        Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, and what was not
-        pushed.
+    fetched, complete, replaced, kept_P
+        Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, whether the
+        buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
     """
 
     own: Flat
@@ -69,6 +69,7 @@ class Push:
     packed: Own | None = None
     fetched: bool = False
     complete: bool = False
+    replaced: bool = False
     kept_P: Tensor | None = None
 
     def begin(self) -> None:
@@ -92,6 +93,7 @@ class Push:
         """Encode the push, if it is due and finite; call before the partition is locked."""
         self.packed = None
         if self.push_due and self.numbers and self.finite:
+            self.own.collect()
             own = Own(self.own.parameters_P, self.fetched_P, self.push_P)
             if not self.fetch_due:  # the rule writes into a copy, so that the shard keeps its own parameters
                 own = Own(self.own.parameters_P.clone(), None, own.push())
@@ -111,7 +113,7 @@ class Push:
     def fetch(self, version: int, newest_K: Tensor | None, *, used: bool) -> None:
         """Fetch the newest parameters; `newest_K` is None if the server's step has already written them into `own`."""
         self.wire.settle(used=used)
-        self.fetched, self.complete = True, newest_K is None and self.wire.plain
+        self.fetched, self.complete, self.replaced = True, newest_K is None and self.wire.plain, newest_K is not None
         # With local updates, what was not pushed: steps that the newest parameters do not contain.
         self.kept_P = self.fetched_P - self.own.parameters_P if self.fetched_P is not None and self.numbers else None
         if newest_K is not None:
@@ -125,6 +127,8 @@ class Push:
         if not self.fetched:
             return
         self.fetched = False
+        if self.replaced:
+            self.own.spread()
         self.wire.receive(self.own)
         if self.fetched_P is not None and not self.complete:  # else the rule has already copied them in its pass
             self.fetched_P.copy_(self.own.parameters_P)

@@ -36,10 +36,17 @@ class _Recording:
 
 @dataclass(eq=False)
 class Recorder:
-    """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled."""
+    """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled.
+
+    Attributes
+    ----------
+    pool
+        The memory that all its graphs share, since only one of them computes at a time.
+    """
 
     seen: Counter[Hashable] = field(default_factory=Counter)
     recordings: dict[Hashable, _Recording] = field(default_factory=dict)
+    pool: Any = None
 
     def __call__(self, work: Work, inputs: Any, targets: Any, place: Hashable) -> Results:
         """Compute the results of a minibatch, by replaying a recording if there is one.
@@ -61,7 +68,7 @@ class Recorder:
         if recording is None:
             if not self._due(kind):
                 return work(inputs, targets)
-            recording = self.recordings[kind] = _record(work, inputs, targets)
+            recording = self.recordings[kind] = self._record(work, inputs, targets)
         for there, here in zip(
             [*tensors(recording.inputs), *tensors(recording.targets)], [*tensors(inputs), *tensors(targets)],
             strict=True,
@@ -82,24 +89,33 @@ class Recorder:
             )  # fmt: skip
         return self.seen[kind] > _WARM
 
-
-def _record(work: Work, inputs: Any, targets: Any) -> _Recording:
-    inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
-    try:
+    def _record(self, work: Work, inputs: Any, targets: Any) -> _Recording:
+        inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
         device = next(tensor.device for tensor in tensors(inputs))
-        return _Recording(inputs, targets, capture(lambda: work(inputs, targets), device))
-    except RuntimeError as error:
-        raise Speech3Error(
-            f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for the "
-            f"GPU (.item(), .cpu(), indexing by a mask): {str(error).splitlines()[0]}; set it to false"
-        ) from error
+        if self.pool is None and device.type == "cuda":
+            self.pool = torch.cuda.graph_pool_handle()
+        try:
+            return _Recording(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool))
+        except torch.OutOfMemoryError as error:
+            raise Speech3Error(
+                f"training.cuda_graph=true: {device} has too little memory to record a minibatch, since a recording "
+                f"keeps the memory of its passes; make training.minibatch smaller, or set it to false"
+            ) from error
+        except RuntimeError as error:
+            raise Speech3Error(
+                f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for "
+                f"the GPU (.item(), .cpu(), indexing by a mask): {str(error).splitlines()[0]}; set it to false"
+            ) from error
 
 
-def capture(work: Callable[[], Results], device: torch.device) -> Callable[[], Results]:
-    """Record the operations that `work` starts on this GPU, without running them; the returned function runs them."""
+def capture(work: Callable[[], Results], device: torch.device, pool: Any = None) -> Callable[[], Results]:
+    """Record the operations that `work` starts on this GPU, without running them; the returned function runs them.
+
+    The graph's memory comes from `pool`, or is its own.
+    """
     with torch.cuda.device(device):  # else the stream of another GPU would be recorded, and the graph be empty
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream()):
             results = work()
 
     def replay() -> Results:

@@ -22,6 +22,7 @@ import numpy as np
 
 from speech3.engine.ledger import ROW, Ledger
 from speech3.errors import Speech3Error
+from speech3.io.limits import memory_left
 
 SHARD = (
     "minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "draw_s", "ready", "epoch", "doing", "since",
@@ -91,7 +92,7 @@ class ServerMemory:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
-        """Make it from the arrays that `Sizes.shapes` names; removes the ledger's from `arrays`."""
+        """Build from arrays, which `Sizes.shapes` names; removes the ledger's from `arrays`."""
         ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
         return cls(**arrays, ledger=ledger)
 
@@ -186,6 +187,11 @@ def memory_file(name: str, size: int) -> Iterator[str]:
 
 
 def _allocate(descriptor: int, size: int) -> None:
+    if (left := memory_left()) is not None and size > left:  # the kernel would kill the process
+        raise Speech3Error(
+            f"the server needs {size / 1e6:,.0f} MB of memory, but this container may use only {left / 1e6:,.0f} MB"
+            f" more: use a smaller model, or allow more (docker run --memory, or memory.max of the cgroup)"
+        )
     try:
         if not hasattr(os, "posix_fallocate"):  # macOS
             os.ftruncate(descriptor, size)
@@ -194,7 +200,7 @@ def _allocate(descriptor: int, size: int) -> None:
     except OSError as error:
         raise Speech3Error(
             f"{size / 1e6:,.0f} MB of shared memory for the server cannot be allocated ({error.strerror}); use a "
-            f"smaller model, or raise the limit of this machine or container"
+            f"smaller model, or raise the limit of this machine or container (docker run --memory)"
         ) from error
 
 

@@ -52,13 +52,14 @@ class Sgd:
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and velocity, for a checkpoint."""
+        self.parameters.collect()
         slots = {"velocity": self.velocity.vector_K.clone()} if self.velocity else {}
         return {"parameters": self.parameters.vector_K.clone(), **slots}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Load parameters and velocity; if the velocity is missing, it becomes zero."""
-        self.parameters.vector_K.copy_(tensors["parameters"])
+        self.parameters.load(tensors["parameters"])
         if self.velocity:
             self.velocity.vector_K.copy_(
                 tensors["velocity"]

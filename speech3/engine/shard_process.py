@@ -90,13 +90,14 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
         note = events.append if place.record else _forget
         run_shard(worker, shard, server, locks, rate, coordinator, note)
         if place.record:
-            with (place.record / f"shard{worker}.jsonl").open("a") as stream:
+            with (place.record / f"shard{worker}.jsonl").open("a", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
 
 
 def _warm_up(server: Server, shard: Shard) -> None:
-    """Load compiled code now: that takes a third of a second, and must not delay a sync."""
+    """Load compiled code now: that takes a third of a second, or several if it is compiled, and must delay no sync."""
     for partition, push in zip(server.partitions, shard.pushes, strict=True):
+        push.wire.warm_up(push.own.parameters_P)
         for fetch_due in (True, not shard.config.fetch_every):
             push.receive(-1, [0], 0, fetch_due=fetch_due, finite=True)
             push.pack()

@@ -47,10 +47,10 @@ from speech3.engine.replicas.slices import Slices
 from speech3.engine.server_memory import DOING, EPOCH, MINIBATCHES, READY, FileLock, memory_bytes, memory_file
 from speech3.engine.shard_process import LEAVE, Place, serve
 from speech3.engine.watchdog import Watchdog
-from speech3.engine.workers import Task, Workers, coordinator
+from speech3.engine.workers import Task, Unkillable, Workers, coordinator
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
-_LEAVE_S = 2.0  # time for shards on a GPU to exit by themselves
+_LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
 
 
 class Shared:
@@ -95,6 +95,7 @@ class Shared:
         self.workers = Workers([f"shard {worker}" for worker in range(workers)], "minibatch", self._tasks)
         self.watchdog = Watchdog(np.zeros(workers))
         self.returned = self.restarts = 0
+        self.alone = False  # whether only this process still works: a shard cannot be killed, and the others were
         try:
             if split:
                 self.meeting = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="speech3-replicas-"))
@@ -174,7 +175,7 @@ class Shared:
         if self.slices is None:
             load_tensors(self.server, tensors)
             return
-        known = ("parameters", "server.velocity", "server.squares")
+        known = ("parameters", "velocity", "server.velocity", "server.squares")
         taken = {name: self.slices.take(tensors[name]) for name in known if name in tensors}
         for rank, server in enumerate(self.servers):
             load_tensors(server, {name: parts[rank] for name, parts in taken.items()})
@@ -207,6 +208,11 @@ class Shared:
     @contextmanager
     def _settled(self) -> Iterator[None]:
         """Hold all partitions' locks, with published minibatches marked; no deadlock, as a shard never holds two."""
+        if self.alone:  # a shard that cannot be killed may hold a lock, but it publishes nothing more
+            for server in self.servers:
+                server.settle()
+            yield
+            return
         with ExitStack() as stack:
             for server, locks in zip(self.servers, self.locks, strict=True):
                 for lock in locks:
@@ -255,16 +261,30 @@ class Shared:
 
     def _kill_hung(self) -> None:
         """Kill a shard that hangs, at most one per call; a member that hangs stops the first member of its replica."""
+        with self._ending_others():
+            self.workers.check_killed()
         memory = self.server.memory
         work = memory.order[0] > 0 and memory.cursor[0] < len(memory.ledger)
         if hang := self.watchdog.find(memory.shards_N, bool(work)):
             self.workers.kill_hung(hang.worker, str(hang))
 
+    @contextmanager
+    def _ending_others(self) -> Iterator[None]:
+        """If a shard cannot be killed, stop the others, after which the state can be read without locks."""
+        try:
+            yield
+        except Unkillable:
+            if not self.alone:
+                self.workers.end_others()
+                self.alone = True
+            raise
+
     def _replace_dead(self) -> None:
         """Wait a little; if a shard died, return its minibatches to the pool and start a new one."""
         self._kill_hung()
         for worker in self.workers.dead():
-            death = self.workers.end(worker)
+            with self._ending_others():
+                death = self.workers.end(worker)
             with self._settled():
                 self.returned += give_back([server.pool for server in self.servers], worker)
             progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.watchdog.before_N[worker]

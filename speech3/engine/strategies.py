@@ -1,18 +1,27 @@
 """The training config of a named strategy, for `speech3.engine.fit`.
 
 A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the world and number
-of workers (`world`, `workers`) and the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
-(`lbfgs`). The preset's learning rate, schedule and minibatch were chosen for speech and are not used.
+of workers (`world`, `workers`), the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
+(`lbfgs`), and what keeps full pushes stable (`warmup`, `gradient_clip`). The preset's learning rate, schedule and
+minibatch were chosen for speech and are not used.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from speech3.config import TrainingConfig, load_preset, parse
-from speech3.engine.opening import own_method
+from speech3.engine.opening import asynchronous, own_method
 from speech3.errors import Speech3Error
 
-_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs"}  # the other keys of presets were chosen for speech
+_OF_PRESETS = {
+    "world",
+    "workers",
+    "asgd",
+    "codec",
+    "lbfgs",
+    "warmup",
+    "gradient_clip",
+}  # the other keys of presets were chosen for speech
 STRATEGIES = (
     "sgd", "ddp", "terngrad_ddp", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad",
     "sandblaster",
@@ -42,14 +51,14 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     for name in ("workers", "max_epochs", "minibatch"):
         if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
             raise Speech3Error(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
-    if arguments["precision"] == "auto":
+    if arguments.get("precision") == "auto":
         raise Speech3Error("precision=auto is for speech3 train; give float32, tf32 or bf16")
     clock = options.get("simulation") or {}
     if clock and not simulate:
         raise Speech3Error("options: simulation sets the virtual clock, which needs simulate=True")
     if "method" in clock:
         raise Speech3Error("options: simulation.method is set by the strategy; remove it")
-    if arguments["schedule"] == "halving":
+    if arguments.get("schedule") == "halving":
         raise Speech3Error(
             "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
             "and early stopping by on_epoch"
@@ -58,15 +67,29 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
         TrainingConfig, "training", strategy
     )  # fmt: skip
     given = {name: value for name, value in arguments.items() if value is not None}
-    values = _merged({**preset.model_dump(include=_OF_PRESETS), **given}, options)
+    values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
     if simulate:
         method = "synchronous" if preset.world == "sgd" else own_method(preset)
         values["world"] = "simulated"
         values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
     training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
+    _check_used(strategy, options, training)
     if strategy == "sgd" and training.workers > 1:
         raise Speech3Error(f"workers={training.workers}: strategy sgd has one; leave workers out, or use asgd or ddp")
     return training
+
+
+def _check_used(strategy: str, options: Mapping[str, Any], training: TrainingConfig) -> None:
+    """Refuse options that would have no effect."""
+    needed = {
+        "asgd": ("an asynchronous strategy, such as asgd", asynchronous(training)),
+        "lbfgs": ("strategy sandblaster", training.by_sandblaster),
+        "betas": ("optimizer adamw or muon", training.optimizer != "sgd"),
+        "final_rate": ("schedule exponential", training.schedule == "exponential"),
+    }
+    for name, (what, used) in needed.items():
+        if name in options and not used:
+            raise Speech3Error(f"options: {name} has no effect here, as it needs {what} (strategy={strategy!r})")
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

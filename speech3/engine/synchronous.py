@@ -45,7 +45,7 @@ class Synchronous(OneWorker):
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Run an epoch; yields progress after every step; raises as `OneWorker.epoch` does."""
         self.states_M, self.progress = states_M.copy(), Progress()
-        self.parts.model.train()
+        self.parts.begin_training()
         random = np.random.default_rng((self.parts.seed, epoch))
         for before, numbers in turns(states_M, self.workers, self.parts.source.rows):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
@@ -64,6 +64,7 @@ class Synchronous(OneWorker):
                 seconds=done.seconds + seconds + exchange_s(self.times, self.workers, up + down),
                 loss_sum=done.loss_sum + sum(step.loss * step.frames for step in steps),
                 up=done.up + self.workers * up, down=done.down + self.workers * down,
+                left_out=done.left_out + sum(step.left_out for step in steps),
             )  # fmt: skip
             yield self.progress
 

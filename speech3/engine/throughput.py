@@ -112,7 +112,7 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
         The loss or gradient of the first minibatch is not finite.
     """
     sgd = Sgd(parts.model)
-    parts.model.train()
+    parts.begin_training()
     values_K = sgd.parameters.vector_K
     numbers = [number % len(parts.source) for number in range(_ROUNDS)]
     step, g = gradient(parts, 1, 0)

@@ -103,8 +103,8 @@ class Trainer:
             raise Speech3Error(
                 f"epoch {rate.epoch}: {refused} of {total} minibatches were refused (a loss or a push that is not "
                 f"finite, or one longer than training.asgd.max_push): the learning rate ({rate.base:g}) is most likely "
-                f"too high, or the data contain NaN; lower training.learning_rate or training.asgd.push_scale, and "
-                f"start again"
+                f"too high, or the data contain NaN; lower training.learning_rate, or set "
+                f"training.asgd.push_scale=1/workers or training.gradient_clip=1, and start again"
             )
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec
+from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec, warm_up
 from speech3.engine.flat import Flat, wait_for_gpus
 from speech3.engine.rule import Own
 
@@ -73,6 +73,10 @@ class Wire:
         self.has_P, self.sent = None, 0
         if self.sender:
             self.sender.forget()
+
+    def warm_up(self, like_P: Tensor) -> None:
+        """Load the compiled code of both directions."""
+        warm_up((self.sender.codec if self.sender else None, self.down_codec), like_P)
 
     def send(self, own: Own, buffers: Tensor) -> Own:
         """Encode a push; returns it as the rule sees it, decoded. If the server is busy, a later call replaces it."""

@@ -27,6 +27,8 @@ from speech3.io.parallel import NOT_BEGUN, end_processes, end_with_parent, start
 LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
 _MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
+_KILLS = 3  # attempts to kill a worker that hangs
+_DIES_S = 10.0  # time for it to exit after each
 _REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
 
 
@@ -53,6 +55,18 @@ class Death:
 
     rank: int
     status: int
+
+
+class Unkillable(Speech3Error):
+    """A process that SIGKILL does not end: it is stuck in the kernel, and may hold locks that others wait for."""
+
+    def __init__(self, what: str, processes: Sequence[Any]) -> None:
+        pids = " ".join(str(process.pid) for process in processes)
+        super().__init__(
+            f"{what}, and SIGKILL does not end it: process {pids} is stuck in the kernel, in a driver or on a network "
+            f"file system (ps -o pid,stat,wchan -p {pids}; dmesg); run the same command again to resume from the last "
+            f"checkpoint, without that device or with fewer workers"
+        )
 
 
 _method: ContextVar[str] = ContextVar("_method", default="spawn")
@@ -133,6 +147,7 @@ class Workers:
         self.deaths = [0] * len(names)
         self.note = ""
         self._hung: dict[int, str] = {}
+        self._kills: dict[int, tuple[int, float]] = {}  # attempts for a worker that is still alive, time of the last
 
     @property
     def processes(self) -> list[Any]:
@@ -174,9 +189,35 @@ class Workers:
 
     def kill_hung(self, number: int, why: str) -> None:
         """Kill a worker that hangs, which is noticed as a death; `why` is the remark for the user."""
-        self._hung[number], self.note = why, f"{why} and was killed"
-        for process, _ in self.groups[number]:
+        self.check_killed()
+        if number in self._kills:
+            return
+        self._hung[number] = why
+        self._kill(number)
+
+    def check_killed(self) -> None:
+        """Kill workers again that hung, were killed and are still there; call now and then.
+
+        Raises
+        ------
+        Unkillable
+            Several attempts were in vain.
+        """
+        for number, (attempts, last) in list(self._kills.items()):
+            left = self._alive(number)
+            if left and time.monotonic() - last > _DIES_S:
+                if attempts >= _KILLS:
+                    raise Unkillable(self._hung[number], left)
+                self._kill(number)
+
+    def _kill(self, number: int) -> None:
+        attempts, _ = self._kills.get(number, (0, 0.0))
+        self._kills[number] = attempts + 1, time.monotonic()
+        for process in self._alive(number):
             process.kill()
+
+    def _alive(self, number: int) -> list[Any]:
+        return [process for process, _ in self.groups[number] if process.is_alive()]
 
     def end(self, number: int, heard: Sequence[Failed] = ()) -> Death:
         """Stop what is left of a worker of which a process has exited; `heard` are failures already received from it.
@@ -185,7 +226,10 @@ class Workers:
         ------
         Speech3Error
             No process was killed, but one failed (the message is that of the first failure) or exited before it began.
+        Unkillable
+            Another process of the worker cannot be stopped.
         """
+        self._kills.pop(number, None)
         limit, failed, died = time.monotonic() + _REPORT_S, list(heard), list[Death]()
         for rank, (process, pipe) in enumerate(self.groups[number]):
             words = _reported_failure(pipe, limit)
@@ -193,9 +237,13 @@ class Workers:
             process.join(max(0.0, limit - time.monotonic()))
             if process.exitcode is not None and not words:  # else it still waits for the others
                 died.append(Death(rank, process.exitcode))
-        end_processes([process for process, _ in self.groups[number]])
+        left = end_processes([process for process, _ in self.groups[number]])
+        if left:
+            raise Unkillable(self._hung.get(number) or f"{self.names[number]} lost one of its processes", left)
         for _, pipe in self.groups[number]:
             pipe.close()
+        if hang := self._hung.get(number):
+            self.note = f"{hang} and was killed"
         killed = [death for death in died if death.status < 0]
         if failed and not killed:
             raise Speech3Error(f"{self.names[number]}: {min(failed, key=lambda each: each.at).why}")
@@ -226,6 +274,13 @@ class Workers:
                 f"fewer workers or a smaller model"
             )
         self.start(number)
+
+    def end_others(self) -> None:
+        """Stop all processes but those that cannot be; afterwards nobody writes into memory that they share."""
+        stuck = set(self._kills)
+        end_processes([
+            process for number, group in enumerate(self.groups) if number not in stuck for process, _ in group
+        ])  # fmt: skip
 
     def close(self) -> None:
         """Stop all processes."""

@@ -92,6 +92,10 @@ class Parts:
         Replays forward and backward passes as CUDA graphs (`speech3.engine.recorded`).
     proximal
         Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
+    evaluated
+        Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.
+    skips
+        Whether the model may leave out trained parameters in some minibatches.
     """
 
     model: nn.Module
@@ -105,6 +109,14 @@ class Parts:
     autocast: torch.dtype | None = None
     recorder: Callable[[Work, Any, Any, Hashable], Results] | None = None
     proximal: Callable[[nn.Module], Proximal] | None = None
+    evaluated: tuple[str, ...] = ()
+    skips: bool = False
+
+    def begin_training(self) -> None:
+        """Put the model into training mode, all but the modules `evaluated`."""
+        self.model.train()
+        for name in self.evaluated:
+            self.model.get_submodule(name).training = False
 
     @property
     def device(self) -> torch.device:
@@ -204,6 +216,8 @@ class Progress:
         Bytes that all workers sent and received; 0 where nothing is sent.
     missed
         How often one partition of the server did not apply a minibatch that others applied.
+    left_out
+        Frames of the used minibatches that the loss could not use; they are not in `frames`.
     staleness
         Number of used minibatches for each staleness of their push, from 0.
     shards
@@ -225,6 +239,7 @@ class Progress:
     up: int = 0
     down: int = 0
     missed: int = 0
+    left_out: int = 0
     staleness: tuple[int, ...] = ()
     shards: tuple[ShardReport, ...] = ()
     note: str = ""
@@ -240,7 +255,7 @@ class Progress:
         def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
 
-        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:13]}
+        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:14]}
         return Progress(
             **values, staleness=sums(self.staleness, other.staleness, 0),
             shards=sums(self.shards, other.shards, ShardReport()), note=other.note or self.note,

@@ -3,6 +3,8 @@
 Axes: N utterances, S samples, T frames, F features.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from speech3.features.fbank import fbank
 from speech3.features.mfcc import mfcc
 from speech3.features.plp import plp
 from speech3.features.splice import splice
+from speech3.features.waves import check_waves
 from speech3.features.window import framing, mirror_edges
 
 _KINDS = {"fbank": fbank, "mfcc": mfcc, "plp": plp}
@@ -60,8 +63,9 @@ def static_features(
     Raises
     ------
     Speech3Error
-        The config does not fit the sample rate.
+        The config does not fit the sample rate; `check_waves` says which argument is wrong.
     """
+    check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes = framing(config, sample_rate_hz)
     frames_N = torch.tensor([sizes.frames(samples) for samples in lengths_N.tolist()], dtype=torch.int64)
     pitch_NTP: Tensor | None = None
@@ -123,13 +127,15 @@ def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
     return samples / (sample_rate_hz * pitch_sizes(config, sample_rate_hz).shift)
 
 
-def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
+def finish(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
     """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
     Parameters
     ----------
     statics
         float32 (T, F) each.
+    silent
+        For each, which frames are digital silence (`speech3.features.silence`); None: none.
 
     Returns
     -------
@@ -142,5 +148,6 @@ def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
     Speech3Error
         Global statistics are missing or do not fit the features.
     """
-    derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normalise(statics, config)]
+    normal = normalise(statics, config, silent)
+    derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normal]
     return [splice(feats_TF, config.left_context, config.right_context) for feats_TF in derived]

@@ -21,13 +21,16 @@ from speech3.augment.augmenter import Augmenter
 from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import Speech3Error, check_bad, listed
+from speech3.features.given import values_of
 from speech3.features.parts import Parts, fingerprint, open_parts
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of
 from speech3.io.ark import index_line, write_entry
 from speech3.io.atomic import write_text
 from speech3.io.parallel import available_jobs, parallel_map
 from speech3.io.progress import say
+
+SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
 class _Bytes(io.BytesIO):
@@ -48,6 +51,7 @@ class ExtractReport:
     frames: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
+    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
     stats_2G: np.ndarray | None = field(default=None, compare=False)  # float64, where streams want them
 
     @property
@@ -111,7 +115,7 @@ def extract(
             config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
         located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
-        if report.stats_2G is not None and config.global_stats is None:
+        if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
         scp = out / "feats.scp"
         scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
@@ -122,10 +126,30 @@ def extract(
             write_text(out / "skipped.txt", _listing(report.skipped))
         else:
             (out / "skipped.txt").unlink(missing_ok=True)
+        if report.silent:
+            write_text(out / SILENT, "".join(f"{utterance}\n" for utterance in sorted(report.silent)))
+        else:
+            (out / SILENT).unlink(missing_ok=True)
         write_text(scp, "".join(index))
         for finished in (parts, sums):
             finished.remove()
+    _say_remarkable(data, report)
     return report
+
+
+def silent_in(feats: Path) -> frozenset[str]:
+    """The utterances of a directory of features that are digital silence."""
+    path = feats / SILENT
+    return frozenset(path.read_text(encoding="utf-8").split()) if path.exists() else frozenset()
+
+
+def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
+    if report.silent:
+        say(f"{data.path}: digital silence from end to end: {listed(report.silent)}")
+    if report.channels:
+        utterance, why = next(iter(report.channels.items()))
+        more = f"; {len(report.channels) - 1:,} more such utterances" if len(report.channels) > 1 else ""
+        say(f"{data.path}: {utterance}: of several channels, {why}{more}")
 
 
 @contextmanager
@@ -158,6 +182,7 @@ def _extracted(
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
         report.silent += record["silent"]
+        report.channels.update(record.get("channels", {}))
         if record["values"]:
             _check_sizes(data, report.values or record["values"], record["values"])
             report.values = record["values"]
@@ -174,7 +199,8 @@ def _extracted(
     if parts.units:
         there = f"{len(located)} of {len(data.utterances)} utterances are kept"
         say(f"{parts.target}: {there} from an interrupted run, which is resumed")
-    function = functools.partial(unit_features, config=config, augmenter=augmenter)
+    values = values_of(data) if config.kind == "given" else None
+    function = functools.partial(unit_features, config=config, augmenter=augmenter, values=values)
     for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
         content, record = _packed(unit, parts, compress)
         parts.append(content, record)
@@ -191,6 +217,7 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
         utterances.append((utterance, parts.position + offset, len(feats_TF)))
         values = feats_TF.shape[1]
     record = {"utterances": utterances, "values": values, "skipped": unit.skipped, "silent": unit.silent}
+    record["channels"] = unit.channels
     if unit.stats_2G is not None:
         record["stats"] = unit.stats_2G.tolist()
     return stream.getvalue(), record
@@ -219,15 +246,15 @@ def _summed(
     for record in sums.taken_over(work):
         skipped.update(record["skipped"])
         total_2G = None if record["total"] is None else np.array(record["total"])
-    function = functools.partial(unit_stats, config=config, augmenter=augmenter)
+    values = values_of(data) if config.kind == "given" else None
+    function = functools.partial(unit_stats, config=config, augmenter=augmenter, values=values)
     for stats_2G, bad in parallel_map(function, inputs[sums.units :], jobs, "global CMVN"):
         skipped.update(bad)
         _check(data, config, skipped, complete=False)
         total_2G = _plus(data, total_2G, stats_2G)
         sums.append(b"", {"total": None if total_2G is None else total_2G.tolist(), "skipped": bad})
     _check(data, config, skipped, complete=True)
-    assert total_2G is not None  # otherwise _check raises
-    return total_2G
+    return _checked_total(data, total_2G)
 
 
 def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | None) -> np.ndarray | None:
@@ -235,6 +262,16 @@ def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | Non
         return total_2G if stats_2G is None else stats_2G
     _check_sizes(data, total_2G.shape[1] - 1, stats_2G.shape[1] - 1)
     return total_2G + stats_2G
+
+
+def _checked_total(data: DataDir, total_2G: np.ndarray | None) -> np.ndarray:
+    assert total_2G is not None  # otherwise _check has raised
+    if not total_2G[0, -1]:
+        raise Speech3Error(
+            f"{data.path}: every frame is digital silence, so there are no statistics for cmvn: global; choose other"
+            " recordings"
+        )
+    return total_2G
 
 
 def _check_sizes(data: DataDir, before: int, values: int) -> None:
@@ -261,6 +298,7 @@ def features_of(
     """
     units = [part_of(data, ids) for ids in units_of(data, config)]
     config = _with_rate(data, config)
+    values = values_of(data) if config.kind == "given" else None
     reasons = {} if skipped is None else skipped
 
     def stop_at_bad() -> None:
@@ -271,15 +309,14 @@ def features_of(
     if _wants_stats(config):
         total_2G: np.ndarray | None = None
         for part in units:
-            stats_2G, bad = unit_stats(part, config)
+            stats_2G, bad = unit_stats(part, config, values=values)
             reasons.update(bad)
             stop_at_bad()
             total_2G = _plus(data, total_2G, stats_2G)
         _check(data, config, reasons, complete=True)
-        assert total_2G is not None
-        config = _with_stats(config, total_2G)
+        config = _with_stats(config, _checked_total(data, total_2G))
     for part in units:
-        unit = unit_features(part, config)
+        unit = unit_features(part, config, values=values)
         reasons.update(unit.skipped)
         stop_at_bad()
         yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())

@@ -3,6 +3,9 @@
 Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
+import contextlib
+from collections import Counter
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,7 +14,10 @@ from speech3.config import FeatureConfig
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import apply_cmvn
+from speech3.features.silence import repeated_frames
 from speech3.io.ark import read_matrix
+
+_SAMPLE = 21  # utterances
 
 
 def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
@@ -19,8 +25,32 @@ def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
     return config.kind == "given" and config.cmvn == "speaker" and bool(data.cmvn)
 
 
-def given_statics(data: DataDir, config: FeatureConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
+def values_of(data: DataDir) -> int | None:
+    """How many values per frame most utterances have, by a sample of them; None if none of it can be read."""
+    named = [location for key in sorted(data.utterances) if (location := data.feats.get(key))]
+    counts = Counter[int]()
+    for location in named[:: -(-len(named) // _SAMPLE) or 1]:
+        with contextlib.suppress(Speech3Error):  # reported when all are read
+            counts[_read(data, location, "feats.scp").shape[1]] += 1
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def not_finite(feats_TF: Tensor) -> str:
+    """What is not a finite number, for a message; empty if everything is."""
+    bad_TF = ~feats_TF.isfinite()
+    if not bad_TF.any():
+        return ""
+    frame, value = (int(place) for place in bad_TF.nonzero()[0])
+    many = f" ({int(bad_TF.any(1).sum())} of {len(feats_TF)} frames have such values)"
+    return f"value {value} of frame {frame} is {feats_TF[frame, value].item()}{many}"
+
+
+def given_statics(
+    data: DataDir, config: FeatureConfig, values: int | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Features of all utterances of `data`, float32 (T, F), and the reason for each utterance without features.
+
+    Features with another number of values per frame than `values`, if given, cannot be used.
 
     If `config` normalises by speaker and the directory has a ``cmvn.scp``, the features are normalised with that.
     Otherwise they are not normalised, and the caller computes the statistics.
@@ -30,6 +60,13 @@ def given_statics(data: DataDir, config: FeatureConfig) -> tuple[dict[str, Tenso
     for utterance in sorted(data.utterances):
         try:
             static_TF = torch.from_numpy(_read(data, data.feats.get(utterance), "feats.scp"))
+            if values is not None and static_TF.shape[1] != values:
+                raise Speech3Error(
+                    f"{data.path / 'feats.scp'}: {static_TF.shape[1]} values per frame, but most utterances have"
+                    f" {values}; compute the features again"
+                )
+            if fault := not_finite(static_TF):
+                raise Speech3Error(f"{data.path / 'feats.scp'}: {fault}; compute the features again")
             if normalised_by_directory(data, config):
                 static_TF = _normalised(data, utterance, static_TF, config)
             statics[utterance] = static_TF
@@ -56,10 +93,15 @@ def _normalised(data: DataDir, utterance: str, feats_TF: Tensor, config: Feature
         stats_2G = _read(data, data.cmvn.get(speaker), "cmvn.scp")
     except Speech3Error as error:
         raise Speech3Error(f"speaker {speaker}: {error}") from error
+    if not np.isfinite(stats_2G).all():
+        raise Speech3Error(
+            f"{data.path / 'cmvn.scp'}: the statistics of speaker {speaker} are not finite numbers; compute them again"
+        )
     rows, columns = stats_2G.shape
     if columns != feats_TF.shape[1] + 1 or rows < 1 + config.norm_vars or stats_2G[0, -1] < 1:
         raise Speech3Error(
             f"{data.path / 'cmvn.scp'}: speaker {speaker}: statistics of {rows} by {columns} values over"
             f" {stats_2G[0, -1]:g} frames do not fit features of {feats_TF.shape[1]} values; compute them again"
         )
-    return apply_cmvn(torch.from_numpy(stats_2G), feats_TF, config.norm_means, config.norm_vars)
+    stats, silent_T = torch.from_numpy(stats_2G), repeated_frames(feats_TF)
+    return apply_cmvn(stats, feats_TF, config.norm_means, config.norm_vars, silent_T)

@@ -46,7 +46,7 @@ def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     if not 0 <= low < high <= nyquist:
         raise Speech3Error(
             f"low_freq {low:g} Hz and high_freq {high:g} Hz do not fit audio of {sample_rate_hz} Hz; they must lie "
-            f"between 0 and {nyquist:g} Hz, high_freq the larger"
+            f"between 0 and {nyquist:g} Hz, low_freq < high_freq"
         )
     return np.linspace(mel_scale(low), mel_scale(high), config.num_mel_bins + 2)
 

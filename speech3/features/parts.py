@@ -26,7 +26,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import say
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Parts:

@@ -31,6 +31,7 @@ from speech3.features.pitch_nccf import (
 from speech3.features.pitch_post import process
 from speech3.features.pitch_resample import resample
 from speech3.features.pitch_viterbi import Tracker
+from speech3.features.waves import check_waves
 
 __all__ = ["process", "track"]
 
@@ -74,6 +75,7 @@ def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rat
     Speech3Error
         The config does not fit the sample rate.
     """
+    check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes, pitch = pitch_sizes(config, sample_rate_hz), config.pitch or PitchConfig()
     signal_O, placed = _one_signal(waves_NS, lengths_N.tolist(), sizes)
     frames_N = torch.tensor([utterance.frames for utterance in placed], dtype=torch.int64)

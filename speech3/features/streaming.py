@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
+from speech3.corpus.samples import checked_rate
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import sliding_windows
+from speech3.features.cmvn import normalise
 from speech3.features.compute import finish, pitch_ratio, static_features
-from speech3.features.online_cmvn import OnlineCmvn
+from speech3.features.online_cmvn import OnlineCmvn, OnlineSlidingCmvn
+from speech3.features.silence import silent_frames
+from speech3.features.waves import check_wave
 from speech3.features.window import framing
 
 
@@ -37,6 +40,7 @@ class OnlineFeatures:
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:
+        sample_rate_hz = checked_rate(sample_rate_hz, "sample_rate_hz")
         needs_whole = config.cmvn in ("utterance", "speaker") and config.norm_means
         if (needs_whole and cmvn is None) or config.kind == "given":
             raise Speech3Error(
@@ -45,32 +49,42 @@ class OnlineFeatures:
             )
         self._spectral = _OnlineSpectral(config, sample_rate_hz)
         self._pitch = _OnlinePitchBeside(config, sample_rate_hz) if config.pitch else None
-        self._cmvn = cmvn if needs_whole else None
-        self._context = _Context(config.model_copy(update={"cmvn": "none"}) if self._cmvn else config)
+        self._cmvn: OnlineCmvn | OnlineSlidingCmvn | None = cmvn if needs_whole else None
+        if config.cmvn == "sliding" and config.norm_means:
+            self._cmvn = OnlineSlidingCmvn(config)
+        self._config = config
+        self._silent_T = torch.zeros(0, dtype=torch.bool)  # of frames that wait for their pitch
+        self._context = _Context(config)
 
     def accept(self, wave_S: Tensor) -> Tensor:
         """Take the next samples, float32 in [-1, 1); return the frames (T, F) that they complete, T often 0."""
-        feats_TF = self._spectral.accept(wave_S)
+        check_wave(wave_S, "wave_S", 1)
+        feats_TF, silent_T = self._spectral.accept(wave_S)
         if self._pitch:
             feats_TF = self._pitch.accept(feats_TF, wave_S)
-        if self._cmvn:
-            feats_TF = self._cmvn.accept(feats_TF)
-        return self._context.accept(feats_TF)
+        return self._context.accept(self._normalised(feats_TF, silent_T))
 
     def finish(self) -> Tensor:
         """Return the remaining frames, which were waiting for later samples."""
-        feats_TF = self._spectral.finish()
+        feats_TF, silent_T = self._spectral.finish()
         if self._pitch:
             feats_TF = self._pitch.finish(feats_TF)
-        if self._cmvn:
-            feats_TF = self._cmvn.accept(feats_TF)
-            waited_TF = self._cmvn.finish()
-            feats_TF = feats_TF if waited_TF is None else waited_TF
+        feats_TF = self._normalised(feats_TF, silent_T)
+        if self._cmvn and (waited_TF := self._cmvn.finish()) is not None:
+            feats_TF = torch.cat([feats_TF, waited_TF])
         return self._context.finish(feats_TF)
+
+    def _normalised(self, feats_TF: Tensor, silent_T: Tensor) -> Tensor:
+        """Normalise complete frames; `silent_T`: of the next frames of the recording, some of which wait for pitch."""
+        self._silent_T = torch.cat([self._silent_T.to(silent_T.device), silent_T])
+        silent_T, self._silent_T = self._silent_T[: len(feats_TF)], self._silent_T[len(feats_TF) :]
+        if self._cmvn:
+            return self._cmvn.accept(feats_TF, silent_T)
+        return normalise([feats_TF], self._config, [silent_T])[0]
 
 
 class _OnlineSpectral:
-    """Filterbank, MFCC or PLP; keeps the samples from the start of the next frame on."""
+    """Filterbank, MFCC or PLP, and which frames are digital silence; keeps the samples from the next frame on."""
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
         self._config = config.model_copy(update={"pitch": None})
@@ -81,7 +95,7 @@ class _OnlineSpectral:
         self._samples = self._frames = 0
         self._begun = config.snip_edges
 
-    def accept(self, wave_S: Tensor) -> Tensor:
+    def accept(self, wave_S: Tensor) -> tuple[Tensor, Tensor]:
         self._samples += len(wave_S)
         self._waiting_S = torch.cat([self._waiting_S.to(wave_S), wave_S])
         if not self._begun and self._samples >= self._sizes.length:
@@ -92,9 +106,9 @@ class _OnlineSpectral:
         frames = self._complete(len(self._waiting_S)) if self._begun else 0
         return self._take(frames)
 
-    def finish(self) -> Tensor:
+    def finish(self) -> tuple[Tensor, Tensor]:
         if not self._begun:  # shorter than a frame, so it may be mirrored more than once
-            return _static(self._waiting_S, self._config, self._rate_hz)
+            return self._static(self._waiting_S, self._config)
         frames = self._sizes.frames(self._samples) - self._frames
         missing = self._sizes.span(frames) - len(self._waiting_S) if frames else 0
         self._waiting_S = torch.cat([self._waiting_S, self._waiting_S.flip(0)[: max(missing, 0)]])
@@ -103,15 +117,15 @@ class _OnlineSpectral:
     def _complete(self, samples: int) -> int:
         return 0 if samples < self._sizes.length else 1 + (samples - self._sizes.length) // self._sizes.shift
 
-    def _take(self, frames: int) -> Tensor:
-        feats_TF = _static(self._waiting_S[: self._sizes.span(frames) if frames else 0], self._inside, self._rate_hz)
+    def _take(self, frames: int) -> tuple[Tensor, Tensor]:
+        found = self._static(self._waiting_S[: self._sizes.span(frames) if frames else 0], self._inside)
         self._waiting_S = self._waiting_S[frames * self._sizes.shift :]
         self._frames += frames
-        return feats_TF
+        return found
 
-
-def _static(wave_S: Tensor, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    return static_features(wave_S[None], torch.tensor([len(wave_S)]), config, sample_rate_hz)[0][0]
+    def _static(self, wave_S: Tensor, config: FeatureConfig) -> tuple[Tensor, Tensor]:
+        feats_TF = static_features(wave_S[None], torch.tensor([len(wave_S)]), config, self._rate_hz)[0][0]
+        return feats_TF, silent_frames(wave_S, len(feats_TF), config, self._rate_hz)
 
 
 class _OnlinePitchBeside:
@@ -146,17 +160,17 @@ class _OnlinePitchBeside:
 
 
 class _Context:
-    """CMVN, deltas and splicing; keeps the earlier frames that these need for the next one."""
+    """Deltas and splicing; keeps the earlier frames that these need for the next one."""
 
     def __init__(self, config: FeatureConfig) -> None:
-        self._config = config
+        self._config = config.model_copy(update={"cmvn": "none"})
         derivatives = config.deltas * config.delta_window
         self._left, self._right = derivatives + config.left_context, derivatives + config.right_context
         self._kept_TF: Tensor | None = None  # from frame self._first on
         self._first = self._next = 0
 
     def accept(self, feats_TF: Tensor) -> Tensor:
-        return self._give(self._final(self._add(feats_TF)))
+        return self._give(max(self._add(feats_TF) - self._right, self._next))
 
     def finish(self, feats_TF: Tensor) -> Tensor:
         return self._give(self._add(feats_TF))
@@ -166,23 +180,11 @@ class _Context:
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
         return self._first + len(self._kept_TF)
 
-    def _final(self, frames: int) -> int:
-        """Number of frames that are final when there have been `frames` frames."""
-        end, c = frames, self._config
-        if c.cmvn == "sliding":
-            numbers_T = torch.arange(self._next, frames)
-            _, ends_T = sliding_windows(numbers_T, 1 << 60, c.cmn_window, c.min_cmn_window, c.center)
-            end = self._next + int((ends_T <= frames).sum())
-        return max(end - self._right, self._next)
-
     def _give(self, end: int) -> Tensor:
         assert self._kept_TF is not None
         (out_TF,) = finish([self._kept_TF], self._config)
         out_TF = out_TF[self._next - self._first : end - self._first]
-        keep = max(end - self._left, 0)
-        if self._config.cmvn == "sliding":
-            keep = max(keep - max(self._config.cmn_window, self._config.min_cmn_window), 0)
-        keep = max(keep, self._first)
+        keep = max(end - self._left, self._first)
         self._kept_TF = self._kept_TF[keep - self._first :].clone()
         self._next, self._first = end, keep
         return out_TF

@@ -20,9 +20,11 @@ from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
-from speech3.features.given import given_statics, normalised_by_directory
+from speech3.features.given import given_statics, normalised_by_directory, not_finite
+from speech3.features.silence import repeated_frames, silent_frames
 from speech3.features.spectrum import SAMPLE_SCALE
 
+_AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
 _HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
@@ -31,9 +33,11 @@ class Unit:
     """The features of one unit of work, before CMVN or after all steps."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
+    uncounted: dict[str, Tensor] = field(default_factory=dict)  # frames that are digital silence, bool (T,)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # every sample is the same
-    stats_2G: Tensor | None = None  # CMVN statistics of all, float64, if normalised by utterance or speaker
+    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
+    stats_2G: Tensor | None = None  # CMVN statistics of all that count, float64, if normalised by utterance or speaker
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
@@ -80,49 +84,55 @@ def by_parts(config: FeatureConfig) -> bool:
 
 
 @_one_thread()
-def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None) -> Unit:
-    """The features of all utterances of a unit, as a model reads them; with an augmenter, of their augmented audio."""
-    unit = _statics(data, config, augmenter)
+def unit_features(
+    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
+) -> Unit:
+    """The features of all utterances of a unit, as a model reads them; with an augmenter, of their augmented audio.
+
+    Utterances whose features have another size than `values` (if given) or are not finite are skipped.
+    """
+    unit = _statics(data, config, augmenter, values)
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
-    statics = list(unit.features.values())
-    if by_parts(config) and statics:
-        unit.stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    groups = [statics] if config.cmvn == "speaker" else [[static_TF] for static_TF in statics]
-    finished = [feats_TF for group in groups if group for feats_TF in finish(group, config)]
-    unit.features = dict(zip(unit.features, finished, strict=True))
+    pairs = [(static_TF, unit.uncounted[utterance]) for utterance, static_TF in unit.features.items()]
+    if by_parts(config) and pairs:
+        unit.stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
+    groups = [pairs] if config.cmvn == "speaker" else [[pair] for pair in pairs]
+    finished = []
+    for group in groups:
+        statics, silent = [pair[0] for pair in group], [pair[1] for pair in group]
+        finished += finish(statics, config, silent) if group else []
+    unit.features, unit.uncounted = dict(zip(unit.features, finished, strict=True)), {}
     return unit
 
 
 @_one_thread()
 def unit_stats(
-    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None
+    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """CMVN statistics of a unit, float64 (2, G) or None if it has no frame, and why utterances were skipped.
-
-    Raises
-    ------
-    Speech3Error
-        Features are not finite numbers.
-    """
-    unit = _statics(data, config, augmenter)
+    """CMVN statistics of a unit's frames that count, float64 (2, G) or None if there is none, and what was skipped."""
+    unit = _statics(data, config, augmenter, values)
     total_2G: Tensor | None = None
     for utterance, static_TF in unit.features.items():
-        stats_2G = cmvn_stats(static_TF)
-        if not stats_2G.isfinite().all():
-            raise Speech3Error(f"{data.path}: {utterance}: features are not finite numbers; compute them again")
+        stats_2G = cmvn_stats(static_TF, unit.uncounted[utterance])
         total_2G = stats_2G if total_2G is None else total_2G + stats_2G
     return None if total_2G is None else total_2G.numpy(), unit.skipped
 
 
-def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
+def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None, values: int | None) -> Unit:
     given = config.kind == "given"
-    unit = Unit(*given_statics(data, config)) if given else _computed_statics(data, config, augmenter)
-    dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
-    if len(dims) > 1:
-        found = ", ".join(f"{dim} values per frame in {utterance}" for dim, utterance in dims.items())
-        raise Speech3Error(f"{data.path}: features of different sizes: {found}; compute them again")
+    unit = _given_statics(data, config, values) if given else _computed_statics(data, config, augmenter)
+    for utterance, static_TF in list(unit.features.items()):
+        if fault := not_finite(static_TF):
+            del unit.features[utterance], unit.uncounted[utterance]
+            source = data.path / "feats.scp" if given else data.recording(data.utterances[utterance])
+            unit.skipped[utterance] = f"{utterance}: {source}: {fault}; {_AGAIN[given]}"
     return unit
+
+
+def _given_statics(data: DataDir, config: FeatureConfig, values: int | None) -> Unit:
+    features, skipped = given_statics(data, config, values)
+    return Unit(features, {utterance: repeated_frames(feats_TF) for utterance, feats_TF in features.items()}, skipped)
 
 
 def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
@@ -135,10 +145,12 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
                 sample_rate_hz=rate_hz,
                 resample=config.resample,
                 mix_channels=config.mix_channels,
+                note=lambda why, utterance=utterance: unit.channels.__setitem__(utterance, why),  # type: ignore[misc]
             )
         except Speech3Error as error:
             unit.skipped[utterance] = str(error)
             continue
+        silent = audio.is_silent(wave_S)
         if augmenter:
             wave_S, _ = augmenter(wave_S, rate_hz, data.utterances[utterance])
         lengths_N = torch.tensor([len(wave_S)])
@@ -151,9 +163,10 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
                 f"a frame is {config.frame_length:g} ms); remove the utterance"
             )
             continue
-        if np.ptp(wave_S) == 0:
+        if silent:
             unit.silent.append(utterance)
         unit.features[utterance] = feats_NTF[0]
+        unit.uncounted[utterance] = silent_frames(waves_NS[0], len(feats_NTF[0]), config, rate_hz)
     return unit
 
 

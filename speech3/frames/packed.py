@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
+import torch
 
 from speech3.errors import Speech3Error, check_bad
+from speech3.features.silence import repeated_frames
 from speech3.frames.sections import BLOCK_BYTES, Sections, SectionWriter, open_sections
 from speech3.io.atomic import atomic_path, read_json, write_json
 from speech3.io.progress import progress, say
@@ -42,7 +44,7 @@ class PackedFrames:
     counts_S
         int64, number of frames of each senone.
     mean_F, variance_F
-        float64, over all frames.
+        float64, over all frames but those of digital silence (`speech3.features.silence.repeated_frames`).
     info
         Information that the writer was given.
     digest
@@ -284,6 +286,7 @@ class _Packer:
         self.ids: list[str] = []
         self.offsets = [0]
         self.counts_S = np.zeros(num_senones, np.int64)
+        self.counted = 0  # frames in the sums
         self.sum_F: np.ndarray | None = None
 
     def frames(
@@ -304,6 +307,10 @@ class _Packer:
                 check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
                 continue
             feats_TF, senones_T = usable
+            if self.sum_F is not None and feats_TF.shape[1] != len(self.sum_F):
+                skipped[utterance] = f"{feats_TF.shape[1]} feature bins, those before it have {len(self.sum_F)}"
+                check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
+                continue
             self._count(utterance, feats_TF, senones_T)
             spool.write(senones_T.astype(self.senone_dtype).tobytes())
             yield feats_TF.tobytes()
@@ -319,12 +326,9 @@ class _Packer:
         if self.sum_F is None:
             self.sum_F, self.square_F = np.zeros(wide_TF.shape[1]), np.zeros(wide_TF.shape[1])
             self.shift_F = wide_TF.mean(0)  # sums of squares about a point near the mean keep their precision
-        if wide_TF.shape[1] != len(self.sum_F):
-            raise Speech3Error(
-                f"{self.path}: utterance {utterance} has {wide_TF.shape[1]} feature bins, those before it have "
-                f"{len(self.sum_F)}; extract all with the same config"
-            )
-        wide_TF -= self.shift_F
+        repeated_T = repeated_frames(torch.from_numpy(wide_TF)).numpy()
+        wide_TF = (wide_TF[~repeated_T] if repeated_T.any() else wide_TF) - self.shift_F
+        self.counted += len(wide_TF)
         self.sum_F += wide_TF.sum(0)
         self.square_F += np.square(wide_TF).sum(0)
         self.counts_S += np.bincount(senones_T, minlength=self.num_senones)
@@ -334,15 +338,15 @@ class _Packer:
     def finish(self, writer: SectionWriter, info: dict[str, Any]) -> None:
         """Write the sections after frames and senones."""
         assert self.sum_F is not None  # not all utterances were skipped
-        frames = self.offsets[-1]
-        offset_F = self.sum_F / frames
-        variance_F = np.maximum(self.square_F / frames - offset_F**2, 0)
+        counted = max(self.counted, 1)
+        offset_F = self.sum_F / counted
+        variance_F = np.maximum(self.square_F / counted - offset_F**2, 0)
         writer.section("offsets", [np.array(self.offsets, "<i8").tobytes()])
         writer.section("counts", [self.counts_S.astype("<i8").tobytes()])
         writer.section("mean", [(self.shift_F + offset_F).astype("<f8").tobytes()])
         writer.section("variance", [variance_F.astype("<f8").tobytes()])
         writer.section("ids", ["\n".join(self.ids).encode("utf-8")])
         writer.close({
-            "frames": frames, "utterances": len(self.ids), "dim": len(self.sum_F), "dtype": self.dtype.str,
+            "frames": self.offsets[-1], "utterances": len(self.ids), "dim": len(self.sum_F), "dtype": self.dtype.str,
             "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones, "info": info,
         })  # fmt: skip

@@ -16,19 +16,17 @@ from speech3.frames.packed import PackedFrames
 _SHARE_OF_FREE = 0.8  # share of the device's free memory for frames; the rest is for the model and its computations
 
 
-def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, left: int, right: int) -> Tensor:
+def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, offsets_W: Tensor) -> Tensor:
     """Frame numbers (B, W) of the windows around `centers_B`; edge frames are repeated beyond an utterance's ends.
 
     Parameters
     ----------
     centers_B, first_B, last_B
         int64: the middle frame, and the first and last frame of its utterance.
-    left, right
-        Frames of context; W = left + 1 + right.
+    offsets_W
+        int64: the frames of a window, relative to its middle.
     """
-    offsets_W = torch.arange(-left, right + 1, device=centers_B.device)
-    indices_BW = centers_B[:, None] + offsets_W
-    return torch.maximum(torch.minimum(indices_BW, last_B[:, None]), first_B[:, None])
+    return torch.clamp(centers_B[:, None] + offsets_W, first_B[:, None], last_B[:, None])
 
 
 class Resident:
@@ -51,7 +49,12 @@ class Resident:
     ) -> None:  # fmt: skip
         self.device, self.left, self.right = device, left, right
         self.spans_first_P: Tensor | None = None
-        self.offsets_U1 = on_device(packed.offsets_U1, device)
+        # Frames begin in the utterance whose number is that of offsets not above them, minus 1: with these arrays, no
+        # subtraction is needed. On a GPU each operation takes the host some microseconds, more than the GPU.
+        offsets_U1 = on_device(packed.offsets_U1, device)
+        self.offsets_U1, self.last_U1 = offsets_U1, offsets_U1 - 1
+        self.first_U1 = offsets_U1.roll(1)
+        self.window_W = torch.arange(-left, right + 1, device=device)
         frames_NF, senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
         if spans is None:
             self.frames_RF, self.senones_R = frames_NF.to(device), senones_N.to(device)
@@ -69,10 +72,9 @@ class Resident:
 
     def gather(self, centers_B: Tensor) -> tuple[Tensor, Tensor]:
         """Windows (B, W, F) around the given frames of the corpus, and their senones (B,), in the types of the file."""
-        utterance_B = torch.searchsorted(self.offsets_U1, centers_B, right=True)
-        first_B = self.offsets_U1.index_select(0, utterance_B - 1)
-        last_B = self.offsets_U1.index_select(0, utterance_B) - 1
-        indices_BW = window_indices(centers_B, first_B, last_B, self.left, self.right)
+        after_B = torch.searchsorted(self.offsets_U1, centers_B, right=True)
+        first_B, last_B = self.first_U1.index_select(0, after_B), self.last_U1.index_select(0, after_B)
+        indices_BW = window_indices(centers_B, first_B, last_B, self.window_W)
         if self.spans_first_P is not None:
             span_B = torch.searchsorted(self.spans_first_P, centers_B, right=True) - 1
             shift_B = self.shift_P.index_select(0, span_B)

@@ -13,6 +13,7 @@ from typing import Any
 from speech3.alignment.guessed import Guesses, by_espeak, by_letters
 from speech3.alignment.oov import with_pronunciations
 from speech3.config import LmConfig
+from speech3.corpus.sentences import sentences
 from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import LM, build_graph
 from speech3.graph.grammar import from_word_graph
@@ -133,7 +134,7 @@ def _check_out(out: Path, model: Path) -> None:
             " with --graph"
         )
     if out.exists() and not out.is_dir():
-        raise Speech3Error(f"{out}: this is a file; give a directory for the graph")
+        raise Speech3Error(f"{out}: is a file; expected a directory for the graph")
     if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
         raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 
@@ -146,8 +147,7 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        sentences = [line.split() for line in langdir.read_utf8(sources.text).splitlines() if line.strip()]
-        return estimate(sentences, sources.order or _ORDER, source=str(sources.text))
+        return estimate(sentences(sources.text), sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 
 

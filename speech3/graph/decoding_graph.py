@@ -30,6 +30,8 @@ from speech3.hmm.model import Hmm
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.fst import Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import one_form
 from speech3.lm.arpa import ArpaLm, write_arpa
 from speech3.search.phrases import Phrases
 from speech3.search.search_graph import SearchGraph, search_graph
@@ -158,8 +160,9 @@ def load_graph(path: Path | str) -> Graph:
         raise Speech3Error(f"{path / 'graph.json'}: has keys of another version of speech3; build the graph again")
     fst = read_fst(path / "HCLG.fst")
     try:
-        words = tuple(line.split()[0] for line in (path / "words.txt").read_text(encoding="utf-8").splitlines())
-    except (OSError, IndexError, UnicodeDecodeError) as error:
+        listed = read_utf8(path / "words.txt").splitlines()
+        words = tuple(one_form(line.split()[0]) for line in listed)
+    except IndexError as error:
         raise Speech3Error(f"{path}/words.txt: {error}; build the graph again") from error
     check_graph(fst, about["num_pdfs"], len(words), path)
     return Graph(fst, words, about["num_pdfs"], about, path)

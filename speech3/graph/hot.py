@@ -21,7 +21,8 @@ import numpy as np
 from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import Graph
 from speech3.io.fst import Fst
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
 from speech3.lexicon.subwords import WORD_START
 from speech3.search.phrases import Phrases, automaton
 
@@ -40,7 +41,7 @@ def read_hot(path: Path) -> HotWords:
         message names file and line.
     """
     found: dict[tuple[str, ...], tuple[float, int]] = {}
-    for number, line in enumerate(read_utf8(path).splitlines(), 1):
+    for number, line in enumerate(composed(read_utf8(path), path).splitlines(), 1):
         words = tuple(line.split())
         if not words:
             continue

@@ -17,11 +17,12 @@ from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.topology import THREE_STATES, Topology
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
 from speech3.io.progress import progress
+from speech3.io.text import read_utf8
 from speech3.lexicon.graphemes import marks, plain
 from speech3.lexicon.lexicon import Lexicon
 
 _LEAST_ROWS = 20_000  # statistics that are held before they are merged
-_DIGIT = r"(?<=[^\d])\d$"
+_DIGIT = re.compile(r"(.*\D)(\d+)")
 
 
 @dataclass(eq=False)
@@ -66,14 +67,35 @@ def merged_stats(parts: Iterable[ContextStats]) -> list[ContextStats]:
 
 
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
-    """Phones that share a root: those that differ only in their position in the word, in a final digit, tone or length.
+    """Phones that share a root: those that differ only in their position in the word, in stress, tone or length.
 
-    The digit is the stress in CMUdict and the tone in pinyin; `graphemes.plain` removes tone and length of a letter.
+    Stress and tone are final digits (`digits`); `graphemes.plain` removes tone and length of a letter.
     """
     groups: dict[str, list[int]] = {}
+    stressed = digits(lexicon)
     for phone, number in lexicon.phone_ids.items():
-        groups.setdefault(plain(re.sub(_DIGIT, "", lexicon.base_phone(phone))), []).append(number)
+        base = lexicon.base_phone(phone)
+        groups.setdefault(plain(base[:-1] if base in stressed else base), []).append(number)
     return [tuple(group) for group in groups.values()]
+
+
+def digits(lexicon: Lexicon) -> dict[str, str]:
+    """The phones whose final digit is a stress (CMUdict) or a tone (pinyin), without word positions, and the digit.
+
+    The phone set must show it: the same phone is there with several digits. In SAMPA ``6`` is a vowel of its own, and
+    ``e:6`` a diphthong beside ``e:``. Phones that are numbered beyond 9 have neither stress nor tone.
+    """
+    bases = dict.fromkeys(map(lexicon.base_phone, lexicon.phones))
+    numbered: dict[str, set[str]] = {}
+    for base in bases:
+        if match := _DIGIT.fullmatch(base):
+            numbered.setdefault(match[1], set()).add(match[2])
+    shown = {root: each for root, each in numbered.items() if len(each) > 1 and all(len(digit) == 1 for digit in each)}
+    marks_used = set().union(*shown.values())
+    # A phone with one digit may be the only one of its kind that occurs: UE4 beside A1, A2, A4, but not `e:6` and `e:`.
+    single = {root: each for root, each in numbered.items() if len(each) == 1 and root not in bases}
+    found = shown | {root: each for root, each in single.items() if each <= marks_used}
+    return {f"{root}{digit}": digit for root, each in found.items() for digit in each}
 
 
 def group_numbers(lexicon: Lexicon) -> np.ndarray:
@@ -87,10 +109,11 @@ def group_numbers(lexicon: Lexicon) -> np.ndarray:
 def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
     """Phone sets that clustering the groups cannot find: one for each position in the word, stress, tone or length."""
     sets: dict[str, set[int]] = {}
+    stressed = digits(lexicon)
     for phone, number in lexicon.phone_ids.items():
         base = lexicon.base_phone(phone)
-        if digit := re.search(_DIGIT, base):
-            sets.setdefault(digit.group(), set()).add(number)
+        if base in stressed:
+            sets.setdefault(stressed[base], set()).add(number)
         for mark in marks(base):
             sets.setdefault(mark, set()).add(number)
         if base != phone:
@@ -111,10 +134,9 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
         for name in {phone, lexicon.base_phone(phone)}:
             by_name.setdefault(name, set()).add(number)
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise Speech3Error(f"{path}: cannot be read ({why}); set hmm.extra_questions to a text file") from error
+        lines = read_utf8(path).splitlines()
+    except Speech3Error as error:
+        raise Speech3Error(f"{error}; set hmm.extra_questions to a text file") from error
     known = dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones)
     for place, line in enumerate(lines, 1):
         if unknown := [name for name in line.split() if name not in by_name]:

@@ -20,6 +20,7 @@ MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
 PERTURBATION = 0.01  # of the means in a split, in standard deviations
+_SCORES = 1 << 23  # Gaussians times frames that are scored at once, 32 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,8 @@ class Gmm:
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         """Log likelihoods of all pdfs, or of the given ones.
 
+        Only the Gaussians of these pdfs are scored, those of a few pdfs at a time.
+
         Parameters
         ----------
         feats_TD
@@ -91,22 +94,29 @@ class Gmm:
                 f"features of shape {feats_TD.shape}, but the model was trained on {dim} values per frame; "
                 f"extract them with the model's feature preset"
             )
-        pdfs = np.arange(self.num_pdfs) if pdfs is None else pdfs
-        sizes = np.diff(self.offset)[pdfs]
-        gaussians = np.concatenate([np.arange(self.offset[j], self.offset[j + 1]) for j in pdfs])
-        rows, bias = self._affine
-        scores_GT = rows[gaussians] @ np.concatenate([feats_TD, feats_TD * feats_TD], axis=1).T
-        scores_GT += bias[gaussians, None]
-        ends = np.cumsum(sizes)
+        pdfs = np.arange(self.num_pdfs) if pdfs is None else np.asarray(pdfs)
+        wide_TD = np.concatenate([feats_TD, feats_TD * feats_TD], axis=1)
         out_UT = np.empty((len(pdfs), len(feats_TD)), np.float32)
-        for u, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        place_U = (np.cumsum(np.diff(self.offset)[pdfs]) - 1) * len(feats_TD) // _SCORES
+        for some_U in np.split(np.arange(len(pdfs)), np.flatnonzero(np.diff(place_U)) + 1):
+            self._score(wide_TD, pdfs[some_U], out_UT[some_U[0] : some_U[-1] + 1] if len(some_U) else out_UT)
+        return out_UT.T
+
+    def _score(self, wide_TD: np.ndarray, pdfs: np.ndarray, out_UT: np.ndarray) -> None:
+        """Write the log likelihoods of a few pdfs; `wide_TD` holds the features and their squares."""
+        if not len(pdfs):
+            return
+        sizes, (rows, bias) = np.diff(self.offset)[pdfs], self._affine
+        gaussians = np.concatenate([np.arange(self.offset[j], self.offset[j + 1]) for j in pdfs])
+        scores_GT = rows[gaussians] @ wide_TD.T
+        scores_GT += bias[gaussians, None]
+        for u, (end, size) in enumerate(zip(np.cumsum(sizes), sizes, strict=True)):
             block = scores_GT[end - size : end]
             if size == 1:
                 out_UT[u] = block[0]
                 continue
             peak = block.max(0)
             out_UT[u] = np.log(np.exp(block - peak).sum(0)) + peak
-        return out_UT.T
 
     def save(self, path: Path | str, about: dict[str, object] | None = None) -> None:
         """Write a safetensors file of kind ``gmm``."""

@@ -10,7 +10,7 @@ from speech3.hmm.topology import THREE_STATES, Topology, topology_named
 from speech3.hmm.tree import ARRAYS, Tree
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.lexicon.lexicon import Lexicon, Silences, read_lexicon, write_lexicon
+from speech3.lexicon.lexicon import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,7 @@ class Hmm:
         write_lexicon(self.lexicon, directory / _lexicon_name(end is not None))
         write_json(directory / "hmm.json", {
             "phones": list(self.lexicon.phones), "silence_phones": list(self.lexicon.silence_phones),
+            "noise_phones": list(self.lexicon.noise_phones),
             "silence_prob": self.lexicon.silence_prob, "end": end and asdict(end),
             "position_dependent": self.lexicon.position_dependent, "states": self.topology.states,
             "pdfs": self.num_pdfs, "topology": self.topology.name, "subsampling": self.subsampling,
@@ -122,6 +123,8 @@ def load_hmm(directory: Path | str) -> Hmm:
         )
     try:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])
+        # Models saved before noises were listed have one kind that does not depend on its neighbours.
+        noise_phones = tuple(about.get("noise_phones", (SPOKEN_NOISE,)))
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
         # Models saved before topologies were added do not name one.
@@ -131,7 +134,7 @@ def load_hmm(directory: Path | str) -> Hmm:
         raise Speech3Error(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
     lexicon = replace(
         read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
-        silence_phones=silence_phones, position_dependent=positions, end=end,
+        silence_phones=silence_phones, noise_phones=noise_phones, position_dependent=positions, end=end,
     )  # fmt: skip
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:

@@ -7,6 +7,7 @@ transcripts' HMMs as fit into `_GRAPHS_BYTES`.
 
 import multiprocessing
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,7 +22,8 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.stored import StoredAlignments, WordLists
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 from speech3.hmm.tree import Tree
-from speech3.io.parallel import end_with_parent, starting_workers
+from speech3.io.limits import out_of_memory
+from speech3.io.parallel import end_with_parent, packed, processes_work, starting_workers
 from speech3.io.progress import progress
 
 R = TypeVar("R")
@@ -74,15 +76,16 @@ class Share:
 _share: Share | None = None
 
 
-def _start(share: Share) -> None:
+def _start(share: bytes) -> None:
     global _share
-    _share = share
+    _share = pickle.loads(share)
     end_with_parent()
 
 
-def _call(function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
+def _call(work: bytes) -> bytes:
     assert _share is not None
-    return function(_share, *arguments)
+    function, arguments = pickle.loads(work)
+    return packed(function(_share, *arguments))
 
 
 class Workers:
@@ -91,6 +94,8 @@ class Workers:
     def __init__(self, words: Mapping[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
         names = list(words)
         self.jobs = max(1, min(jobs, len(names)))
+        if self.jobs > 1 and not processes_work("alignment"):
+            self.jobs = 1
         # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
         shares = [
             Share(WordLists((n, words[n]) for n in names[job :: self.jobs]), feats, job, self.jobs)
@@ -102,7 +107,7 @@ class Workers:
             context = multiprocessing.get_context("spawn")
             with starting_workers():
                 for share in shares:
-                    self._pools.append(ProcessPoolExecutor(1, context, initializer=_start, initargs=(share,)))
+                    self._pools.append(ProcessPoolExecutor(1, context, initializer=_start, initargs=(packed(share),)))
                     self._pools[-1].submit(os.getpid)  # starts the process
 
     def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
@@ -116,11 +121,12 @@ class Workers:
         if self._local is not None:
             return [function(self._local, *arguments)]
         try:
-            futures = [pool.submit(_call, function, arguments) for pool in self._pools]
-            return [future.result() for future in futures]
+            work = packed((function, arguments))
+            futures = [pool.submit(_call, work) for pool in self._pools]
+            return [pickle.loads(future.result()) for future in futures]
         except BrokenProcessPool as error:
             raise Speech3Error(
-                "a worker process of the HMM stage died, most likely because memory ran out; run again with jobs=1"
+                f"a worker process of the HMM stage died, {out_of_memory()}; run again with jobs=1"
             ) from error
 
     def __enter__(self) -> "Workers":

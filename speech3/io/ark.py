@@ -4,18 +4,19 @@ They are read and written with the kaldi-io library, except for compressed matri
 0.9.8 cannot read with NumPy 2.4.
 """
 
-import contextlib
+import gzip
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.compressed import TOKENS, read_compressed, write_compressed
+from speech3.io.text import read_utf8
 
 
 def _import_kaldi_io():  # type: ignore[no-untyped-def]
@@ -32,6 +33,7 @@ def _import_kaldi_io():  # type: ignore[no-untyped-def]
 
 _kaldi_io = _import_kaldi_io()
 _BINARY = b"\0B"
+_LONGEST_KEY = 512  # bytes
 _INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size in bytes before each value
 _RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
@@ -99,13 +101,7 @@ def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool =
 def read_scp(path: Path | str) -> dict[str, str]:
     """Read ``key value`` lines (values may hold spaces); duplicates and empty values are errors."""
     entries: dict[str, str] = {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
         if not line.strip():
             continue
         key, *rest = line.split(maxsplit=1)
@@ -151,6 +147,22 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     return stream
 
 
+def key_at(location: str, directory: Path) -> str | None:
+    """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
+    match = _RANGE.search(location)
+    location = location[: match.start()] if match else location
+    path, _, offset = location.rpartition(":")
+    if not (path and offset.isdigit() and int(offset)):
+        return None
+    try:
+        with _open(f"{path}:{max(0, int(offset) - _LONGEST_KEY)}", directory) as stream:
+            before = stream.read(min(int(offset), _LONGEST_KEY))
+    except OSError:
+        return None
+    key = re.search(rb"([^\s\0]+) $", before)
+    return key[1].decode("utf-8", errors="replace") if key else None
+
+
 def _matrix(stream: IO[bytes]) -> np.ndarray:
     start = stream.tell()
     if stream.read(len(_BINARY)) == _BINARY and (token := _key(stream).encode() + b" ") in TOKENS:
@@ -194,7 +206,9 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     """Read all int32 vectors of an archive, such as ``ali.ark`` (gzipped if the name ends in .gz)."""
     vectors = {}
     try:
-        with contextlib.closing(_kaldi_io.open_or_fd(str(ark))) as stream:
+        # Not kaldi_io's open_or_fd, which takes names that end in | for commands.
+        with Path(ark).open("rb") as raw:
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if str(ark).endswith(".gz") else raw
             while key := _key(stream):
                 if key in vectors:
                     raise Speech3Error(f"{ark}: {key} occurs a second time; make the archive again")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.errors import Speech3Error
+from speech3.io.text import read_utf8
 
 
 @contextmanager
@@ -67,12 +68,7 @@ def write_json(path: Path | str, value: Any) -> None:
 
 def read_json(path: Path | str) -> Any:
     """Read JSON; a missing or invalid file raises a `Speech3Error` that names it."""
-    path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(read_utf8(path))
+    except json.JSONDecodeError as error:
         raise Speech3Error(f"{path}: not valid JSON ({error}); make it again") from error

@@ -1,7 +1,9 @@
 """A map over several processes, with results in the order of the inputs."""
 
 import multiprocessing
+import multiprocessing.process
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -16,7 +18,8 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from speech3.errors import Speech3Error
-from speech3.io.progress import progress
+from speech3.io.limits import explained_limits, out_of_memory
+from speech3.io.progress import progress, say
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -91,29 +94,81 @@ def _alone(function: Callable[[A], R], item: A) -> R:
 
 
 def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:
+    if not processes_work(label):
+        yield from (_alone(function, item) for item in items)
+        return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=context, initializer=end_with_parent)
+    pool = ProcessPoolExecutor(min(jobs, len(items)), context, initializer=_begin, initargs=(packed(function),))
     try:
         left = iter(items)
         with starting_workers():
-            futures = deque(pool.submit(function, item) for item in islice(left, _AHEAD * min(jobs, len(items))))
+            futures = deque(pool.submit(_call, packed(item)) for item in islice(left, _AHEAD * min(jobs, len(items))))
         while futures:  # drop each result once it is yielded: together they may be larger than memory
-            yield futures.popleft().result()
-            futures.extend(pool.submit(function, item) for item in islice(left, 1))
+            yield pickle.loads(futures.popleft().result())
+            futures.extend(pool.submit(_call, packed(item)) for item in islice(left, 1))
     except BrokenProcessPool as error:
         raise Speech3Error(
-            f"{label}: a worker process died, most likely because memory ran out; run the command again with fewer jobs"
+            f"{label}: a worker process died, {out_of_memory()}; run the command again with fewer jobs"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def end_processes(processes: Sequence[Any]) -> None:
-    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed."""
+def packed(value: object) -> bytes:
+    """A value to be sent to another process, without PyTorch's shared memory.
+
+    PyTorch teaches multiprocessing to send each tensor as a file in /dev/shm, which is often small in containers, with
+    an open file for each. Plain pickling copies the tensors, which are small or sent once.
+    """
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+_function: bytes | Callable[[Any], Any] = b""
+
+
+def _begin(function: bytes) -> None:
+    global _function
+    _function = function
+    end_with_parent()
+
+
+def _call(item: bytes) -> bytes:
+    global _function
+    if isinstance(_function, bytes):
+        _function = pickle.loads(_function)
+    assert callable(_function)
+    return packed(_function(pickle.loads(item)))
+
+
+def processes_work(label: str) -> bool:
+    """Whether the locks of worker processes can be made; if not, say that all work is done in this process."""
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except (OSError, ImportError) as error:
+        why = getattr(error, "strerror", None) or error
+        say(f"{label}: no worker processes, since semaphores cannot be made ({why}; is /dev/shm missing, full or"
+            " read-only?): all is done in this process")  # fmt: skip
+        return False
+    return True
+
+
+def end_processes(processes: Sequence[Any]) -> list[Any]:
+    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed.
+
+    Returns
+    -------
+    left
+        Those that are still there; this process does not wait for them when it exits.
+    """
     for process in processes:
         process.kill()
+    end = time.monotonic() + _END_S
     for process in processes:
-        process.join(_END_S)
+        process.join(max(0.0, end - time.monotonic()))
+    left = [process for process in processes if process.exitcode is None]
+    for process in left:  # `multiprocessing` waits at exit for those that it knows, without limit
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+    return left
 
 
 @contextmanager
@@ -122,6 +177,11 @@ def starting_workers() -> Iterator[None]:
 
     Ctrl-C is sent to all processes of a terminal, but only the parent handles it; in this block, it is handled at the
     end of the block.
+
+    Raises
+    ------
+    Speech3Error
+        A limit of the system or container does not allow so many processes or open files; the message says which.
     """
     # The variables must be set before libraries are imported, hence the environment. The signal mask is inherited for
     # the same reason: a handler in the new process would be installed after its imports, seconds too late.
@@ -130,7 +190,8 @@ def starting_workers() -> Iterator[None]:
     resource_tracker.ensure_running()  # starting it removes SIGINT from the mask
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with explained_limits():
+            yield
     finally:
         for name, value in saved.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)

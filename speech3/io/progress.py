@@ -17,7 +17,15 @@ T = TypeVar("T")
 
 _FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: time until the first line, and between lines
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+_QUIET = "SPEECH3_QUIET"  # in the environment, so that processes that are started later are quiet, too
+
+console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=bool(os.environ.get(_QUIET)))
+
+
+def be_quiet() -> None:
+    """Print no progress and no notes from now on, in this process and in those that it starts."""
+    os.environ[_QUIET] = "1"
+    console.quiet = True
 
 
 def say(text: str) -> None:
@@ -36,7 +44,7 @@ def progress(
         Returns, for an item, how many are done and further text to show; by default items are counted.
     """
     start = time.monotonic()
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not console.quiet:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                    TextColumn("{task.fields[rate]}"), TimeRemainingColumn())  # fmt: skip
         with Progress(*columns, console=console, transient=True) as bar:
@@ -93,9 +101,9 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Read the records of a `metrics.jsonl`; incomplete lines are skipped."""
     records = []
     if Path(path).exists():
-        for line in Path(path).read_text(encoding="utf-8").splitlines():
+        for line in Path(path).read_bytes().splitlines():
             try:
                 records.append(json.loads(line))
-            except json.JSONDecodeError:
+            except ValueError:  # not JSON, or not UTF-8
                 continue
     return records

@@ -4,7 +4,7 @@ Axes: T frames, K transition-ids, P pdfs.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -95,10 +95,13 @@ class KaldiAlignment:
             tree = to_tree(self.tree, number)
         except Speech3Error as error:
             return self._pdfs_only(str(error))
-        free = named.lexicon.context_free
-        if bound := [names[kaldi] for kaldi, ours in number.items() if ours in free and _asks_neighbours(tree, ours)]:
+        # Kaldi lists silence phones, but its tree may ask about the neighbours of noises; then they are like any phone.
+        asking = {phone for phone, ours in named.lexicon.phone_ids.items() if _asks_neighbours(tree, ours)}
+        noises = tuple(phone for phone in named.lexicon.noise_phones if phone not in asking)
+        lexicon = replace(named.lexicon, noise_phones=noises)
+        if bound := [phone for phone in lexicon.silence_phones if phone in asking]:
             return self._pdfs_only(f"its tree lets {bound[0]} depend on its neighbours, unlike speech3's trees")
-        return Hmm(named.lexicon, tree, self._self_loops())
+        return Hmm(lexicon, tree, self._self_loops())
 
     def _pdfs_only(self, why: str) -> PdfsOnly:
         return PdfsOnly(self.model.num_pdfs, f"a Kaldi alignment ({self.path}): {why}")
@@ -136,7 +139,9 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
     jobs = path / "num_jobs"
     if not numbers:
         raise Speech3Error(f"{path}: has no ali.*.gz; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
-    expected = int(text) if jobs.exists() and (text := jobs.read_text().strip()).isdigit() else numbers[-1]
+    expected = (
+        int(text) if jobs.exists() and (text := jobs.read_text(encoding="utf-8").strip()).isdigit() else numbers[-1]
+    )
     if missing := sorted(set(range(1, expected + 1)) - set(numbers)):
         raise Speech3Error(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; copy it too, or align again")
     return KaldiAlignment(path, model, tree, [path / f"ali.{number}.gz" for number in numbers])

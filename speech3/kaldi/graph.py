@@ -32,7 +32,11 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
         A file is missing or damaged, or the graph was made from another model.
     """
     stated = graph / "num_pdfs"
-    if stated.exists() and (text := stated.read_text().strip()).isdigit() and int(text) != model.num_pdfs:
+    if (
+        stated.exists()
+        and (text := stated.read_text(encoding="utf-8").strip()).isdigit()
+        and int(text) != model.num_pdfs
+    ):
         raise Speech3Error(f"{stated}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
     fst = _read(graph / "HCLG.fst")
     highest = int(fst.arcs_A["ilabel"].max()) if len(fst.arcs_A) else 0

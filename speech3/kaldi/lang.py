@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speech3.errors import Speech3Error
-from speech3.lexicon.lexicon import UNKNOWN, Lexicon, Pronunciation, read_lexicon
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import one_form
+from speech3.lexicon.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
 
 _EPSILON = "<eps>"
 
@@ -41,15 +43,17 @@ def read_lang(directory: Path | str) -> Lang:
         if len(rest) < 2:
             raise Speech3Error(f"{path}:{number}: not a line `word word phone ...`; make it again with prepare_lang.sh")
         if word != _EPSILON:
-            prons[Pronunciation(word, tuple(rest[1:]))] = None
+            prons[Pronunciation(one_form(word), tuple(rest[1:]))] = None
         for phone in rest[1:]:
             if phone not in ids:
                 raise Speech3Error(f"{path}:{number}: phone {phone} is not in {directory / 'phones.txt'}")
     silence = "".join(_lines(directory / "phones" / "optional_silence.txt")).strip()
     if silence not in ids:
         raise Speech3Error(f"{directory}/phones/optional_silence.txt: phone {silence!r} is not in phones.txt")
+    silences = directory / "phones" / "silence.txt"
+    noises = tuple(_lines(silences)) if silences.is_file() else (SPOKEN_NOISE,)
     lexicon = Lexicon(
-        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,),
+        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,), noise_phones=noises,
         position_dependent=(directory / "phones" / "word_boundary.txt").exists(),
     )  # fmt: skip
     return Lang(_with_unknown(_with_probabilities(lexicon, directory), directory), ids)
@@ -73,11 +77,11 @@ def read_symbols(path: Path | str) -> dict[str, int]:
 
 
 def read_symbol_table(path: Path | str, remedy: str) -> tuple[str, ...]:
-    """The symbols of such a file in the order of their numbers, which are 0, 1, 2, ...; errors end with `remedy`."""
+    """The words of such a file, composed (NFC), by their numbers 0, 1, 2, ...; errors end with `remedy`."""
     symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
     if [number for _, number in symbols] != list(range(len(symbols))):
         raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")
-    return tuple(symbol for symbol, _ in symbols)
+    return tuple(one_form(symbol) for symbol, _ in symbols)
 
 
 def check_same_phones(one: Path, other: Path) -> None:
@@ -108,7 +112,7 @@ def _with_probabilities(lexicon: Lexicon, directory: Path) -> Lexicon:
 
 def _with_unknown(lexicon: Lexicon, directory: Path) -> Lexicon:
     path = directory / "oov.txt"
-    oov = path.read_text(encoding="utf-8").strip() if path.exists() else UNKNOWN
+    oov = read_utf8(path).strip() if path.exists() else UNKNOWN
     if UNKNOWN in lexicon.by_word or oov not in lexicon.by_word:
         return lexicon
     more = tuple(replace(pron, word=UNKNOWN) for pron in lexicon.by_word[oov])
@@ -116,9 +120,6 @@ def _with_unknown(lexicon: Lexicon, directory: Path) -> Lexicon:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as error:
-        raise Speech3Error(f"{path}: {error.strerror}; give a lang directory of Kaldi's prepare_lang.sh") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
+    if not path.is_file():
+        raise Speech3Error(f"{path}: no such file; give a lang directory of Kaldi's prepare_lang.sh")
+    return [line for line in read_utf8(path).splitlines() if line.strip()]

@@ -218,8 +218,10 @@ def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, in
 
 def _body(raw: _Raw) -> LatticeBody:
     """Convert a lattice read as text to arrays."""
+    states = max([raw.start, *raw.finals, *(state for arc in raw.arcs for state in arc[:2])]) + 1
+    if states > 2 * len(raw.arcs) + len(raw.finals) + 1:  # each is the end of an arc or final
+        raise ValueError(f"it has a state {states - 1}, but only {len(raw.arcs)} arcs")
     arcs_A4 = np.array(raw.arcs, np.int64).reshape(-1, 4)
-    states = int(max(arcs_A4[:, :2].max(initial=-1), max(raw.finals, default=-1), raw.start)) + 1
     finals = [raw.finals.get(state, (np.inf, np.inf, ())) for state in range(states)]
     columns: list[np.ndarray] = []
     for weights in (raw.weights, finals):

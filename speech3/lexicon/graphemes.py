@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from speech3.corpus.letter_case import lowered
 from speech3.corpus.normalize import APOSTROPHES
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 from speech3.lexicon.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
 
 LONG = "꞉"
@@ -47,10 +48,13 @@ class Graphemes:
         A vowel that is written twice is the long vowel.
     apostrophe
         Is an apostrophe a letter?
+    language
+        Its code, for the rules of lower case; empty if it is not known.
     """
 
     given: tuple[str, ...] = ()
     apostrophe: bool = False
+    language: str = ""
     _known: dict[str, tuple[Phones, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, word: str) -> Phones:
@@ -68,7 +72,8 @@ class Graphemes:
         ("Ng'", 'a', 'n', 'y', 'á')
         """
         text = unicodedata.normalize("NFC", word)
-        low = text.lower() if len(text.lower()) == len(text) else text
+        low = lowered(text, self.language)
+        low = low if len(low) == len(text) else text
         found: list[str] = []
         place = 0
         while place < len(text):
@@ -88,7 +93,7 @@ class Graphemes:
 
     def _cut(self, word: str) -> tuple[Phones, str]:
         if word not in self._known:
-            self._known[word] = self._cut_afresh(_folded(word))
+            self._known[word] = self._cut_afresh(_folded(word, self.language))
         return self._known[word]
 
     def _cut_afresh(self, text: str) -> tuple[Phones, str]:
@@ -111,9 +116,13 @@ class Graphemes:
         return tuple(found), silent
 
 
-def _folded(word: str) -> str:
-    """In lower case, composed (NFC), Hangul split into its letters, one kind of apostrophe."""
-    text = unicodedata.normalize("NFC", word.lower())
+def _folded(word: str, language: str = "") -> str:
+    """In lower case, composed (NFC), Hangul split into its letters, one kind of apostrophe.
+
+    The two forms of sigma, and i with and without the dot that Lithuanian keeps below accents, sound alike.
+    """
+    text = unicodedata.normalize("NFD", lowered(word, language).replace("ς", "σ"))
+    text = unicodedata.normalize("NFC", re.sub("(?<=[ij])(\u0328?)\u0307", r"\1", text))
     text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
     return "".join("'" if c in APOSTROPHES else c for c in text)
 

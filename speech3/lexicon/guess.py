@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from speech3.corpus.letter_case import doubts, lowered
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 from speech3.lexicon import convert, espeak
 from speech3.lexicon.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.lexicon.langdir import entries, lexicon_lines, read_lexicon_text
+from speech3.lexicon.langdir import LexiconLine, entries, lexicon_lines, read_lexicon_text
 from speech3.lexicon.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, script, spelled_out, stand_ins
 
 UNKNOWN_LINE = "<unk> SPN"
@@ -95,7 +96,7 @@ def guess(
         the lexicon, or most of the training text cannot be pronounced.
     """
     if spelled:
-        words = _by_letters(wanted, counts, graphemes)
+        words = _by_letters(wanted, counts, graphemes, lang or "")
     elif lexicon:
         words = _by_lexicon(wanted, lexicon, lang)
     elif lang:
@@ -193,17 +194,19 @@ def _in_phones_of_train(
     return result
 
 
-def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str]) -> Words:
-    spell = Graphemes(tuple(graphemes), uses_apostrophes(counts))
+def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str], language: str) -> Words:
+    spell = Graphemes(tuple(graphemes), uses_apostrophes(counts), language)
+    if not language and (doubt := doubts(wanted)):
+        say(f"  warning: {doubt}")
     table = _spelled(wanted, spell)
     used = {letter for variants in table.values() for phones in variants for letter in phones}
     apostrophe = "; the apostrophe is one of them" if "'" in used else ""
     say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones{apostrophe}")
     if unused := [grapheme for grapheme in graphemes if grapheme not in used and not (set(spell(grapheme)) & used)]:
-        say(f"  in no word, of the graphemes given: {', '.join(unused)}")
+        say(f"  unused graphemes: {', '.join(unused)}")
     spoken = {word: count for word, count in counts.items() if not _BRACKETED.fullmatch(word)}
     if silent := silent_characters(spoken, spell):
-        say(f"  without a sound in train: {silent}")
+        say(f"  unpronounced characters in train: {silent}")
     if len(used) > _MANY_LETTERS:
         say("  this is not an alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
     reasons = {word: "has no letter" for word in table if not table[word]}
@@ -243,7 +246,7 @@ def _heard(words: Sequence[str], voice: str) -> tuple[Table, dict[str, str]]:
 def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
     """Phones of each word (none if it cannot be pronounced), and remarks: why there are none, or a foreign language."""
     capitals = sum(word.isupper() for word in words) > len(words) / 2  # otherwise espeak takes them for abbreviations
-    said = espeak.pronounce([word.lower() if capitals else word for word in words], voice)
+    said = espeak.pronounce([lowered(word, voice) if capitals else word for word in words], voice)
     found: dict[str, Phones] = {}
     reasons: dict[str, str] = {}
     for word, groups in zip(words, said, strict=True):
@@ -263,7 +266,9 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
 def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words:
     text = read_lexicon_text(lexicon)
     table = entries(text, lexicon)
-    lines = text.splitlines()
+    rows = list(lexicon_lines(text, lexicon))
+    with_probabilities = any(row.values for row in rows)
+    lines = _given_lines(rows, with_probabilities)
     if "<unk>" not in table:
         lines.append(UNKNOWN_LINE)
     missing = [word for word in wanted if word not in table]
@@ -277,9 +282,15 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
     known = frozenset(table) | frozenset(guessed)
-    of_probabilities = all(line.values for line in lexicon_lines(text, lexicon))
-    added = _lines(guessed, "1 " if of_probabilities else "")
+    added = _lines(guessed, "1.0 " if with_probabilities else "")
     return Words([*lines, *added], known, guessed, how, unpronounced, further=further)
+
+
+def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
+    """The lines of the user's lexicon without comments; each with a decimal, which is no phone, or none with one."""
+    if not with_probabilities:
+        return [f"{row.word} {' '.join(row.phones)}" for row in rows]
+    return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
 
 
 def _further_converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> Table:

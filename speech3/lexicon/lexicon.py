@@ -9,7 +9,8 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
-from speech3.lexicon.langdir import LexiconLine, lexicon_lines, read_utf8
+from speech3.io.text import read_utf8
+from speech3.lexicon.langdir import NOISES, LexiconLine, lexicon_lines, listed_phones
 from speech3.lexicon.subwords import JOINER
 
 SILENCE = "SIL"
@@ -56,6 +57,8 @@ class Lexicon:
         Phones are marked with their position in the word; see `mark_positions`.
     end
         Silence probabilities of the end of the sentence; `after` is not used.
+    noise_phones
+        Further phones of sounds that are not speech, whose states do not depend on their neighbours either.
     inventory
         The value of `phones`, if pronunciations were replaced and need not use all phones of the model.
     """
@@ -66,6 +69,7 @@ class Lexicon:
     position_dependent: bool = False
     end: Silences | None = None
     inventory: tuple[str, ...] | None = None
+    noise_phones: tuple[str, ...] = (SPOKEN_NOISE,)
 
     @cached_property
     def phones(self) -> tuple[str, ...]:
@@ -100,8 +104,8 @@ class Lexicon:
 
     @property
     def context_free(self) -> frozenset[int]:
-        """Phones whose states do not depend on their neighbours: silence and spoken noise."""
-        return frozenset(n for p, n in self.phone_ids.items() if p in (*self.silence_phones, SPOKEN_NOISE))
+        """Phones whose states do not depend on their neighbours: silence and noises."""
+        return frozenset(n for p, n in self.phone_ids.items() if p in (*self.silence_phones, *self.noise_phones))
 
     def base_phone(self, phone: str) -> str:
         """The phone without its position in the word."""
@@ -131,10 +135,10 @@ class Lexicon:
 def mark_positions(lexicon: Lexicon) -> Lexicon:
     """Mark phones with their position in the word: begin ``_B``, end ``_E``, internal ``_I``, singleton ``_S``.
 
-    Silence and spoken noise are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a
+    Silence and noises are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a
     spelled word (`speech3.lm.letters`) are marked with their place in that word.
     """
-    unmarked = {*lexicon.silence_phones, SPOKEN_NOISE}
+    unmarked = {*lexicon.silence_phones, *lexicon.noise_phones}
 
     def marked(pron: Pronunciation) -> tuple[str, ...]:
         before, after = pron.word.startswith(JOINER), pron.word.endswith(JOINER)
@@ -151,7 +155,8 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """Read ``word phone phone ...`` lines (Kaldi's lexicon.txt), or ``word prob phone ...`` lines (lexiconp.txt).
 
     A file whose name ends in ``_silprob.txt`` has four numbers after the word: its probability and the three of
-    `Silences`.
+    `Silences`. Phones of noises are those with the names that Kaldi's recipes give them (`NOISES`) and those that
+    ``silence_phones.txt`` beside the lexicon lists, except those that ``nonsilence_phones.txt`` lists.
 
     Raises
     ------
@@ -169,7 +174,10 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
         seen.setdefault((pron.word, pron.phones), pron)
     if not seen:
         raise Speech3Error(f"{path}: the lexicon is empty")
-    return Lexicon(tuple(seen.values()), silence_prob)
+    used = dict.fromkeys(phone for pron in seen.values() for phone in pron.phones)
+    silent, spoken = listed_phones(path)
+    noises = (phone for phone in used if phone in (NOISES | silent) - spoken - {SILENCE})
+    return Lexicon(tuple(seen.values()), silence_prob, noise_phones=tuple(noises))
 
 
 def _pronunciation(line: LexiconLine, path: Path) -> Pronunciation:

@@ -8,6 +8,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from speech3.corpus.letter_case import lowered
+
 Phones = tuple[str, ...]
 
 PRIMARY, SECONDARY = "ˈ", "ˌ"
@@ -95,7 +97,7 @@ def letters(word: str) -> Phones:
 
     Digits, punctuation, apostrophes and hyphens are silent. Korean syllables are split into their letters.
     """
-    text = unicodedata.normalize("NFC", word.lower())
+    text = lowered(word).replace("ς", "σ")
     text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
     found: list[str] = []
     for character in text:

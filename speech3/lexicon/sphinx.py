@@ -7,7 +7,7 @@ danish``).
 import re
 from pathlib import Path
 
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
 
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
 _NO_WORD = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.symbols import SYMBOLS
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import NOT_WORDS, read_utf8
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
+from speech3.lexicon.langdir import NOT_WORDS
 from speech3.lexicon.pronounce import Phones
 from speech3.lm.arpa import BOS, EOS
 from speech3.lm.ngrams import NEVER, ArpaLm, Rows, from_rows
@@ -27,7 +30,7 @@ from speech3.lm.normalize import listed
 from speech3.lm.trie import ROOT
 
 _LIKE = "like"
-_RESERVED = NOT_WORDS | {"#0"}
+_RESERVED = NOT_WORDS | SYMBOLS
 _MOST = 0.5  # largest share of the probability that new words may take; more must be a mistake
 
 
@@ -83,14 +86,14 @@ def read_added(path: Path) -> list[AddedWord]:
 
 
 def _entry(fields: Sequence[str], number: int, path: Path) -> AddedWord:
-    word, *rest = fields
+    word, *rest = composed(fields[0], path), *fields[1:]
     if word in _RESERVED:
         raise Speech3Error(f"{path}:{number}: {word} is not a word that can be spoken; remove the line")
     weight, like = None, None
     if rest and rest[0] == _LIKE:
         if len(rest) < 2:
             raise Speech3Error(f"{path}:{number}: `{_LIKE}` needs a word that {word} is like: {word} {_LIKE} OTHER")
-        like, rest = rest[1], rest[2:]
+        like, rest = composed(rest[1], path), rest[2:]
     elif rest and (weight := _number(rest[0])) is not None:
         rest = rest[1:]
         if not 0 < weight < math.inf:

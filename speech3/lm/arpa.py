@@ -6,18 +6,19 @@ Axes: R n-grams of one order, N orders.
 import gzip
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
 from speech3.io.progress import progress
+from speech3.io.text import UNREADABLE, has_nul, open_text
+from speech3.io.unicode_form import composed
 from speech3.lm.arpa_lines import Parsed, Words, parse, words
 from speech3.lm.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
-from speech3.lm.text import Binary
 
 _PIECE = 1 << 22  # bytes that are read at a time
 _BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
@@ -26,7 +27,7 @@ _PACKED = 6  # gzip's level: the highest takes three times as long and saves a t
 
 
 def read_arpa(path: Path | str) -> ArpaLm:
-    """Read an ARPA file, gzipped if its name ends in ``.gz``.
+    """Read an ARPA file, compressed or not.
 
     Raises
     ------
@@ -38,12 +39,12 @@ def read_arpa(path: Path | str) -> ArpaLm:
     path = Path(path)
     parser = None
     try:
-        with path.open("rb") as raw:
-            parser = _Parser(path, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw)
+        with open_text(path) as (stream, _):
+            parser = _Parser(path, stream)
             return parser.parse()
     except FileNotFoundError as error:
         raise Speech3Error(f"{path}: no such language model") from error
-    except (EOFError, OSError, zlib.error) as error:
+    except UNREADABLE as error:
         place = f", or cut short, after line {parser.number}" if parser else ""
         raise Speech3Error(f"{path}: cannot be read{place} ({error}); copy it again") from error
 
@@ -51,7 +52,7 @@ def read_arpa(path: Path | str) -> ArpaLm:
 class _Parser:
     """Reads a file in pieces of whole lines; `number` is the number of the last line read."""
 
-    def __init__(self, path: Path, stream: Binary) -> None:
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path, self.number = path, 0
         self._stream = stream
         self._text, self._at, self._rest = b"", 0, b""
@@ -65,11 +66,20 @@ class _Parser:
         while self._at == len(self._text):
             read = self._stream.read(_PIECE)
             if not read:
-                self._text, self._rest, self._at = self._rest, b"", 0
+                self._text, self._rest, self._at = self._composed(self._rest), b"", 0
                 return bool(self._text)
             whole, newline, rest = (self._rest + read).rpartition(b"\n")
-            self._text, self._rest, self._at = whole + newline, rest, 0
+            self._text, self._rest, self._at = self._composed(whole + newline), rest, 0
         return True
+
+    def _composed(self, piece: bytes) -> bytes:
+        if piece.isascii():
+            return piece
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError:
+            return piece  # reported with its line when that is read
+        return piece if (changed := composed(text, self.path)) is text else changed.encode()
 
     def _line(self) -> str | None:
         """The next line that is not empty; None at the end of the file."""
@@ -77,6 +87,8 @@ class _Parser:
             end = self._text.find(b"\n", self._at) + 1 or len(self._text)
             line, self._at = self._text[self._at : end], end
             self.number += 1
+            if b"\0" in line:
+                raise has_nul(self.path, line, self.number)
             try:
                 if text := line.decode().strip():
                     return text

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import read_utf8
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
 from speech3.lm.word_graph import Parts, WordGraph, check_words
 
 _HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
@@ -105,7 +106,7 @@ def read_jsgf(path: Path) -> WordGraph:
         hundreds deep.
     """
     try:
-        rules = _Parser(read_utf8(path), path).rules()
+        rules = _Parser(composed(read_utf8(path), path), path).rules()
         return _Builder(rules, path).graph()
     except RecursionError as error:
         raise Speech3Error(
@@ -318,8 +319,8 @@ class _Builder:
             first, last = begun[name]
             if last != end:
                 raise Speech3Error(
-                    f"{self._path}:{line}: {name} refers to itself, here or in rules that it uses, before its end; no"
-                    f" finite graph can represent that: put {name} last, or use * or +"
+                    f"{self._path}:{line}: {name} refers to itself before its end, here or in rules that it uses;"
+                    f" only right recursion is supported: put {name} last, or use * or +"
                 )
             self._parts.arc(start, first)
         elif name != "<VOID>":

@@ -3,27 +3,17 @@
 A block is int32 (T,): the words of its sentences, where each sentence ends in the number of `</s>`.
 """
 
-import gzip
-import sys
-import time
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple
 
 import numpy as np
 
+from speech3.corpus.sentences import read_sentences, shown
 from speech3.errors import Speech3Error
-from speech3.io.progress import progress, say
 from speech3.lm.ngrams import BOS, EOS, UNKNOWN
 
-STDIN = Path("-")
-Binary = IO[bytes] | gzip.GzipFile
-
-_BLOCK_BYTES = 1 << 22
 _BLOCK_SENTENCES = 1 << 14
-_QUIET_SECONDS = 10.0
 
 
 class Numbers(dict[str, int]):
@@ -56,86 +46,12 @@ class Known(dict[str, int]):
         return self.unknown
 
 
-class Lines(NamedTuple):
-    """Some whole lines of a file, the number of the first, and the (compressed) bytes read so far of all files."""
-
-    path: Path
-    text: str
-    first: int
-    done: int
-
-
-def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
-    """Read lines of text files in blocks; files ending in ``.gz`` are gzipped, and `-` is standard input.
-
-    Raises
-    ------
-    Speech3Error
-        A file cannot be read, is truncated or is not UTF-8 (with the line).
-    """
-    done = 0
-    for path in paths:
-        try:
-            if path == STDIN:
-                for block in _decoded(path, sys.stdin.buffer):
-                    yield Lines(path, *block, done)
-                continue
-            with path.open("rb") as raw:
-                place = raw.tell if raw.seekable() else (lambda: 0)  # in a pipe, the progress is not known
-                for block in _decoded(path, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw):
-                    yield Lines(path, *block, done + place())
-                done += place()
-        except (EOFError, OSError, zlib.error) as error:
-            raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def _decoded(path: Path, stream: Binary) -> Iterator[tuple[str, int]]:
-    rest, first = b"", 1
-    while content := stream.read(_BLOCK_BYTES):
-        end = content.rfind(b"\n") + 1
-        if end:
-            yield _text(path, rest + content[:end], first), first
-            first += (rest + content[:end]).count(b"\n")
-            rest = b""
-        rest += content[end:]
-    if rest:
-        yield _text(path, rest, first), first
-
-
-def _text(path: Path, content: bytes, first: int) -> str:
-    try:
-        return content.decode("utf-8-sig" if first == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        number = first + content.count(b"\n", 0, error.start)
-        raise Speech3Error(f"{path}:{number}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
-
-
-def shown(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterator[Lines]:
-    """Pass blocks of lines through and show progress: megabytes of files, or characters of standard input."""
-    if STDIN not in paths:
-        total = sum(path.stat().st_size for path in paths if path.exists())
-        yield from progress(blocks, total >> 20, f"{label}, MB", place=lambda lines: (lines.done >> 20, ""))
-        return
-    size, following = 0, time.monotonic() + _QUIET_SECONDS
-    for lines in blocks:
-        yield lines
-        size += len(lines.text)
-        if time.monotonic() >= following:
-            say(f"{label}: {size / 1e6:.0f} million characters")
-            following = time.monotonic() + _QUIET_SECONDS
-
-
 def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
     """Read text files with one sentence per line, in blocks; lines without words are skipped.
 
-    Raises
-    ------
-    Speech3Error
-        What `read_lines` raises, or a line contains `<s>` or `</s>`.
+    Raises what `speech3.corpus.sentences.read_sentences` raises.
     """
-    for lines in shown(read_lines(paths), paths, "reading text"):
-        if BOS in lines.text or EOS in lines.text:
-            _refuse_ends(lines)
+    for lines in shown(read_sentences(paths), paths, "reading text"):
         words = lines.text.replace("\n", f" {EOS} ").split()
         if not lines.text.endswith("\n"):
             words.append(EOS)
@@ -144,16 +60,6 @@ def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.n
         empty_T = end_T & np.concatenate([[True], end_T[:-1]])
         if len(word_T := word_T[~empty_T]):
             yield word_T
-
-
-def _refuse_ends(lines: Lines) -> None:
-    for number, line in enumerate(lines.text.split("\n"), lines.first):
-        found = {BOS, EOS}.intersection(line.split())
-        if found:
-            raise Speech3Error(
-                f"{lines.path}:{number}: {' and '.join(sorted(found))} in the text; give the words alone, one sentence"
-                f" per line: sed 's:</\\?s>::g' {lines.path}"
-            )
 
 
 def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.sentences import STDIN, Lines, read_lines, shown
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import is_word, read_utf8
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
+from speech3.lexicon.langdir import is_word, lexicon_rows
 from speech3.lm.counts import BOS_NUMBER, EOS_NUMBER, windows_of_rows, windows_of_text
 from speech3.lm.kneser_ney import check_order, estimated
 from speech3.lm.ngrams import BOS, EOS, UNKNOWN
 from speech3.lm.spool import Spool
-from speech3.lm.text import STDIN, Lines, Numbers, read_lines, read_tokens, shown
+from speech3.lm.text import Numbers, read_tokens
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ def read_words(path: Path) -> list[str]:
     Speech3Error
         The file cannot be read or has no words.
     """
-    fields = (line.split() for line in read_utf8(path).splitlines())
-    words = [line[0] for line in fields if line and (is_word(line[0]) or line[0] == UNKNOWN)]
+    rows = (fields for _, fields in lexicon_rows(composed(read_utf8(path), path)))
+    words = [word for word, *_ in rows if is_word(word) or word == UNKNOWN]
     if not words:
         raise Speech3Error(f"{path}: no words; give one word or lexicon entry per line")
     return words

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from speech3.corpus.sentences import sentences
+from speech3.corpus.symbols import symbols_in
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import NOT_WORDS, read_utf8
+from speech3.lexicon.langdir import NOT_WORDS
 
 _MOST = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
@@ -50,19 +52,18 @@ def read_sentences(path: Path) -> WordGraph:
     Raises
     ------
     Speech3Error
-        With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`).
+        With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the line).
     """
-    sentences = [tuple(line.split()) for line in read_utf8(path).splitlines() if line.strip()]
-    if not sentences:
+    found = list(map(tuple, sentences(path, NOT_WORDS)))
+    if not found:
         raise Speech3Error(f"{path}: contains no sentence; write one per line")
-    check_words((word for sentence in sentences for word in sentence), path)
-    return _prefix_tree(sentences, str(path))
+    return _prefix_tree(found, str(path))
 
 
 def check_words(words: Iterable[str], path: Path) -> None:
     """Raise an error if a word is a special symbol, such as `<s>`."""
     for word in words:
-        if word in NOT_WORDS or word == "#0":
+        if word in NOT_WORDS or symbols_in([word]):
             raise Speech3Error(f"{path}: {word} is not a word that can be spoken; remove it")
 
 

@@ -21,7 +21,7 @@ class AcousticModel(nn.Module):
     Attributes
     ----------
     family
-        That of its config.
+        Family name.
     logit_layers
         Names of the output layer and of the second one, if there is one; also for `speech3.engine.muon`.
     recurrent

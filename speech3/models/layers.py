@@ -61,7 +61,7 @@ def windows_of(model: AcousticModel, outputs_N: Tensor, frames: int) -> Tensor:
     first, last = (torch.tensor([frame], device=outputs_N.device) for frame in (0, frames - 1))
     center_N = outputs_N * model.subsampling + model.center
     before, after = model.left_context + model.center, model.right_context + model.center
-    return window_indices(center_N, first, last, before, after)
+    return window_indices(center_N, first, last, torch.arange(-before, after + 1, device=outputs_N.device))
 
 
 def add_outputs(model: AcousticModel, width: int, generator: torch.Generator) -> None:

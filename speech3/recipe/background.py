@@ -11,8 +11,9 @@ from types import TracebackType
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
+from speech3.io.limits import out_of_memory
 from speech3.io.parallel import end_with_parent, starting_workers
-from speech3.io.progress import say
+from speech3.io.progress import console, say
 
 
 class Background:
@@ -59,8 +60,8 @@ class Background:
                     future.result()
                 except BrokenProcessPool as error:
                     raise Speech3Error(
-                        f"{name}: its process died, most likely because memory ran out; run the same command again with"
-                        " jobs=1, which trains one network after the other"
+                        f"{name}: its process died, {out_of_memory()}; run the same command again with jobs=1, which"
+                        " trains one network after the other"
                     ) from error
                 pool.shutdown()
                 del self._running[name]
@@ -93,3 +94,4 @@ def _start(log: str) -> None:
     with explained_disk_errors(Path(log)):
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(file, sys.stderr.fileno())
+    console.quiet = False  # `--quiet` is for the terminal; the log is complete

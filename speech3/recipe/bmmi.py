@@ -10,6 +10,7 @@ from speech3.io.ark import ArkReader, IntArkReader
 from speech3.io.progress import Metrics
 from speech3.recipe.experiment import BMMI, Experiment
 from speech3.sequence import bmmi
+from speech3.sequence.senones import silence_senones
 from speech3.training.package import complete
 
 
@@ -20,9 +21,10 @@ def train_gmms(e: Experiment) -> None:
     alignment = e.alignment("tri", e.train) / "ali.ark"
     aligned = IntArkReader(alignment)
     gmm, metrics = load_gmm(tri / "model.safetensors"), Metrics(out / "metrics.jsonl")
-    left_out_S = bmmi.unknown_senones(load_hmm(tri))
+    hmm = load_hmm(tri)
+    left_out_S, silence_S = bmmi.unknown_senones(hmm), silence_senones(hmm)
     # Transcripts are not needed any more.
     with Workers({utterance: [] for utterance in feats if utterance in aligned}, feats, e.jobs) as workers:
-        gmm = bmmi.train(workers, gmm, e.recipe.hmm.bmmi, alignment, left_out_S, metrics)
+        gmm = bmmi.train(workers, gmm, e.recipe.hmm.bmmi, alignment, left_out_S, metrics, silence_S)
     complete(out, hmm=tri, data=tri)
     gmm.save(out / "model.safetensors", {"features": preset})

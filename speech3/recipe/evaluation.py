@@ -2,40 +2,36 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 import yaml
 
-from speech3.alignment.times import Segment, read_ctm
-from speech3.config import FeatureConfig, load_preset
+from speech3.alignment.times import read_ctm
 from speech3.corpora import digits
 from speech3.corpora.anyspeech import SET_NAMES
-from speech3.corpus import audio
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.latticed import Wanted, decode_latticed
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
 from speech3.decoding.search import Decoding
-from speech3.decoding.tune import Tuning
+from speech3.decoding.tune import Tuning, rate_of
 from speech3.errors import Speech3Error
-from speech3.features.compute import static_features
 from speech3.graph.places import SETTINGS
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
+from speech3.recipe import listening
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
 from speech3.recipe.noises import error_rate, spoken
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
-from speech3.reports.figures import AlignedUtterance
-from speech3.reports.page import Report, System, Volume, write_report
+from speech3.reports.page import Report, System, Volume, best_of, write_report
 from speech3.reports.scores_in_card import write_scores
 from speech3.scoring import tables
 from speech3.scoring.boundaries import compare_boundaries
@@ -46,7 +42,8 @@ from speech3.training.package import share_graphs
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
-_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rate on dev
+_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rates on dev
+_SECOND: dict[str, Metric] = {"WER": "CER", "CER": "WER"}  # what decides between systems of equal error rates
 OWN = "test_own"  # the test set decoded with our own language model
 TOLERANCES_MS = (10, 20, 30, 40, 50)
 
@@ -81,7 +78,7 @@ def decode_system(e: Experiment, system: str) -> None:
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
-    write_json(out / "dev" / _BEST, asdict(best))
+    write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     wanted = Wanted(archive=e.recipe.lm.rescore is not None)
@@ -98,6 +95,12 @@ def decode_system(e: Experiment, system: str) -> None:
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
         _tell_failed(again)
         write_hypotheses(out / OWN / "hyp.txt", again)
+
+
+def _second_rate(found: Tuning, references: Mapping[str, Sequence[str]], metric: Metric) -> dict[str, float]:
+    """The other error rate of the words found on dev, by its name; nothing for phones, which have only one."""
+    other = _SECOND.get(metric)
+    return {other.lower(): rate_of(references, found.words, error_rate(other))} if other else {}
 
 
 def _tell_failed(decoding: Decoding) -> None:
@@ -221,13 +224,19 @@ def rows_to_paste(e: Experiment) -> str:
 
 def report(e: Experiment) -> None:
     """Write ``report.html``."""
+    systems = [_system(e, system) for system in e.shown]
+    best = best_of(systems, e.recipe.metric)
+    suspects = listening.suspects(e, {system.name: system.score for system in systems}, best.name)
     write_report(e.out / "report.html", Report(
         title=f"{e.name}: {len(e.shown)} systems",
         command=e.command,
-        systems=[_system(e, system) for system in e.shown],
+        systems=systems,
         metric=e.recipe.metric,
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
-        picture=_picture(e),
+        picture=listening.picture(e),
+        material=listening.material(e, best.name, best.score, suspects),
+        suspects=suspects,
+        unknown=listening.unknown(e, best.name),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
         environment=environment(),
     ))  # fmt: skip
@@ -262,35 +271,40 @@ def _volume(e: Experiment, split: str) -> Volume:
     return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
 
 
-def _picture(e: Experiment) -> AlignedUtterance:
-    """A dev utterance of median length with its spectrogram and alignment."""
-    phones, words = (read_ctm(e.alignment("aligner", "dev") / f"{name}.ctm") for name in ("phones", "words"))
-    by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
-    utterance = by_length[len(by_length) // 2]
-    config = load_preset(FeatureConfig, "features", "fbank40")
-    wave_N, rate_hz = audio.load(read_datadir(e.data("dev")), utterance, mix_channels=True)
-    feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)
-    return AlignedUtterance(
-        utterance, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift,
-        _segments(phones[utterance]), _segments(words.get(utterance, [])),
-    )  # fmt: skip
-
-
-def _segments(segments: list[Segment]) -> list[tuple[float, float, str]]:
-    return [(s.start_s, s.end_s, s.label) for s in segments]
-
-
 def summary(e: Experiment) -> str:
     """The locations of all results, and which system is the best on dev; printed at the end of a run."""
     rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.shown, "aligner")),
             ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
     lines = [f"  {name:<10} {_short(path)}" for name, path in rows]
     found = {system: e.out / "decode" / system / "dev" / _BEST for system in e.systems}
-    rates = {system: float(read_json(path)["error_rate"]) for system, path in found.items() if path.exists()}
-    if len(rates) > 1:
-        best = min(rates, key=lambda system: rates[system])
-        lines.append(f"  best on dev: {best}, {e.recipe.metric} {100 * rates[best]:.2f} %")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_best_on_dev(found, e.recipe.metric)])
+
+
+def _best_on_dev(found: Mapping[str, Path], metric: Metric) -> list[str]:
+    """A line about the best system, if there are several.
+
+    Of equal systems it is the one with the lower second error rate, else the one that is listed later: it was trained
+    on the alignment of the earlier one, or on the same with more parameters.
+    """
+    points = {system: read_json(path) for system, path in found.items() if path.exists()}
+    if len(points) < 2:
+        return []
+    second = _SECOND.get(metric, "").lower()
+
+    def rates(system: str) -> tuple[float, float]:
+        # Earlier versions did not write the second rate; without that of all, none is compared.
+        known = all(second in point for point in points.values())
+        return float(points[system]["error_rate"]), float(points[system][second]) if known else 0.0
+
+    best = min(reversed(points), key=rates)  # of equals, the first of these: the last one listed
+    lowest = rates(best)[0]
+    equal = [system for system in points if system != best and rates(system)[0] == lowest]
+    why = f", as has {' and '.join(equal)}" if equal else ""
+    if equal and all(rates(system) != rates(best) for system in equal):
+        why += f"; its {second.upper()} is lower"
+    elif equal:
+        why += "; the later system is named"
+    return [f"  best on dev: {best}, {metric} {100 * lowest:.2f} %{why}"]
 
 
 def _short(path: Path) -> Path:

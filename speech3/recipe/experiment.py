@@ -114,6 +114,11 @@ class Experiment:
     workers_chosen: bool = False
 
     @property
+    def compared_with_published_results(self) -> bool:
+        """Whether the recipe is for a public corpus, for which its page has a table of published results."""
+        return self.source is not None and self.recipe.corpus != "any"
+
+    @property
     def jobs(self) -> int:
         """Number of processes."""
         return self.recipe.jobs or available_jobs()

@@ -20,6 +20,7 @@ from typing import Any
 
 from speech3.corpora.anyspeech import LETTERS
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.sentences import read_lines, read_sentences, shown
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import build_graph
 from speech3.graph.grammar import one_word
@@ -30,6 +31,7 @@ from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
+from speech3.io.text import read_utf8
 from speech3.lexicon import langdir
 from speech3.lexicon.lexicon import read_lexicon
 from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
@@ -37,7 +39,6 @@ from speech3.lm.kneser_ney import estimate
 from speech3.lm.letters import letter_model, units_of, weight_for
 from speech3.lm.normalize import read_checked
 from speech3.lm.perplexity import perplexity
-from speech3.lm.text import read_lines, shown
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 
 _LM = "lm.arpa.gz"
@@ -56,7 +57,8 @@ class _Sentences(Iterable[list[str]]):
         if self.path is None:
             yield from map(list, _said(self.e, "train"))
         else:
-            for block in shown(read_lines([self.path]), [self.path], f"reading {self.path.name}"):
+            read = read_lines if self.path == _written(self.e) else read_sentences  # ours has no ids
+            for block in shown(read([self.path]), [self.path], f"reading {self.path.name}"):
                 yield from (words for line in block.text.split("\n") if (words := line.split()))
 
 
@@ -148,17 +150,21 @@ def make_rescoring_lm(e: Experiment) -> None:
 
 
 def check_given(e: Experiment) -> None:
-    """Read the models that were given, to find a fault in them now and not after hours of training.
+    """Read the models and the text that were given, to find a fault in them now and not after hours of training.
 
     Raises
     ------
     Speech3Error
-        A model is damaged, or `lm.rescore` is an order and there is no text.
+        A model is damaged, the text cannot be read or has symbols such as `<s>`, or `lm.rescore` is an order and there
+        is no text.
     """
     lm = e.recipe.lm
     if lm.grammar:
         return
     given = _given(e)
+    if lm.text:
+        for _ in read_sentences([Path(lm.text)]):  # raises an error if a line cannot be used
+            pass
     if isinstance(lm.rescore, str):
         read_checked(Path(lm.rescore))
     elif lm.rescore and given and not _path_of_text(e, given):
@@ -179,9 +185,14 @@ def _given(e: Experiment) -> ArpaLm | None:
     return read_checked(brought) if brought.exists() and not lm.text else None
 
 
+def _written(e: Experiment) -> Path:
+    """The text that the stage `data` writes for some corpora."""
+    return e.out / "data" / "lm_text"
+
+
 def _path_of_text(e: Experiment, given: ArpaLm | None) -> Path | None:
     """The text; None: the transcripts of train or, if a model was given, none."""
-    lm, written = e.recipe.lm, e.out / "data" / "lm_text"
+    lm, written = e.recipe.lm, _written(e)
     if given and not lm.arpa and e.source:
         return written if written.exists() else langdir.find(e.source / "lang").text  # written: in plain words
     if not given and not lm.text and written.exists():
@@ -207,7 +218,7 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
 def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
     """The words of the lexicon, including those that are not in the text, which may still be spoken."""
     seen = {word for sentence in sentences for word in sentence}
-    listed = langdir.entries(langdir.read_utf8(e.lexicon), e.lexicon)
+    listed = langdir.entries(read_utf8(e.lexicon), e.lexicon)
     words = {word for word in listed if word in seen or langdir.is_word(word)}
     if unseen := len(words - seen):
         say(

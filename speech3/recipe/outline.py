@@ -159,7 +159,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
                  [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
                  [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT),
                  keys=("flat.model", "flat.training", "seed"),
-                 open_keys=[f"flat.training.{key}" for key in NOT_COMPUTED]),
+                 open_keys=[f"flat.training.{key}" for key in NOT_COMPUTED], elastic=_elastic("flat.")),
         ]  # fmt: skip
     else:
         steps = [
@@ -235,9 +235,14 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{e.frames_name(network)}.frames"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed"),
-             open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)],
+             open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)], elastic=_elastic(""),
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
+
+
+def _elastic(prefix: str) -> list[str]:
+    """The keys of training that may change when a killed run is resumed."""
+    return [f"{prefix}training.{key}" for key in (*NOT_COMPUTED, "workers")]
 
 
 def _one_core_each(e: Experiment) -> bool:
@@ -285,7 +290,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
                  _started(e, LFMMI), owns=e.model(LFMMI),
                  keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"),
-                 open_keys=[*open_sizes(e.recipe), *not_computed]),
+                 open_keys=[*open_sizes(e.recipe), *not_computed], elastic=_elastic("lfmmi.")),
         ],
     }  # fmt: skip
 
@@ -314,7 +319,7 @@ def _self_steps(e: Experiment) -> dict[str, list[Step]]:
                  [e.frames(SELF) / f"{name}.frames" for name in ("train", "heldout")],
                  ["self/choose", f"train/{LFMMI}.frames"], owns=e.frames(SELF), bulky=True),
             Step("self/train", partial(selftrain.train_network, e), None, [e.model(SELF) / "model.safetensors"],
-                 ["self/frames", f"train/{LFMMI}"], owns=e.model(SELF)),
+                 ["self/frames", f"train/{LFMMI}"], owns=e.model(SELF), elastic=_elastic("lfmmi.")),
             Step(decode_step(SELF), partial(evaluation.decode_system, e, SELF), None,
                  [e.out / "decode" / SELF / "test" / "hyp.txt"], ["self/train", f"decode/{LFMMI}"],
                  owns=e.out / "decode" / SELF),

@@ -30,8 +30,8 @@ from speech3.decoding.output import times_in
 from speech3.decoding.recognizer import Recognizer, load_recognizer
 from speech3.features.extract import extract
 from speech3.frames.segments import segment_labels
-from speech3.io.ark import ArkReader, read_int_ark, write_ark
-from speech3.io.atomic import write_text
+from speech3.io.ark import ArkReader, IntArkReader, write_ark
+from speech3.io.atomic import write_lines, write_text
 from speech3.io.computed import Computed
 from speech3.io.progress import progress, say
 from speech3.recipe import lfmmi
@@ -81,8 +81,7 @@ def transcribe(e: Experiment) -> None:
         if not _file(out, number, "ctm").exists():
             say(f"  part {number} of {len(parts)}")
             _transcribe_part(recognizer, Computed(dict.fromkeys(part), feats.__getitem__), out, number, e.jobs)
-    words = {key: said for path in sorted(out.glob("part*.ctm")) for key, said in read_ctm(path).items()}
-    write_ctm(out / "hyp.ctm", words)
+    write_lines(out / "hyp.ctm", (path.read_text(encoding="utf-8") for path in sorted(out.glob("part*.ctm"))))
 
 
 def _transcribe_part(
@@ -91,7 +90,9 @@ def _transcribe_part(
     decoding, _ = decode_latticed(recognizer, feats, out, Wanted(), jobs)
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     said = Computed(texts, feats.__getitem__)
-    alignments, _ = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
+    alignments, bad = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
+    if bad:  # without an alignment there are no labels to train on
+        say(f"  {len(bad)} of {len(texts)} utterances could not be aligned and are not used, such as {_first(bad)}")
     every = recognizer.hmm.subsampling
     labels = ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items())
     write_ark(_file(out, number, "ark"), labels)
@@ -108,11 +109,17 @@ def choose(e: Experiment) -> None:
     """Choose the utterances whose words have a high mean confidence, and write their words and labels, if any."""
     assert e.recipe.untranscribed is not None
     out, least, data = e.out / "self", e.recipe.untranscribed.confidence, read_datadir(e.data(UNTRANSCRIBED))
-    said = read_ctm(out / "hyp.ctm")
-    sure = {key: float(np.mean([word.confidence or 0.0 for word in words])) for key, words in said.items()}
-    chosen = sorted((key for key in sure if sure[key] >= least), key=lambda key: (sure[key], key))
+    found, most, certain, words = dict[str, tuple[float, str]](), -1.0, 0.0, 0
+    for path in sorted(out.glob("part*.ctm")):  # one part in memory at a time
+        for key, said in read_ctm(path).items():
+            values = [word.confidence or 0.0 for word in said]
+            most = max(most, mean := float(np.mean(values)))
+            if mean >= least:
+                found[key] = mean, " ".join(word.label for word in said)
+                certain, words = certain + sum(values), words + len(said)
+    chosen = sorted(found, key=lambda key: (found[key][0], key))
     if not chosen:
-        best = f"the best has {max(sure.values()):.2f}" if sure else "no words were recognised"
+        best = f"the best has {most:.2f}" if most >= 0 else "no words were recognised"
         say(
             f"  untranscribed.confidence={least:g}: none of the {len(data.utterances):,} utterances of"
             f" {e.data(UNTRANSCRIBED)} is recognised with this mean confidence ({best}), so there is no {SELF}; set a"
@@ -121,31 +128,35 @@ def choose(e: Experiment) -> None:
         write_text(out / CHOSEN, "")
         write_text(out / "labels.ark", "")
         return
-    lines = (f"{key} {sure[key]:.3f} {' '.join(word.label for word in said[key])}\n" for key in chosen)
-    write_text(out / CHOSEN, "".join(lines))
-    labels = {key: each for path in sorted(out.glob("part*.ark")) for key, each in read_int_ark(path).items()}
-    write_ark(out / "labels.ark", ((key, labels[key]) for key in sorted(chosen)))
+    write_lines(out / CHOSEN, (f"{key} {found[key][0]:.3f} {found[key][1]}\n" for key in chosen))
+    parts = map(IntArkReader, sorted(out.glob("part*.ark")))  # utterances are in order, and so are the parts
+    write_ark(out / "labels.ark", ((key, labels_T) for part in parts for key, labels_T in part.items() if key in found))
     lengths = lengths_s(data)
     say(
         f"  {len(chosen):,} of {len(data.utterances):,} utterances ({_minutes(lengths[key] for key in chosen):.1f} of"
         f" {_minutes(lengths.values()):.1f} minutes) are recognised with a mean confidence of {least:g} or more"
         " (untranscribed.confidence); of their words"
-        f" {np.mean([word.confidence or 0.0 for key in chosen for word in said[key]]):.0%} are expected to be right"
+        f" {certain / words:.0%} are expected to be right"
     )
 
 
 def pack_frames(e: Experiment) -> None:
     """Pack the frames of train together with those of the chosen utterances; dev is that of the first network."""
     preset, out = e.feature_preset(LFMMI), e.frames(SELF)
-    chosen = read_int_ark(e.out / "self" / "labels.ark")
+    chosen = IntArkReader(e.out / "self" / "labels.ark")
     lfmmi.pack_frames(e, out, More(ArkReader(e.features(preset, UNTRANSCRIBED) / "feats.scp"), chosen))
 
 
 def train_network(e: Experiment) -> None:
     """Train the second network as the first, but with passes for the transcribed and the chosen speech together."""
     lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))
-    more_h = sum(lengths[key] for key in read_int_ark(e.out / "self" / "labels.ark")) / 3600
+    more_h = sum(lengths[key] for key in IntArkReader(e.out / "self" / "labels.ark")) / 3600
     train_group(lfmmi.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
+
+
+def _first(bad: Mapping[str, str]) -> str:
+    utterance, reason = next(iter(bad.items()))
+    return f"{utterance}: {reason.removeprefix(f'{utterance}: ')}"
 
 
 def _minutes(seconds: Iterable[float]) -> float:

@@ -169,13 +169,19 @@ def train_tri(e: Experiment) -> None:
     _save(e, "tri", system, features, preset)
 
 
-def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
-    """Align some splits with a system; if letters are the phones, words that only dev and test have are spelled."""
+def aligning_recognizer(e: Experiment, name: str) -> Recognizer:
+    """A system for aligning all splits: if letters are the phones, words that only dev and test have are spelled."""
     recognizer = load_recognizer(e.model(name))
-    if (spellings := e.out / "data" / HELD_OUT_LEXICON).exists():
-        found = read_lexicon(spellings).pronunciations
-        usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
-        recognizer = replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
+    if not (spellings := e.out / "data" / HELD_OUT_LEXICON).exists():
+        return recognizer
+    found = read_lexicon(spellings).pronunciations
+    usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
+    return replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
+
+
+def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
+    """Align some splits with a system."""
+    recognizer = aligning_recognizer(e, name)
     for split in splits:  # the alignment of test is for inspection only: its words may all be new
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
                     e.alignment(name, split), e.jobs, strict=split != "test")  # fmt: skip

@@ -56,6 +56,8 @@ class Step:
         a finished run is put aside until the step has succeeded, and put back if it fails.
     bulky
         It is not put aside but removed at once: the disk may not hold it twice.
+    elastic
+        Keys that may change when the step was killed and resumes, although they count.
     beside
         Whether it may run in another process while later steps of its stage run that do not need it.
     """
@@ -69,6 +71,7 @@ class Step:
     owns: Path | None = None
     keys: Sequence[str] = ()
     open_keys: Sequence[str] = ()
+    elastic: Sequence[str] = ()
     beside: bool = False
     bulky: bool = False
 
@@ -250,7 +253,7 @@ def _known(step: Step, out: Path) -> bool:
 
 
 def _aside(out: Path, step: Step) -> Path:
-    """Where the result of an earlier run is while the step runs again: its files and its record."""
+    """Backup of the previous result, its files and its record, while the step runs again."""
     return _marker(out, step).with_suffix(".before")
 
 
@@ -276,7 +279,7 @@ def seconds_of(out: Path, name: str) -> float:
 def _alone(out: Path) -> Iterator[None]:
     with explained_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        lock_file = (out / ".lock").open("w")
+        lock_file = (out / ".lock").open("w", encoding="utf-8")
     with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -353,7 +356,7 @@ def _begin(plan: Plan, out: Path) -> None:
         "inputs": plan.inputs,
     }  # fmt: skip
     left = read_json(begun) if begun.exists() and not plan.afresh else {}
-    killed = all(left.get(key) == record[key] for key in ("fingerprint", "used"))
+    killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)
     marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns
     if owns and not killed:
         if marker.exists() and not plan.step.bulky:
@@ -362,6 +365,12 @@ def _begin(plan: Plan, out: Path) -> None:
             remove(owns, marker.with_suffix(".removed"))
     marker.unlink(missing_ok=True)
     write_json(begun, record)
+
+
+def _continues(left: Mapping[str, Any], record: Mapping[str, Any], step: Step) -> bool:
+    """Whether a killed step differs from what it would be now in no more than keys that may change when it resumes."""
+    alike = all(key in left and left[key] == record[key] for key in ("inputs", "used"))
+    return bool(step.elastic and alike) and not _changed_settings(left["settings"], record["settings"], step.elastic)
 
 
 def describe(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:

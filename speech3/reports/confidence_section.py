@@ -12,12 +12,13 @@ def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> 
     known = {name: found for name, found in systems.items() if found}
     if not known:
         return ""
-    rows = [[escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", f"{found.nce:.3f}"]
+    rows = [[escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", _nce(found)]
             for name, found in known.items()]  # fmt: skip
     table = html.table(["system", "words", "correct %", "normalised cross-entropy"], rows)
     note = (
         '<p class="quiet">Normalised cross-entropy: 1 is perfect; 0 if the confidence of every word is the share of '
-        "correct words. Confidences are posteriors in lattices, calibrated on dev.</p>"
+        "correct words. It is not defined if all words are correct, or none. Confidences are posteriors in lattices, "
+        "calibrated on dev.</p>"
     )
     name = best if best in known else next(iter(known))
     header = [f"confidence, {escape(name)}", "words", "mean confidence", "correct", ""]
@@ -26,3 +27,7 @@ def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> 
          html.plain_bar(each.correct, 1.0)] for each in known[name].bins
     ]  # fmt: skip
     return f"{table}\n{note}\n{html.table(header, bins)}"
+
+
+def _nce(found: Reliability) -> str:
+    return f"none: {found.why_no_nce}" if found.why_no_nce else f"{found.nce:.3f}"

@@ -1,6 +1,7 @@
 """The hardware and libraries that speech3 will use on this machine, and the optional parts that are missing."""
 
 import importlib.util
+import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,13 @@ import soundfile
 import torch
 
 from speech3.errors import Speech3Error
+from speech3.io.limits import limit_of
 from speech3.lexicon.espeak import voices
 from speech3.models.linear import WORTH_IT, bf16_over_float32, product
 from speech3.reports.environment import environment
 
 _LITTLE_DISK, _LITTLE_SHARED = 5 * 2**30, 2**30
+_FEW_FILES, _FEW_PROCESSES = 4096, 256
 _SHARED = Path("/dev/shm")
 # module, extra that installs it, what it is for
 _EXTRAS = (
@@ -51,8 +54,9 @@ def examine(directory: Path) -> list[Finding]:
     found += _gpus()
     found.append(_space("disk", directory, _LITTLE_DISK, "choose another --out: an experiment takes some gigabytes"))
     if _SHARED.is_dir():
-        remedy = "make it larger (docker run --shm-size=8g): workers share parameters and frames through it"
+        remedy = "make it larger (docker run --shm-size=8g) for world cluster, and for tensors passed to engine.fit"
         found.append(_space("shared memory", _SHARED, _LITTLE_SHARED, remedy))
+    found += _limits()
     if "MP3" not in soundfile.available_formats():
         found.append(
             Finding("mp3", "not read by this libsndfile", "pip install -U soundfile, or convert to wav or flac")
@@ -93,6 +97,20 @@ def _gpus() -> list[Finding]:
 def _space(name: str, directory: Path, little: int, remedy: str) -> Finding:
     free = shutil.disk_usage(directory).free
     return Finding(name, f"{free / 2**30:.1f} GiB free in {directory}", remedy if free < little else "")
+
+
+def _limits() -> list[Finding]:
+    """The limits of open files and, in a container, of processes and memory."""
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    remedy = "" if unlimited or hard >= _FEW_FILES else f"allow more (docker run --ulimit nofile={_FEW_FILES})"
+    found = [Finding("open files", f"{files:,}, at most {'any number' if unlimited else f'{hard:,}'}", remedy)]
+    if (processes := limit_of("processes")) is not None:
+        remedy = "allow more (docker run --pids-limit)" if processes < _FEW_PROCESSES else ""
+        found.append(Finding("processes", f"{processes:,} in this container", remedy))
+    if (memory := limit_of("memory")) is not None:
+        found.append(Finding("memory of this container", f"{memory / 2**30:.1f} GiB"))
+    return found
 
 
 def _espeak() -> Finding:

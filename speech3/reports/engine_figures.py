@@ -79,7 +79,7 @@ def draw_accuracy(
     Parameters
     ----------
     marks
-        Accuracies at which to draw a faint horizontal line, such as those of a table.
+        Accuracies at which to draw a faint dashed line with its value: those of a table.
     virtual
         The seconds are simulated, and the label of the axis says so.
     systems
@@ -100,7 +100,18 @@ def draw_accuracy(
         axes.set_xlim(left=min(x for line in lines for x in line.x if x > 0))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     for mark in marks:
-        axes.axhline(mark, color=rcParams["xtick.color"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        quiet = rcParams["xtick.color"]
+        axes.axhline(mark, color=quiet, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        text = f"{'in the table: ' if mark == min(marks) else ''}{100 * mark:.1f} %"
+        axes.annotate(
+            text,
+            (0, mark),
+            (3, 1),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=7,
+            color=quiet,
+        )
 
 
 def _colours(systems: Sequence[str]) -> list[int]:
@@ -166,8 +177,9 @@ def draw_throughput(
         workers = [point.workers for point in row]
         marker = _MARKERS[place % len(_MARKERS)]
         style: dict[str, Any] = {"color": f"C{place % _COLOURS}", "marker": marker, "markersize": 4, "linewidth": 1.4}
-        axes.plot(workers, [point.ternary for point in row], "-", label=f"{bandwidth:g} Gbit/s", **style)
-        axes.plot(workers, [point.float32 for point in row], "--", **style)
+        name = f"{bandwidth:g} Gbit/s"
+        axes.plot(workers, [point.ternary for point in row], "-", label=f"{name}, ternary", **style)
+        axes.plot(workers, [point.float32 for point in row], "--", label=f"{name}, float32", **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     if span:
@@ -175,7 +187,7 @@ def draw_throughput(
     axes.set_xticks(workers, [str(count) for count in workers], fontsize=8)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("workers (ternary gradients; dashed: float32)")
+    axes.set_xlabel("workers")
     axes.set_ylabel("frames per second")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8)
 

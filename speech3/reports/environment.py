@@ -31,8 +31,9 @@ def _memory() -> str:
 def _git(*arguments: str) -> str | None:
     try:
         run = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, encoding="utf-8", errors="replace",
+            timeout=10, check=True,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     return run.stdout.strip()

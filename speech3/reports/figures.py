@@ -51,6 +51,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
 }
 _INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
+_SMALL_INCHES_PER_SECOND = 2.4
 _MAX_INCHES = 60.0
 
 
@@ -66,6 +67,8 @@ class AlignedUtterance:
         Log-mel or log-magnitude spectrogram, lowest frequency first.
     phones, words
         ``(start_s, end_s, label)``; silence may be among the phones.
+    hypothesis
+        What was recognised; empty: not drawn.
     """
 
     name: str
@@ -75,6 +78,7 @@ class AlignedUtterance:
     shift_ms: float
     phones: Sequence[Segment]
     words: Sequence[Segment]
+    hypothesis: Sequence[Segment] = ()
 
 
 def _svg(figure: Figure, label: str) -> str:
@@ -130,32 +134,35 @@ def _light(value: Any, light: dict[str, str]) -> Any:
     return light[_VARIABLES[value]] if isinstance(value, str) and value in _VARIABLES else value
 
 
-def alignment(utterance: AlignedUtterance) -> str:
+def alignment(utterance: AlignedUtterance, *, small: bool = False) -> str:
     """Waveform and spectrogram with phone boundaries, and phones and words below them, as SVG."""
     duration_s = max(
         len(utterance.wave_N) / utterance.sample_rate_hz, len(utterance.feats_TF) * utterance.shift_ms / 1000
     )
-    width = min(max(7.0, _INCHES_PER_SECOND * duration_s), _MAX_INCHES)
-    with matplotlib.rc_context({**_STYLE, "axes.grid": False, "svg.hashsalt": "alignment"}):
-        figure = Figure(figsize=(width, 4.1), layout="constrained")
-        grid = figure.add_gridspec(4, 1, height_ratios=(1.0, 3.2, 0.38, 0.38), hspace=0)
-        wave, spectrum, phones, words = (figure.add_subplot(grid[row]) for row in range(4))
-        _draw_wave(wave, utterance)
+    width = min(max(7.0, (_SMALL_INCHES_PER_SECOND if small else _INCHES_PER_SECOND) * duration_s), _MAX_INCHES)
+    lanes = {"phones": utterance.phones, "words": utterance.words, "recognised": utterance.hypothesis}
+    lanes = {name: segments for name, segments in lanes.items() if segments or name != "recognised"}
+    heights = (0.6 if small else 1.0, 1.8 if small else 3.2, *(0.38 for _ in lanes))
+    with matplotlib.rc_context({**_STYLE, "axes.grid": False, "svg.hashsalt": f"alignment {utterance.name}"}):
+        figure = Figure(figsize=(width, 0.8 * sum(heights) + 0.15), layout="constrained")
+        grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0)
+        wave, spectrum, *rows = (figure.add_subplot(grid[row]) for row in range(len(heights)))
+        _draw_wave(wave, utterance, width)
         _draw_spectrogram(spectrum, utterance)
-        _draw_lane(phones, utterance.phones, "phones", width / duration_s)
-        _draw_lane(words, utterance.words, "words", width / duration_s)
-        for axes in (wave, spectrum, phones, words):
+        for axes, (name, segments) in zip(rows, lanes.items(), strict=True):
+            _draw_lane(axes, segments, name, width / duration_s)
+        for axes in (wave, spectrum, *rows):
             axes.set_xlim(0, duration_s)
-            if axes is not words:
+            if axes is not rows[-1]:
                 axes.set_xticks([])
-        words.set_xlabel("seconds")
-        return _svg(figure, "waveform, spectrogram and alignment")
+        rows[-1].set_xlabel("seconds")
+        return _svg(figure, f"waveform, spectrogram and alignment of {utterance.name}")
 
 
-def _draw_wave(axes: Axes, utterance: AlignedUtterance) -> None:
+def _draw_wave(axes: Axes, utterance: AlignedUtterance, inches: float) -> None:
     # Draw the extremes of each pixel's samples: all samples would make megabytes of SVG.
     wave = np.asarray(utterance.wave_N, dtype=np.float64)
-    step = max(1, utterance.sample_rate_hz // 400)
+    step = max(1, round(len(wave) / (72 * inches)))
     blocks = np.pad(wave, (0, -len(wave) % step), mode="edge").reshape(-1, step)
     times = (np.arange(len(blocks)) + 0.5) * step / utterance.sample_rate_hz
     axes.fill_between(times, blocks.min(axis=1), blocks.max(axis=1), color=_SERIES[0], linewidth=0.4)

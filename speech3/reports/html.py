@@ -32,13 +32,16 @@ nav { font-size: .9rem; margin-top: 1rem; } nav a { margin-right: 1rem; white-sp
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem; }
 th { font-weight: 600; color: var(--quiet); font-size: .84rem; vertical-align: bottom; text-align: left; }
 th, td { padding: .28rem .75rem .28rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
-td.n, th.n { text-align: right; white-space: nowrap; } td.l { white-space: nowrap; }
+td.t { overflow-wrap: anywhere; } td.n, th.n { text-align: right; white-space: nowrap; } td.l { white-space: nowrap; }
 tr.best td { font-weight: 600; } 
 .bar { display: inline-block; position: relative; width: 11rem; height: .9rem; vertical-align: middle; }
 .bar i, .bar b { position: absolute; top: 0; height: 100%; border-radius: 2px; }
 .bar i { background: var(--c0); opacity: .35; } .bar b { background: var(--c0); width: 3px; margin-left: -1.5px; }
 .bar.plain i { opacity: .6; } .bar.plain { width: 6.5rem; }
 .utt { margin: 0 0 1.1rem; padding: .6rem .9rem; background: var(--card); border-radius: .4rem; }
+.utt .sound { margin: .3rem 0 0; max-width: none;
+  display: flex; flex-wrap: wrap; gap: .3rem .8rem; align-items: center; }
+.utt .sound .quiet { overflow-wrap: anywhere; } audio { height: 2rem; max-width: 100%; }
 .utt header { font-size: .84rem; color: var(--quiet); margin-bottom: .3rem; overflow-wrap: anywhere; }
 .w { display: inline-block; margin: 0 .4rem .35rem 0; vertical-align: top; line-height: 1.35; max-width: 100%;
   overflow-wrap: anywhere; }
@@ -65,9 +68,20 @@ def escape(text: object) -> str:
     return html.escape(_CONTROL.sub("\ufffd", str(text)))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1, best: int | None = None) -> str:
-    """A table of cells that are already HTML; the first `texts` columns are left-aligned, row `best` is emphasised."""
-    kinds = ["l" if column < texts else "n" for column in range(len(header))]
+def counted(number: int, what: str) -> str:
+    """A number and its noun, in the plural unless the number is one."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1, best: int | None = None, *,
+    wrapped: bool = False,
+) -> str:  # fmt: skip
+    """A table of cells that are already HTML; the first `texts` columns are left-aligned, row `best` is emphasised.
+
+    With `wrapped` the other columns are left-aligned, too, and their text is wrapped.
+    """
+    kinds = ["l" if column < texts else "t" if wrapped else "n" for column in range(len(header))]
     head = "".join(f'<th class="{kind}" scope="col">{cell}</th>' for kind, cell in zip(kinds, header, strict=True))
     lines = []
     for index, row in enumerate(rows):

@@ -14,6 +14,7 @@ import numpy as np
 
 from speech3.alignment.times import frame_clock
 from speech3.config import FeatureConfig, parse, read_yaml
+from speech3.corpus import commands
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
@@ -124,6 +125,7 @@ def _list(path: Path, preset: FeatureConfig, utterance: str | None) -> Inspectio
     location = entries[name]
     if _looks_like_features(location, path.parent):
         return _features(path, entries, name, f"list of features, {len(entries):,} utterances")
+    commands.check(path, entries)
     lines = recordings_lines(path, entries, MOST_READ)
     found, picture = draw_recording(Sound(name, location, path.parent), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)

@@ -18,6 +18,7 @@ from speech3.corpus import audio
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
 from speech3.features.mel import hertz, mel_edges
+from speech3.features.silence import silent_frames
 from speech3.io.progress import progress
 from speech3.reports.picture import Picture, Pitch
 from speech3.reports.statistics import FeatureStatistics
@@ -163,7 +164,8 @@ def _features(wave_S: np.ndarray, config: FeatureConfig, name: str) -> np.ndarra
         raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms): nothing to draw")
     if config.cmvn == "global" and config.global_stats is None:  # the only recording's statistics are the global ones
         config = config.model_copy(update={"cmvn": "utterance"})
-    return finish([feats_NTF[0]], config)[0].numpy()
+    silent_T = silent_frames(waves_NS[0], len(feats_NTF[0]), config, config.sample_frequency or 0)
+    return finish([feats_NTF[0]], config, [silent_T])[0].numpy()
 
 
 def bin_centres(config: FeatureConfig, dim: int) -> np.ndarray | None:

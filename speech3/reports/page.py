@@ -11,12 +11,22 @@ from speech3.reports import figures, html
 from speech3.reports.confidence_section import confidence_section
 from speech3.reports.figures import AlignedUtterance
 from speech3.reports.html import escape
+from speech3.reports.terms import terms_section
 from speech3.reports.training_section import training_section
+from speech3.reports.utterances_section import (
+    WORST,
+    Material,
+    Suspects,
+    Unknown,
+    suspicious_section,
+    vocabulary_section,
+    within_limit,
+    worst_section,
+)
 from speech3.scoring.confidence import Reliability
 from speech3.scoring.tables import UNITS, per_cent
 from speech3.scoring.wer import Counts, Metric, Score, paired_test
 
-_WORST = 20
 _CONFUSIONS = 30
 _SPEAKERS = 25  # further speakers are folded
 _NONE = "–"
@@ -77,12 +87,24 @@ class Report:
     metric: Metric = "WER"
     volumes: Sequence[Volume] = ()
     picture: AlignedUtterance | None = None
+    material: Mapping[str, Material] = field(default_factory=dict)  # by utterance, in order of importance
+    suspects: Suspects | None = None
+    unknown: Unknown | None = None
     config_yaml: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> System:
-        return min(self.systems, key=lambda system: system.score.counts(self.metric).rate)
+        return best_of(self.systems, self.metric)
+
+
+def best_of(systems: Sequence[System], metric: Metric) -> System:
+    """The system of the lowest error rate; of equals the one with the lower CER, else the last one."""
+
+    def rates(system: System) -> tuple[float, float, float]:
+        return system.score.counts(metric).rate, system.score.cer, system.score.wer
+
+    return min(reversed(systems), key=rates)
 
 
 def write_report(path: Path | str, report: Report) -> None:
@@ -95,18 +117,23 @@ def write_report(path: Path | str, report: Report) -> None:
     """
     if not report.systems:
         raise Speech3Error(f"{path}: no system was scored; run the stages decode and score first")
+    material = within_limit(report.material)
+    worst = [utterance.name for utterance in report.best.score.worst(WORST, report.metric)]
     sections = [
         ("Systems", _systems(report)),
         ("Training", _training(report)),
         ("Alignment", _picture(report)),
         ("Confidences", confidence_section({s.name: s.reliability for s in report.systems}, report.best.name)),
-        ("Worst utterances", _worst(report)),
+        ("Worst utterances", worst_section(report.best.name, report.best.score, report.metric, material)),
+        ("Suspicious transcripts", suspicious_section(report.suspects, worst, material)),
+        ("Words outside the vocabulary", vocabulary_section(report.unknown)),
         ("Confusions", _confusions(report)),
         ("Speakers", _speakers(report)),
         ("Data", _volumes(report)),
         ("Configuration", _configuration(report)),
         ("Environment", html.pairs(dict(report.environment)) if report.environment else ""),
     ]
+    sections.append(("Terms", terms_section("".join(content for name, content in sections if name != "Configuration"))))
     shown = [(name, name.lower().replace(" ", "-"), content) for name, content in sections if content]
     links = "\n".join(f'<a href="#{anchor}">{name}</a>' for name, anchor, _ in shown)
     body = "\n".join(
@@ -230,26 +257,6 @@ def _picture(report: Report) -> str:
         f"<figcaption>{escape(report.picture.name)}: boundaries of the aligned phones over the features.</figcaption>"
     )
     return f'<figure class="scroll">{figures.alignment(report.picture)}</figure>{caption}'
-
-
-def _worst(report: Report) -> str:
-    blocks = []
-    for utterance in report.best.score.worst(_WORST, report.metric):
-        counts = utterance.counts(report.metric)
-        speaker = f", {utterance.speaker}" if utterance.speaker and utterance.speaker not in utterance.name else ""
-        head = escape(f"{utterance.name}{speaker}: {counts.errors} errors in {counts.length} {UNITS[report.metric]}")
-        blocks.append(f'<div class="utt"><header>{head}</header>{html.aligned(utterance)}</div>')
-    if not blocks:
-        return "<p>No utterance has an error.</p>"
-    key = (
-        '<p class="quiet">Reference above, hypothesis below:<br>'
-        '<span class="w s"><span>said</span><span>substituted</span></span>'
-        '<span class="w d"><span>deleted</span><span></span></span>'
-        '<span class="w i"><span></span><span>inserted</span></span></p>'
-    )
-    rest = html.folded(f"{len(blocks) - 5} more", "".join(blocks[5:])) if len(blocks) > 5 else ""
-    wrong = f"<p>{escape(report.best.name)}: {report.best.score.wrong_utterances:,} utterances have errors.</p>"
-    return wrong + key + "\n".join(blocks[:5]) + rest
 
 
 def _confusions(report: Report) -> str:

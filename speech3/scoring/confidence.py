@@ -17,6 +17,7 @@ import numpy as np
 
 from speech3.alignment.times import Segment, read_ctm
 from speech3.corpus.normalize import normalize_text
+from speech3.errors import Speech3Error
 from speech3.scoring.wer import Score
 
 LEAST = 5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
@@ -37,14 +38,21 @@ class Bin:
 class Reliability:
     """How well confidences predict which words are correct.
 
-    `correct` is the share of correct words. `nce` is NaN if all words are correct, or none. `bins` has only bins with
-    words.
+    `correct` is the share of correct words. `nce` is NaN if all words are correct, or none: then H is 0. `bins` has
+    only bins with words.
     """
 
     words: int
     correct: float
     nce: float
     bins: tuple[Bin, ...]
+
+    @property
+    def why_no_nce(self) -> str:
+        """Why there is no NCE; empty if there is one."""
+        if self.nce == self.nce:
+            return ""
+        return "all words are correct" if self.correct == 1 else "no word is correct" if self.words else "no words"
 
 
 def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int = 10) -> Reliability:
@@ -94,16 +102,17 @@ def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
         return None
     try:
         tracks = read_ctm(path)
-    except ValueError:
+    except Speech3Error:
         return None  # not a CTM file that speech3 wrote
     return reliability_of(score, tracks)
 
 
 def confidence_lines(found: Reliability) -> str:
     """The NCE and the reliability table as text."""
-    head = (
-        f"NCE {found.nce:.3f}  of the confidences of {found.words} words, {100 * found.correct:.2f} % of them correct"
-    )
+    of = f"of the confidences of {found.words} words"
+    head = f"NCE {found.nce:.3f}  {of}, {100 * found.correct:.2f} % of them correct"
+    if found.why_no_nce:
+        head = f"NCE none  {of}: it is not defined where {found.why_no_nce}"
     rows = [f"{each.low:.1f} to {each.high:.1f}  {each.words:6}  {each.confidence:.3f}  {each.correct:.3f}"
             for each in found.bins]  # fmt: skip
     return "\n".join([head, "confidence    words    mean  correct", *rows])

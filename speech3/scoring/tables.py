@@ -7,6 +7,7 @@ from pathlib import Path
 
 from speech3.errors import listed
 from speech3.io.atomic import write_text
+from speech3.io.unicode_form import one_form
 from speech3.scoring.wer import Counts, Metric, PairedTest, Score, Utterance
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
@@ -112,7 +113,25 @@ def warnings(score: Score, hypothesis: str) -> list[str]:
         )
     if not any(utterance.hyp for utterance in score.utterances):
         found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")
+    found += _same_to_a_reader(score)
     return found
+
+
+def _same_to_a_reader(score: Score) -> list[str]:
+    """Errors between words that look the same: letters that stand for others in Unicode, such as half-width kana."""
+    pairs = [(ref, hyp, times) for kind, ref, hyp, times in score.confusions if kind == "substitute"]
+    alike = [each for each in pairs if one_form(each[0]) != one_form(each[1]) and _nfkc(each[0]) == _nfkc(each[1])]
+    if not alike:
+        return []
+    ref, hyp, _ = alike[0]
+    return [
+        f"{sum(times for *_, times in alike)} substitutions differ only in Unicode's compatibility forms, as {ref} and"
+        f" {hyp}; --normalize nfkc makes them equal"
+    ]
+
+
+def _nfkc(word: str) -> str:
+    return unicodedata.normalize("NFKC", word)
 
 
 def full(score: Score) -> str:

@@ -1,18 +1,23 @@
-"""Reads references and hypotheses as Kaldi text (`utterance words ...`) or plain sentences; normalises them."""
+"""Reads references and hypotheses: Kaldi text (`utterance words ...`), plain sentences, or the formats of sclite."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import jiwer
 
 from speech3.corpus.normalize import normalize_text
-from speech3.errors import Speech3Error
+from speech3.corpus.sentences import looks_like_ids
+from speech3.errors import Speech3Error, listed
+from speech3.io.text import read_utf8
+from speech3.io.unicode_form import composed
+from speech3.scoring import formats
+from speech3.scoring.alternatives import is_simple, resolve
+from speech3.scoring.formats import Line, Sclite
 
-Reading = Literal["kaldi", "plain"]
-
-_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
+Reading = Literal["kaldi", "plain", "trn", "stm", "ctm"]
 
 
 # Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
@@ -48,17 +53,8 @@ ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {
 
 
 def _lines(path: Path | str) -> list[str]:
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise Speech3Error(f"{path}: is a directory; give the text file in it") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it with iconv") from error
-    lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript does not end the line
+    # Not splitlines(): a vertical tab or U+2028 in a transcript does not end the line.
+    lines = composed(read_utf8(path), path).split("\n")
     if not lines[-1].strip():
         lines.pop()
     return lines
@@ -83,29 +79,32 @@ def read_text(path: Path | str) -> dict[str, str]:
     Raises
     ------
     Speech3Error
-        The file is missing, not UTF-8, or names an utterance twice.
+        The file is missing, not UTF-8, of another format, or names an utterance twice.
     """
-    return _parse_kaldi(path, _lines(path))
+    lines = _lines(path)
+    if kind := formats.format_of(path, lines):
+        raise Speech3Error(f"{path}: is in the format .{kind}; give Kaldi text, `utterance words ...`")
+    return _parse_kaldi(path, lines)
 
 
-def _looks_like_ids(ids: Sequence[str], lines: list[str]) -> bool:
-    # Ids contain digits or underscores, are sorted or are many; first words of sentences also occur within sentences.
+def _are_ids(ids: Sequence[str], of_reference: Sequence[str], lines: list[str]) -> bool:
+    """Are the first fields of all lines ids for certain: different, with digits, of the reference, and nowhere else?"""
     elsewhere = {word for line in lines for word in line.split()[1:]}
-    if 2 * sum(name in elsewhere for name in ids) > len(ids):
-        return False
-    if 2 * sum(bool(re.search(r"[\d_-]", name)) for name in ids) >= len(ids) or len(ids) >= _MANY_LINES:
-        return True
-    return len(ids) > 1 and list(ids) == sorted(ids) and len({len(name) for name in ids}) == 1
+    digits = all(re.search(r"\d", name) and re.search(r"[^\W\d]|[_-]", name) for name in ids)
+    shared = len(set(ids) & set(of_reference))
+    return digits and len(set(ids)) >= 0.9 * len(ids) and 2 * shared >= len(set(ids)) and not elsewhere & set(ids)
 
 
 def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     firsts = [[line.split(maxsplit=1)[0] for line in lines if line.strip()] for lines in files]
+    if all(_are_ids(ids, firsts[0], lines) for ids, lines in zip(firsts, files, strict=True)):
+        return "kaldi"  # although a line may be blank, or an id repeated, which is an error then
     repeated = any(len(set(ids)) < len(ids) for ids in firsts)
     if repeated or any(not line.strip() for lines in files for line in lines):
         return "plain"  # a sentence may be empty, but a line of Kaldi text may not
     shared = [len(set(firsts[0]) & set(ids)) for ids in firsts[1:]]
     overlap = all(2 * count >= min(len(ids), len(firsts[0])) for count, ids in zip(shared, firsts[1:], strict=True))
-    alike = [_looks_like_ids(ids, lines) for ids, lines in zip(firsts, files, strict=True)]
+    alike = [looks_like_ids(ids, lines) for ids, lines in zip(firsts, files, strict=True)]
     if overlap and (all(alike) or any(len(lines) != len(files[0]) for lines in files)):
         return "kaldi"
     if all(alike) and not overlap:
@@ -166,6 +165,228 @@ def read_texts(
     if taken == "plain":
         return _plain(paths, files), taken
     return [_parse_kaldi(path, lines) for path, lines in zip(paths, files, strict=True)], taken
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is compared.
+
+    Attributes
+    ----------
+    references, hypotheses
+        Utterance to text, for each hypothesis; references differ between hypotheses if they allow several texts.
+    readings
+        How each file was read, the reference first.
+    speakers
+        Speakers that the reference names; None if its format has none.
+    notes
+        What the user should know about the reading.
+    """
+
+    references: list[dict[str, str]]
+    hypotheses: list[dict[str, str]]
+    readings: tuple[Reading, ...]
+    speakers: dict[str, str] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_all(
+    paths: Sequence[Path | str],
+    reading: Reading | Literal["auto"] = "auto",
+    normalize: Callable[[str], str] = str,
+) -> Texts:
+    """Read a reference and hypotheses, each by its own format.
+
+    Parameters
+    ----------
+    paths
+        The reference first.
+    reading
+        As for `read_texts`, for all files; or a format of sclite: ``trn`` and ``ctm`` for all files, ``stm`` for a
+        reference with CTM files as hypotheses. ``auto``: by the names and the content of the files.
+    normalize
+        Is applied to words before alternatives in the reference are compared with a hypothesis.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_texts`; also if a file is of an unknown or mixed format, if the formats of two files have no
+        utterances in common, or if a hypothesis has alternatives.
+    """
+    files = [_lines(path) for path in paths]
+    kinds: list[Sclite | None] = [None] * len(paths)
+    if reading == "auto":
+        kinds = [formats.format_of(path, lines) for path, lines in zip(paths, files, strict=True)]
+    elif reading == "trn":
+        kinds = ["trn"] * len(paths)
+    elif reading in ("stm", "ctm"):
+        kinds = [reading if place == 0 else "ctm" for place in range(len(paths))]
+    if not any(kinds):
+        texts, taken = read_texts(paths, reading)
+        if reading == "auto":
+            for path, lines in zip(paths, files, strict=True):
+                _refuse_sclite_marks(path, lines, taken)
+        return Texts([texts[0]] * (len(texts) - 1), texts[1:], (taken,) * len(texts))
+    for path, lines in zip(paths, files, strict=True):
+        if not formats.numbered(lines):
+            raise Speech3Error(f"{path}: is empty, so there is nothing to score")
+    readings: tuple[Reading, ...] = tuple(kind or "kaldi" for kind in kinds)
+    _check_pairs(paths, readings)
+    if readings[0] == "stm":
+        return _with_stm(paths, files, readings, normalize)
+    by_channel = set(readings) == {"ctm"}
+    if None in kinds:
+        _check_ids(paths, files, kinds)
+    read = [_lines_of(path, lines, kind, by_channel) for path, lines, kind in zip(paths, files, readings, strict=True)]
+    for path, found in zip(paths[1:], read[1:], strict=True):
+        shared = len(read[0].keys() & found.keys())
+        if 2 * shared < min(len(read[0]), len(found)):
+            ids = next(iter(read[0]), "none"), next(iter(found), "none")
+            raise Speech3Error(
+                f"{paths[0]} ({readings[0]}) and {path} ({readings[paths.index(path)]}): fewer than half of their"
+                f" utterance ids agree ({', '.join(ids)}); give files of the same set, each line with its utterance id"
+            )
+    return _compared(read[0], read[1:], readings, normalize)
+
+
+def read_ids(path: Path | str) -> dict[str, str]:
+    """Read Kaldi text or .trn, whichever it is: utterance id to its words.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_text`; also if the format has no utterance ids, or the text has alternatives.
+    """
+    lines = _lines(path)
+    kind = formats.format_of(path, lines)
+    if kind is None:
+        return _parse_kaldi(path, lines)
+    if kind != "trn":
+        raise Speech3Error(f"{path}: .{kind} has no utterance ids; give Kaldi text or .trn")
+    found = formats.parse_trn(path, lines)
+    _refuse_alternatives(found, "one text for each utterance is needed here")
+    return {name: line.text for name, line in found.items()}
+
+
+def _refuse_sclite_marks(path: Path | str, lines: Sequence[str], reading: Reading) -> None:
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith(formats.COMMENT):
+            problem = "a comment of sclite's formats"
+        elif re.search(r"\{[^{}]*\s/\s[^{}]*\}", line):
+            problem = "alternatives in braces"
+        else:
+            continue
+        raise Speech3Error(
+            f"{path}:{number}: {problem}, but the file is read as {reading} text, which has none; name a file .trn or"
+            f" .stm if it is one, correct the line, or set --format {reading} to score it as it is"
+        )
+
+
+def _refuse_alternatives(found: Mapping[str, Line], why: str) -> None:
+    for line in found.values():
+        if not is_simple(line.text):
+            raise Speech3Error(f"{line.where}: has alternatives or optional words; {why}")
+
+
+def _check_pairs(paths: Sequence[Path | str], readings: Sequence[Reading]) -> None:
+    for path, kind in zip(paths[1:], readings[1:], strict=True):
+        if kind == "stm":
+            raise Speech3Error(f"{path}: .stm is a format of references; give the hypothesis as .ctm")
+        if readings[0] == "stm" and kind != "ctm":
+            raise Speech3Error(
+                f"{path}: the segments of {paths[0]} (.stm) have times instead of utterance ids; give the hypothesis as"
+                " .ctm, whose words have times"
+            )
+
+
+def _check_ids(paths: Sequence[Path | str], files: Sequence[list[str]], kinds: Sequence[Sclite | None]) -> None:
+    """Raise an error for a file of no known format whose lines do not begin with the ids of one that has a format."""
+    known = next(place for place, kind in enumerate(kinds) if kind)
+    ids = _lines_of(paths[known], files[known], kinds[known] or "kaldi", by_channel=False).keys()
+    for path, lines, kind in zip(paths, files, kinds, strict=True):
+        firsts = [line.split()[0] for line in lines if line.strip()]
+        if kind is None and 2 * sum(name in ids for name in firsts) < min(len(firsts), len(ids)):
+            raise Speech3Error(
+                f"{path}: fewer than half of its lines begin with an utterance id of {paths[known]} (.{kinds[known]}),"
+                " and it is of no other format with ids; give both files in one format"
+            )
+
+
+def _lines_of(path: Path | str, lines: list[str], kind: Reading, by_channel: bool) -> dict[str, Line]:
+    """The texts of a file that is no STM; those of a CTM by its recordings, and their channels if `by_channel`."""
+    if kind == "trn":
+        return formats.parse_trn(path, lines)
+    if kind == "kaldi":
+        return {name: Line(text, f"{path}: {name}") for name, text in _parse_kaldi(path, lines).items()}
+    found: dict[str, Line] = {}
+    for (file, channel), words in formats.parse_ctm(path, lines).items():
+        name = f"{file}-{channel}" if by_channel else file
+        if name in found:
+            raise Speech3Error(f"{path}: {file} has several channels, which the other files do not have")
+        found[name] = Line(" ".join(word.text for word in words), words[0].where)
+    return found
+
+
+def _with_stm(
+    paths: Sequence[Path | str],
+    files: list[list[str]],
+    readings: tuple[Reading, ...],
+    normalize: Callable[[str], str],
+) -> Texts:
+    segments = formats.parse_stm(paths[0], files[0])
+    scored = [segment for segment in segments if segment.text is not None]
+    places = {(segment.file, segment.channel) for segment in segments}
+    hypotheses, notes = [], []
+    for path, lines in zip(paths[1:], files[1:], strict=True):
+        words = formats.parse_ctm(path, lines)
+        if not places & words.keys():
+            one, other = " ".join(next(iter(sorted(places)))), " ".join(next(iter(words)))
+            raise Speech3Error(
+                f"{path}: has no recording and channel of {paths[0]} ({other}; {one}); give files of the same set"
+            )
+        if absent := sorted(words.keys() - places):
+            notes.append(f"{path}: not scored, since the reference does not have them: {listed(map(' '.join, absent))}")
+        divided = formats.by_segments(segments, words)
+        hypotheses.append({
+            name: Line(" ".join(word.text for word in track), track[0].where if track else str(path))
+            for name, track in divided.items()
+        })  # fmt: skip
+    if len(scored) < len(segments):
+        notes.append(f"{len(segments) - len(scored)} segments are marked {formats.IGNORED[0]} and not scored")
+    if both := formats.overlapping(segments):
+        notes.append(
+            f"{len(both)} segments begin before the one before them ends ({listed((each.where for each in both), 3)});"
+            " words are divided by their times, as sclite does, which may be wrong there"
+        )
+    references = {segment.name: Line(segment.text or "", segment.where) for segment in scored}
+    found = _compared(references, hypotheses, readings, normalize)
+    speakers = {segment.name: segment.speaker for segment in scored}
+    return Texts(found.references, found.hypotheses, readings, speakers, (*notes, *found.notes))
+
+
+def _compared(
+    reference: dict[str, Line],
+    hypotheses: list[dict[str, Line]],
+    readings: tuple[Reading, ...],
+    normalize: Callable[[str], str],
+) -> Texts:
+    for kind, found in zip(readings[1:], hypotheses, strict=True):
+        if kind != "kaldi":
+            _refuse_alternatives(found, "a hypothesis is one text")
+    several = {name for name, line in reference.items() if readings[0] != "kaldi" and not is_simple(line.text)}
+    chosen, heard = [], []
+    for found in hypotheses:
+        hypothesis = {name: line.text for name, line in found.items()}
+        best, said = resolve({name: reference[name] for name in several}, hypothesis, normalize)
+        chosen.append({name: best.get(name, line.text) for name, line in reference.items()})
+        heard.append(said)
+    notes: tuple[str, ...] = ()
+    if several:
+        notes = (
+            f"{len(several)} references have alternatives or optional words: the text nearest to the hypothesis is"
+            " scored, and an optional word that was left out is correct (as sclite -D does)",
+        )
+    return Texts(chosen, heard, readings, None, notes)
 
 
 def find_speakers(

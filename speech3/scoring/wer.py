@@ -7,12 +7,13 @@ substitutions, deletions and insertions is jiwer's choice (that of Kaldi and scl
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import jiwer
 import numpy as np
 
+from speech3.corpus.letter_case import lowered, sharp_s
 from speech3.corpus.normalize import normalize_text
 from speech3.errors import Speech3Error
 from speech3.scoring import bootstrap
@@ -200,6 +201,7 @@ def score(
     speakers: Mapping[str, str] | None = None,
     normalize: Sequence[str] = (),
     seed: int = 0,
+    language: str = "",
 ) -> Score:
     """Score hypotheses against references.
 
@@ -215,6 +217,8 @@ def score(
         Steps of `speech3.corpus.normalize.normalize_text`, applied to both.
     seed
         Seed of the bootstrap.
+    language
+        Its code, for the rules of lower case; empty if it is not known.
 
     Returns
     -------
@@ -230,8 +234,9 @@ def score(
     """
     _check(ref, hyp, speakers)
     names = list(ref)
-    refs = [normalize_text(ref[name], normalize) for name in names]
-    hyps = [normalize_text(hyp.get(name, ""), normalize) for name in names]
+    lower = partial(lowered, language=language, spellings=sharp_s((*ref.values(), *hyp.values()), language))
+    refs = [normalize_text(ref[name], normalize, lower) for name in names]
+    hyps = [normalize_text(hyp.get(name, ""), normalize, lower) for name in names]
     if not any(refs):
         raise Speech3Error("the reference holds no words" + (" after normalisation" if normalize else ""))
     by_word = jiwer.process_words(refs, hyps)

@@ -16,6 +16,11 @@ from speech3.search.search_graph import SearchGraph
 _ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
 _PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
 
+NOT_NUMBERS = (
+    "the model's scores are NaN or infinite: look at its features with speech3 inspect; if those of all utterances are,"
+    " the model's training diverged"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class BestPath:
@@ -53,8 +58,13 @@ def check_scores(utterance: str, scores_TP: np.ndarray, num_pdfs: int, where: ob
             f"{utterance}: scores of shape {scores_TP.shape}, but the graph {where} has {num_pdfs} pdfs;"
             " it belongs to another model: build a graph for this model"
         )
-    if np.isnan(scores_TP).any() or np.isposinf(scores_TP).any():
-        raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
+    if not_numbers(scores_TP):
+        raise Speech3Error(f"{utterance}: {NOT_NUMBERS}")
+
+
+def not_numbers(scores_TP: np.ndarray) -> bool:
+    """Whether scores are NaN or plus infinity, so that they cannot be searched."""
+    return bool(np.isnan(scores_TP).any() or np.isposinf(scores_TP).any())
 
 
 class BeamSearch:

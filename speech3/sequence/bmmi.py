@@ -166,14 +166,17 @@ def weights(
 
 
 def train(
-    workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, left_out_S: np.ndarray, metrics: Metrics
-) -> Gmm:
+    workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, left_out_S: np.ndarray, metrics: Metrics,
+    silence_S: np.ndarray | None = None,
+) -> Gmm:  # fmt: skip
     """Train GMMs further; the graph is estimated on the alignment of the training data.
 
     Parameters
     ----------
     left_out_S
         bool: senones whose frames are left out, such as `unknown_senones`; their GMMs remain as they are.
+    silence_S
+        bool: the senones of silence and noise, which on a path are never errors.
 
     Raises
     ------
@@ -186,11 +189,16 @@ def train(
     said = [each[first:end] for each in senones.values() for first, end in stretches(each, left_out_S)]
     if not said:
         raise Speech3Error(f"{alignment}: no known word is aligned, so there is nothing to learn from")
+    frames, known = sum(map(len, senones.values())), sum(map(len, said))
+    if known < frames:
+        say(f"  {frames - known:,} of {frames:,} frames ({1 - known / frames:.1%}) are unknown words and are left out")
     offsets_U1 = np.append(0, np.cumsum([len(each) for each in said]))
     graph = senone_graph(np.concatenate(said), offsets_U1, gmm.num_pdfs, config.longer_histories)
     say(f"  denominator: {graph.num_states:,} states, {len(graph.in_src_A):,} arcs")
     no_prior_S = np.zeros(gmm.num_pdfs, np.float32)
-    criterion = Discriminative(graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leak)
+    criterion = Discriminative(
+        graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leak, silence_S=silence_S
+    )
     for iteration in range(1, config.iterations + 1):
         total, *parts = workers.run(
             collect, gmm, criterion, alignment, left_out_S, f"boosted MMI {iteration}/{config.iterations}"

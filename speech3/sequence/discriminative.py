@@ -5,9 +5,12 @@ are the paths of the graph of `speech3.sequence.senones`.
 
 - **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
   each correct frame of a path lowers its score in the denominator by `boost`, so paths with more errors count
-  more.
+  more. Silence on a path is never an error (``LatticeBoost`` in Kaldi's lat/lattice-functions.cc, with its default
+  maximum error of silence, 0).
 - **sMBR** (Kingsbury 2009; Gibson and Hain 2006): the expected share of frames in the senone of the alignment, over all
-  paths. The loss is one minus that.
+  paths. The loss is one minus that. All senones of silence and noise are one class: where the alignment has any of
+  them, each of them is right (``--one-silence-class=true`` of Kaldi's nnet-train-mpe-sequential, as its scripts set
+  it), so nothing is gained by telling silences apart.
 
 Both tend to make a network more confident than the data warrant, so frame cross-entropy is added with a small weight
 (F-smoothing, Su et al. 2013). The numerator of MMI is the alignment, as in Kaldi's nnet1 (Vesely et al. 2013), so its
@@ -45,6 +48,8 @@ class Discriminative:
         Leak probability of the leaky HMM.
     cross_entropy
         Weight of frame cross-entropy, added to the criterion.
+    silence_S
+        bool: the senones of silence and noise (`speech3.sequence.senones.silence_senones`); None: none are known.
     """
 
     graph: Graph
@@ -54,6 +59,7 @@ class Discriminative:
     boost: float = 0.0
     leak: float = 0.01
     cross_entropy: float = 0.0
+    silence_S: np.ndarray | None = None
 
     def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss over frames, and in how many of them the largest output is the alignment's senone.
@@ -84,7 +90,12 @@ class Discriminative:
     def _mmi(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
         """Minus the log posterior of each chunk's alignment, (B,) float64."""
         own_BT1 = senones_BT[:, :, None]
-        boosted_BTS = scores_BTS.detach().scatter_add(2, own_BT1, scores_BTS.new_full(own_BT1.shape, -self.boost))
+        boosted_BTS = scores_BTS.detach()
+        if self.boost:
+            correct_BTS = torch.zeros_like(boosted_BTS)
+            if self.silence_S is not None:
+                correct_BTS += torch.from_numpy(self.silence_S).to(correct_BTS)
+            boosted_BTS = boosted_BTS - self.boost * correct_BTS.scatter_(2, own_BT1, 1)
         log_z_B, posterior_BTS = passes.total(boosted_BTS, self.graph, self.leak)
         weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leak)
         said_B = scores_BTS.gather(2, own_BT1).sum((1, 2), dtype=torch.float64) + torch.from_numpy(weight_B).to(log_z_B)
@@ -92,6 +103,10 @@ class Discriminative:
 
     def _smbr(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
         """Expected number of wrong frames of each chunk, (B,) float64."""
-        right_BTS = torch.zeros_like(scores_BTS).scatter_(2, senones_BT[:, :, None], 1)
+        right_BTS = torch.zeros_like(scores_BTS)
+        if self.silence_S is not None:
+            silence_S = torch.from_numpy(self.silence_S).to(scores_BTS)
+            right_BTS += silence_S[senones_BT][:, :, None] * silence_S
+        right_BTS.scatter_(2, senones_BT[:, :, None], 1)
         right_B, gradient_BTS = passes.accuracy(scores_BTS, right_BTS, self.graph, self.leak)
         return senones_BT.shape[1] - passes.Attached.apply(scores_BTS, right_B, gradient_BTS)

@@ -76,7 +76,7 @@ class LfMmi:
             if len(said_BT) < _MANY_CHUNKS:
                 return 0.0 * loss, said_BT.sum()
             raise Speech3Error(
-                "LF-MMI: in a whole minibatch no transcript fits its chunk: the labels are those of another alignment, "
+                "LF-MMI: no chunk matches its transcript: the labels are those of another alignment, "
                 "or training.lfmmi.tolerance is too small for training.speeds; pack the frames again or raise it"
             )
         found_BT1 = judged_BTS.argmax(2, keepdim=True)  # argmax is slow: one instead of two

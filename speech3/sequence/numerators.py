@@ -9,6 +9,7 @@ Axes: B chunks, T output frames of a chunk, S pdfs, K states of all chunks, A ar
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -51,9 +52,22 @@ class Numerators:
     src_A: np.ndarray
     weight_A: np.ndarray
 
+    @cached_property
+    def fits_B(self) -> np.ndarray:
+        """bool: a path through the numerator fits the chunk, whatever the network's outputs are."""
+        return _fits(
+            self.frames, self.ptr_B1, self.first_K, self.begin_K, self.final_K, self.low_K, self.high_K,
+            self.arc_ptr_K1, self.src_A,
+        )  # fmt: skip
+
     def __len__(self) -> int:
-        """Number of output frames in the batch."""
-        return (len(self.ptr_B1) - 1) * self.frames
+        """Number of output frames of the chunks that fit their numerators; the loss is a mean over these."""
+        return int(self.fits_B.sum()) * self.frames
+
+    @property
+    def left_out(self) -> int:
+        """Number of output frames of the other chunks."""
+        return (len(self.ptr_B1) - 1) * self.frames - len(self)
 
 
 def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.ndarray, np.ndarray]:
@@ -74,6 +88,27 @@ def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.
         y_BTS, n.ptr_B1, n.first_K, n.loop_K, n.begin_K, n.final_K, n.low_K, n.high_K, n.arc_ptr_K1, n.src_A,
         n.weight_A,
     )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _fits(frames, ptr, first, begin, final, low, high, arc_ptr, src):  # type: ignore[no-untyped-def] # pragma: no cover
+    fits = np.zeros(len(ptr) - 1, np.bool_)
+    for c in range(len(fits)):
+        base, size = ptr[c], ptr[c + 1] - ptr[c]
+        before, after = begin[base : base + size] > NEVER / 2, np.zeros(size, np.bool_)
+        for t in range(frames):
+            for k in range(size):
+                g = base + k
+                after[k] = False
+                if first[g] < 0 or t < low[g] or t > high[g]:
+                    continue
+                after[k] = before[k]
+                for a in range(arc_ptr[g], arc_ptr[g + 1]):
+                    after[k] |= before[src[a]]
+            before, after = after, before
+        for k in range(size):
+            fits[c] |= before[k] and final[base + k]
+    return fits
 
 
 @numba.njit(cache=True, nogil=True)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 import numba
 import numpy as np
 
+from speech3.hmm.model import Hmm
 from speech3.sequence.graph import Graph, average_occupancy, graph_arrays, sources
 from speech3.sequence.numerators import UNSEEN
 from speech3.sequence.phone_lm import START, estimate
@@ -52,6 +53,14 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
     weight_A = lm.prob_A * (1 - stay_J)[sources(lm)]
     initial_J = average_occupancy(lm, stay_J, _INITIAL_FRAMES)
     return Graph(**graph_arrays(lm, num_senones, pdf_J, pdf_J, stay_J, weight_A, initial_J))
+
+
+def silence_senones(hmm: Hmm) -> np.ndarray:
+    """(S,) bool: the senones of silence and noise, the phones without context (Kaldi's list of silence phones)."""
+    found_S, sides = np.zeros(hmm.num_pdfs, np.bool_), range(len(hmm.lexicon.phones) + 1)
+    for phone in hmm.lexicon.context_free:
+        found_S[hmm.tree.pdfs_of(np.array([(left, phone, right) for left in sides for right in sides]))] = True
+    return found_S
 
 
 def runs(senones_T: np.ndarray) -> np.ndarray:

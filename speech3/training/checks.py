@@ -27,7 +27,7 @@ def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
         precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
     elif possible and (faster := bf16_over_float32()) > WORTH_IT:
         precision = "bf16"
-        say(f"training in bf16, in which this processor multiplies {faster:.1f} times as fast as in float32")
+        say(f"using bf16 ({faster:.1f} x faster here than float32)")
     return config.model_copy(update={"training": training.model_copy(update={"precision": precision})})
 
 

@@ -25,7 +25,7 @@ from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.frames.sequences import Sequences
 from speech3.frames.warp import FrequencyWarp, frequency_warp
 from speech3.frames.whole import WholeUtterances
-from speech3.hmm.model import load_hmm
+from speech3.hmm.model import load_hmm, load_outputs
 from speech3.io.atomic import read_json
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
@@ -127,7 +127,7 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
 
 def _loss(config: TrainConfig, frames: PackedFrames) -> Loss:
     if config.training.of_sequences:
-        return sequence_loss(config.training, frames)
+        return sequence_loss(config.training, frames, load_outputs(Path(config.hmm)))
     if config.training.objective == "lfmmi":
         lfmmi = config.training.lfmmi
         return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
@@ -263,7 +263,7 @@ def _chunks(
     if not chunk:
         raise Speech3Error(
             "training.sequence=0: whole utterances are for networks that carry a state from chunk to chunk; here"
-            " minibatches are of single chunks of one length: remove it, or give their frames"
+            " minibatches are of single chunks of one length: remove it, or set a chunk length"
         )
     if chunk < step or chunk % step:
         raise Speech3Error(

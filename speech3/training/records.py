@@ -32,9 +32,16 @@ def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, 
             words.append(f"waited {waited:.1f} s")
     if done.stale or done.refused:
         words.append(f"dropped {done.stale} stale, {done.refused} refused")
+    if done.left_out:
+        words.append(f"{share_left_out(done):.2%} of frames without a path left out")
     if done.missed:
         words.append(f"{done.missed} not accepted by a partition")
     return done.ended, ", ".join(words)
+
+
+def share_left_out(done: Progress) -> float:
+    """Share of the frames that the loss could not use."""
+    return done.left_out / max(1, done.frames + done.left_out)
 
 
 def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
@@ -69,6 +76,8 @@ def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
     }  # fmt: skip
     if done.up or done.down:
         record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
+    if done.left_out:
+        record |= {"left_out_frames": done.left_out, "left_out": share_left_out(done)}
     if done.missed:
         record["missed_by_partitions"] = done.missed
     if done.shards:
@@ -83,7 +92,7 @@ def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
     words = (
         f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
         f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{phones}"
-        f"{', no better' if no_better else ''}, rate {record['learning_rate']:g}, "
+        f"{', no improvement' if no_better else ''}, rate {record['learning_rate']:g}, "
         f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
     if "units" in record:
@@ -94,6 +103,8 @@ def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
     ended = record["minibatches"]
     if ended["stale"] or ended["refused"] or ended["returned"]:
         words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, returned {ended['returned']}"
+    if record.get("left_out"):
+        words += f", {record['left_out']:.2%} of frames left out because no path fits their transcript"
     if record.get("missed_by_partitions"):
         words += f", {record['missed_by_partitions']} used but not accepted by a partition"
     return words

@@ -60,8 +60,8 @@ def units_left(config: TrainConfig, model: nn.Module) -> dict[str, Any]:
     left = {layer: int(used_U.sum()) for layer, used_U in used_units(model).items()}
     if gone := [layer for layer, count in left.items() if not count]:
         raise Speech3Error(
-            f"training.group_lasso={config.training.group_lasso:g}: has removed all units of {', '.join(gone)} of "
-            f"{len(left)} layers; lower it, or lower model.layers"
+            f"training.group_lasso={config.training.group_lasso:g}: emptied layer {', '.join(gone)} (of "
+            f"{len(left)} layers); lower it, or lower model.layers"
         )
     return {"units": list(left.values())}
 

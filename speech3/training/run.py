@@ -21,8 +21,9 @@ from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import device_of, precision, threads
 from speech3.engine.opening import asynchronous
 from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.workers import Unkillable
 from speech3.engine.world import Progress
-from speech3.errors import Speech3Error
+from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import load_outputs
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -34,7 +35,7 @@ from speech3.models.linear import product, use
 from speech3.training.average import estimate_statistics, mean_of
 from speech3.training.card import counted, write_card
 from speech3.training.checks import check_objective, check_out, with_precision
-from speech3.training.evaluate import evaluate
+from speech3.training.evaluate import check_left_out, evaluate
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import (
@@ -48,7 +49,13 @@ from speech3.training.parts import (
 )
 from speech3.training.phone_errors import phone_errors
 from speech3.training.priors import log_priors
-from speech3.training.records import epoch_record, epoch_words, progress_record, progress_text
+from speech3.training.records import (
+    epoch_record,
+    epoch_words,
+    progress_record,
+    progress_text,
+    share_left_out,
+)
 from speech3.training.removal import smaller, units_left
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
@@ -191,8 +198,16 @@ class _Run:
             self._look_before(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
-        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint."""
-        self._compute(interrupt)
+        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint.
+
+        If the error is that a process cannot be killed, a checkpoint is written first.
+        """
+        try:
+            self._compute(interrupt)
+        except Unkillable:
+            self._take()
+            self._save()
+            raise
         self._end_epoch()
         if interrupt:
             raise KeyboardInterrupt
@@ -212,6 +227,8 @@ class _Run:
                 say(f"{label}: {done.note}")
             told = done.note
             self.standing = replace(begun, done=done)
+            if done.left_out:
+                self._check_left_out(done, total)
             if time.monotonic() - recorded >= _PROGRESS_S:  # for `speech3 watch`; curves do not use these records
                 self.metrics.write(**progress_record(self.config.training, self.standing, total))
                 recorded = time.monotonic()
@@ -229,8 +246,16 @@ class _Run:
                 raise KeyboardInterrupt
         self.standing = replace(begun, done=trainer.done)
 
+    def _check_left_out(self, done: Progress, minibatches: int) -> None:
+        """Raise an error if the share of frames that the loss cannot use is too large, or is certain to become so."""
+        label = f"epoch {self.standing.epoch}"
+        if done.ended >= minibatches:
+            check_left_out(label, done.frames, done.left_out)
+        elif share_left_out(done) * done.ended > MOST_BAD * minibatches:
+            check_left_out(f"{label}, after {done.ended} of {minibatches} minibatches", done.frames, done.left_out)
+
     def _take(self) -> None:
-        """Make the newest complete state that of the run."""
+        """Adopt the latest snapshot."""
         self.trainer.take()
         self.standing = replace(self.standing, done=self.trainer.done)
 
@@ -253,7 +278,7 @@ class _Run:
         tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
         self.model.load_state_dict(tensors)
         estimate_statistics(self.model, self.one.parts, self.standing.epoch)
-        loss, accuracy = self._heldout(self.one.sgd.parameters.vector_K)
+        loss, accuracy = self._heldout(self.one.sgd.state()["parameters"])
         best, epochs = self.standing.best["heldout_loss"], list(files)
         record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
@@ -278,17 +303,14 @@ class _Run:
         self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
         self.metrics.write(event="removal", epoch=self.standing.epoch - 1, **units_left(self.config, self.model),
                            parameters=parameters, **self.removed)  # fmt: skip
-        say(
-            f"units that nothing reads are removed: {parameters[0]:,} parameters, {parameters[1]:,} now; held-out "
-            f"{accuracy:.2%} loss {loss:.4f}"
-        )
+        say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
 
     def finish(self) -> dict[str, Any]:
         """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
         frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
         best = {**epoch, **self.averaged, **self.removed}
         if not self.averaged and not standing.schedule.best_epoch:
-            say("no epoch was better than the initial model, so the initial model is the result")
+            say("no epoch was better than the initial model, keeping the initial model")
         about = {
             "kind": "nn", "model": self.shape.model_dump(mode="json"), "feat_dim": frames.dim,
             "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
@@ -340,7 +362,7 @@ class _Run:
             self.best = network_tensors(self.model)
         elif halving:
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
-            self.trainer.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
+            self.trainer.tensors = {"parameters": self.one.sgd.state()["parameters"]}  # and slots of zero
         if self.config.training.average and (better or not halving):
             self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
         record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones,
@@ -362,7 +384,7 @@ class _Run:
 
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
         """Mean loss and frame accuracy over the held-out frames, for the run's parameters or those given."""
-        self.one.sgd.parameters.vector_K.copy_(self.trainer.tensors["parameters"] if parameters is None else parameters)
+        self.one.sgd.parameters.load(self.trainer.tensors["parameters"] if parameters is None else parameters)
         loss, accuracy = self._evaluate(self.model)
         if not math.isfinite(loss):
             raise Speech3Error(

@@ -30,6 +30,7 @@ from speech3.training.package import GRAPHS
 from speech3.training.schedule import Schedule
 
 _KIND = "nn-checkpoint"
+_WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
 _EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
 CARD = "MODEL_CARD.md"  # a description of the result (`speech3.training.card`)
 _TUNED = "decode.json"  # written by tuning, valid for one network only
@@ -137,6 +138,8 @@ class RunDirectory:
 
         A run that has left neither a checkpoint nor a model may be replaced by any other.
 
+        A run that is not finished may be resumed with another number of workers.
+
         Raises
         ------
         Speech3Error
@@ -157,9 +160,12 @@ class RunDirectory:
         if run.exists():
             there, now = _flat(completed(read_json(run))), _flat(identity)
             differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
-            if differ:
+            if differ and (self.model.exists() or differ != [_WORKERS]):
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
                 raise AnotherRun(f"{self.path}: holds a run of another config ({changes})")
+            if differ:
+                say(f"{self.path}: was run with {_WORKERS}={there[_WORKERS]}, continues with {now[_WORKERS]}")
+                write_json(run, identity)
         else:
             write_json(run, identity)
 
@@ -191,7 +197,7 @@ class RunDirectory:
                 path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
                 say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
                 continue
-            if completed(about["identity"]) != self._plain_identity():
+            if _without_workers(completed(about["identity"])) != _without_workers(self._plain_identity()):
                 raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
@@ -236,6 +242,10 @@ def completed(identity: dict[str, Any]) -> dict[str, Any]:
     known = {key: now["training"][key] for key in now["training"] if key not in NOT_COMPUTED}
     plain: dict[str, Any] = json.loads(json.dumps({**identity, "model": now["model"], "training": known}))
     return plain
+
+
+def _without_workers(identity: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in _flat(identity).items() if key != _WORKERS}
 
 
 def _progress(values: dict[str, Any]) -> Progress:

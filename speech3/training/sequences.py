@@ -7,20 +7,28 @@ from speech3.config import TrainConfig, TrainingConfig
 from speech3.engine.world import Loss
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
+from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
 from speech3.io.atomic import read_json
+from speech3.io.progress import say
 from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 from speech3.sequence.discriminative import Discriminative
-from speech3.sequence.senones import senone_graph
+from speech3.sequence.senones import senone_graph, silence_senones
 from speech3.training.priors import log_priors
 
 
-def sequence_loss(training: TrainingConfig, frames: PackedFrames) -> Discriminative:
-    """The loss, whose denominator is estimated on the alignment of `frames`."""
+def sequence_loss(training: TrainingConfig, frames: PackedFrames, outputs: Hmm | PdfsOnly) -> Discriminative:
+    """The loss, whose denominator is estimated on the alignment of `frames`.
+
+    Parameters
+    ----------
+    outputs
+        What the senones are, of which some are silence; that is not known for `PdfsOnly`.
+    """
     keys = training.discriminative
     graph = senone_graph(frames.senones_N, frames.offsets_U1, frames.num_senones, keys.longer_histories)
     return Discriminative(
         graph, log_priors(frames.counts_S), training.objective == "smbr", keys.acoustic_scale, keys.boost, keys.leak,
-        keys.cross_entropy,
+        keys.cross_entropy, silence_senones(outputs) if isinstance(outputs, Hmm) else None,
     )  # fmt: skip
 
 
@@ -57,5 +65,7 @@ def check_sequences(config: TrainConfig) -> None:
         )
     if training.sequence == 0:
         raise Speech3Error(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")
+    if isinstance(load_outputs(Path(config.hmm)), PdfsOnly):
+        say(f"{key}: {config.hmm} does not say which senones are silence, so silence counts like speech")
     if training.cuda_graph:
         raise Speech3Error(f"{key}: cannot be recorded as a CUDA graph; set training.cuda_graph=false")

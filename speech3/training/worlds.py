@@ -43,7 +43,7 @@ def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -
     if given.compute_s is not None and given.sync_s is not None:
         return given
     if not path.exists():
-        compute_s, sync_s = measure(parts(), config.training.asgd, codec=config.training.codec)
+        compute_s, sync_s = measure(parts(), config.training.server, codec=config.training.codec)
         write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
     measured = {key: seconds for key, seconds in read_json(path).items() if getattr(given, key) is None}
     return given.model_copy(update=measured)

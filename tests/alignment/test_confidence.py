@@ -31,7 +31,7 @@ def test_is_what_the_formula_says(hmm: Hmm) -> None:
     for begin, end in ((2, 5), (5, 9), (9, 12)):
         below.append(np.mean([loglikes[t].max() - loglikes[t, pdfs[t]] for t in range(begin, end)]))
     scale = np.mean([loglikes[t].max() - np.sort(loglikes[t])[hmm.num_pdfs // 2] for t in range(2, 12)])
-    found = confidence(alignment, hmm, loglikes)
+    found = confidence(alignment, hmm, [loglikes])
     expected = np.clip([1 - (below[0] + below[1]) / 2 / scale, 1 - below[2] / scale], 0, 1)
     assert found.words_W == pytest.approx(expected, abs=1e-5)
     assert found.utterance == pytest.approx(max(0, 1 - np.mean(below) / scale), abs=1e-5)
@@ -45,7 +45,7 @@ def test_neither_units_nor_offsets_matter(hmm: Hmm) -> None:
     transcripts = Transcripts(drawn.words, {})
     found = align(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=500, jobs=1, scored=True)
     loglikes = gmm.loglikes(drawn.feats[name])
-    other = confidence(found.alignments[name], hmm, 3 * loglikes - 700)
+    other = confidence(found.alignments[name], hmm, [3 * loglikes[:7] - 700, 3 * loglikes[7:] - 700])
     assert other.words_W == pytest.approx(found.confidences[name].words_W, abs=1e-4)
     assert spread(loglikes).min() > 0
 

@@ -1,6 +1,7 @@
 """`speech3 doctor` on machines that lack different things."""
 
 import importlib.util
+import resource
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -27,6 +28,8 @@ def _nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(soundfile, "available_formats", lambda: {"WAV": "", "MP3": ""})
     monkeypatch.setattr(doctor, "voices", lambda: [None] * 141)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 65_536))
+    monkeypatch.setattr(doctor, "limit_of", lambda _: None)
 
 
 def test_a_machine_that_lacks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +71,15 @@ def test_what_is_missing_comes_with_its_remedy(tmp_path: Path, monkeypatch: pyte
     assert "CUDA build of torch" in said["GPU"] and "--out" in said["disk"] and "soundfile" in said["mp3"]
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert "nvidia-smi" in remedies(tmp_path)["GPU"]
+
+
+def test_limits_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr(doctor, "limit_of", {"memory": 3 << 30, "processes": 100}.get)
+    said = remedies(tmp_path)
+    assert "--ulimit nofile" in said["open files"] and "--pids-limit" in said["processes"]
+    values = {finding.name: finding.value for finding in doctor.examine(tmp_path)}
+    assert values["memory of this container"] == "3.0 GiB"
 
 
 def test_the_verb(speech3, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_prune_and_interpolate(here: Path) -> None:
     [
         ("train train.txt --order 0 --out x", "order 0: must be from 1 to 6"),
         ("train train.txt --order 7 --out x", "order 7: must be from 1 to 6"),
-        ("train train.txt --minimum-counts one --out x", "--minimum-counts one: give whole numbers"),
+        ("train train.txt --minimum-counts one --out x", "--minimum-counts one: expected whole numbers"),
         ("train train.txt --vocabulary upper.txt --out x", "upper.txt: none of the text's words is among its 1 (CAT"),
         ("train empty.txt --out x", "empty.txt: no sentences"),
         ("train latin.txt --out x", "latin.txt:1: not UTF-8"),
@@ -91,9 +91,9 @@ def test_prune_and_interpolate(here: Path) -> None:
         ("perplexity lm.arpa empty.txt", "empty.txt: no sentences"),
         ("perplexity broken.arpa held.txt", "broken.arpa: after `the` the back-off weights are broken"),
         ("prune lm.arpa x --threshold -1", "--threshold -1"),
-        ("interpolate lm.arpa lm.arpa --out x", "either a held-out text (--tune) or the weights"),
+        ("interpolate lm.arpa lm.arpa --out x", "use either --tune TEXT or --weights"),
         ("interpolate lm.arpa lm.arpa --weights 0.5,0.6 --out x", "0.5, 0.6 sum to 1.1"),
-        ("interpolate lm.arpa lm.arpa --weights a,b --out x", "--weights a,b: give numbers"),
+        ("interpolate lm.arpa lm.arpa --weights a,b --out x", "--weights a,b: expected numbers"),
         ("interpolate lm.arpa upper.arpa --weights 0.5,0.5 --out x", "have no word in common"),
         ("interpolate lm.arpa --tune held.txt --out x", "two language models or more"),
         ("interpolate lm.arpa lm.arpa --tune strange.txt --out x", "strange.txt: no word of the language models"),
@@ -134,3 +134,23 @@ def test_standard_input(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(verbs, ["train", "-", "--out", "lm.arpa.gz"], input=TRAIN)
     assert result.exit_code == 0, result.output
     assert gzip.decompress(Path("lm.arpa.gz").read_bytes()) == Path("expected.arpa").read_bytes()
+
+
+def test_kaldis_text_and_packed_texts_give_the_same_model(here: Path) -> None:
+    lines = [line for line in TRAIN.splitlines() if line]
+    Path("text").write_text("".join(f"spk1_{n:03d} {line}\n" for n, line in enumerate(lines)))
+    Path("packed").write_bytes(gzip.compress("\n".join(lines).encode("utf-16")))
+    for name in ("train.txt", "text", "packed"):
+        run("train", name, "--order", "2", "--out", f"{name}.arpa")
+    assert Path("text.arpa").read_text() == Path("train.txt.arpa").read_text() == Path("packed.arpa").read_text()
+    expected = json.loads(run("perplexity", "text.arpa", "train.txt", "--json"))
+    Path("odd.arpa").write_bytes(b"\xef\xbb\xbf" + gzip.decompress(gzip.compress(Path("text.arpa").read_bytes())))
+    Path("also.arpa").write_bytes(gzip.compress(Path("text.arpa").read_bytes()))
+    for name in ("odd.arpa", "also.arpa"):
+        assert json.loads(run("perplexity", name, "text", "--json")) == expected
+
+
+def test_a_lexicon_as_vocabulary_has_comments_and_variants(here: Path) -> None:
+    Path("dict").write_text(";;; words\nthe DH AH\nthe(2) DH IY\ncat K AE T # an animal\n")
+    run("train", "train.txt", "--vocabulary", "dict", "--out", "lm.arpa")
+    assert set(read_arpa("lm.arpa").words) == {"the", "cat", "<unk>"}

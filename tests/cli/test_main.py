@@ -20,7 +20,7 @@ def _caused(error: BaseException, cause: BaseException) -> BaseException:
     [
         (Speech3Error("u1: too short"), 1, "error: u1: too short\n"),
         (OSError(errno.ENOSPC, "No space left on device", "x/metrics.jsonl"), 1, "x/metrics.jsonl"),
-        (NotADirectoryError(errno.ENOTDIR, "Not a directory", f"{__file__}/hyp.ctm"), 1, "is a file; give a directory"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", f"{__file__}/hyp.ctm"), 1, "expected a directory"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (SystemExit(130), 130, "interrupted"),
         (_caused(ImportError("initialization failed"), KeyboardInterrupt()), 130, "interrupted"),

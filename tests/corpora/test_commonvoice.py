@@ -85,7 +85,7 @@ def test_what_is_refused(welsh: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"\.tsv: . of 8 utterances have no clip, more than 5 %.*unpack"):
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
     (welsh / "train.tsv").write_bytes(f"{HEADER}caf\xe9".encode("latin-1"))
-    with pytest.raises(Speech3Error, match=r"train\.tsv: not UTF-8"):
+    with pytest.raises(Speech3Error, match=r"train\.tsv:2: not UTF-8"):
         prepare(welsh, tmp_path / "out", 1, lang="cy")
     (welsh / "train.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(Speech3Error, match=r"train\.tsv: no column client_id, path, sentence"):
@@ -157,3 +157,39 @@ def test_a_dry_run_counts_the_clips_of_the_splits(welsh: Path, tmp_path: Path) -
     for number in range(100, 150):  # invalidated ones, for instance
         shutil.copy(welsh / "clips" / "common_voice_cy_1.mp3", welsh / "clips" / f"common_voice_cy_{number}.mp3")
     assert _seconds(welsh, tmp_path) == before
+
+
+def in_language(root: Path, locale: str, sentences: dict[str, str]) -> None:
+    """Write other sentences, and their language, into the tables."""
+    for name in ("train", "dev", "test"):
+        text = (root / f"{name}.tsv").read_text(encoding="utf-8").replace("\tcy\n", f"\t{locale}\n")
+        for old, new in sentences.items():
+            text = text.replace(f"\t{old}\t", f"\t{new}\t")
+        (root / f"{name}.tsv").write_text(text, encoding="utf-8")
+
+
+def test_capitals_are_lowered_by_the_rules_of_the_locale(
+    welsh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turkish = dict(zip(SENTENCES, ("Işık, ışık!", "IŞIK KIZ kız", "İZMİR’de", "I\u0307zmir"), strict=True))
+    in_language(welsh, "tr", turkish)
+    prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+    texts = {u.text for u in read_datadir(tmp_path / "out" / "test").utterances.values()}
+    assert texts == {"ışık ışık", "ışık kız kız", "izmir'de", "izmir"}
+    assert "language" not in capsys.readouterr().err
+    in_language(welsh, "", {})
+    for name in ("train", "dev", "test"):
+        table = welsh / f"{name}.tsv"
+        table.write_text(table.read_text(encoding="utf-8").replace("\ttr\n", "\t\n"), encoding="utf-8")
+    prepare(welsh, tmp_path / "unknown", 1, lexicon="graphemes")
+    assert "the language of the text is not known, but it has ı or İ" in capsys.readouterr().err
+    prepare(welsh, tmp_path / "said", 1, lexicon="graphemes", lang="tr")
+    assert {u.text for u in read_datadir(tmp_path / "said" / "test").utterances.values()} == texts
+
+
+def test_german_words_in_capitals_have_their_sharp_s(welsh: Path, tmp_path: Path) -> None:
+    german = dict(zip(SENTENCES, ("Die Straße", "DIE STRASSE", "Große Klasse", "KLASSE"), strict=True))
+    in_language(welsh, "de", german)
+    prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+    texts = {u.text for u in read_datadir(tmp_path / "out" / "test").utterances.values()}
+    assert texts == {"die straße", "große klasse", "klasse"}

@@ -47,7 +47,7 @@ def test_text_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {u.speaker for u in data.utterances.values()} == {"Kofi", "Ama"}
     assert [(f.kind, f.warning) for f in faults] == [("long", True)]
     told = said(capsys)
-    assert "used, but 1 (long): Ama-x.txt: is one utterance of 70 s; mark its sentences in Praat or ELAN" in told
+    assert "1 long utterance kept: Ama-x.txt: is one utterance of 70 s; mark its sentences in Praat or ELAN" in told
     assert (
         "3 utterances of 3 recordings; 2 speakers, from the recordings' names up to the first space, _ or -: Ama,"
         in told
@@ -156,7 +156,7 @@ def test_long_annotations_are_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     write(tmp_path / "ben.TextGrid", short_textgrid({"tx": [(1, 69, "leo jana")]}, 70))
     data, faults = read_folder(tmp_path)
     assert len(data.utterances) == 1 and [fault.warning for fault in faults] == [True]
-    assert "used, but 1 (long): ben.TextGrid: 'leo jana' at 1.00 s: is one utterance of 68 s; mark its sent" in said(
+    assert "1 long utterance kept: ben.TextGrid: 'leo jana' at 1.00 s: is one utterance of 68 s; mark its sent" in said(
         capsys
     )
 
@@ -250,7 +250,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused(r"empty: neither a Kaldi data directory.*nor a folder of recordings", empty)
     recording(source / "a.wav")
     write(source / "b.TextGrid", "rubbish")
-    refused(r"1 recordings and 1 transcripts, but none of the same name.*such as a\.TextGrid beside a\.wav")
+    refused(r"recordings: 1, transcripts: 1, but no names match.*such as a\.TextGrid beside a\.wav")
     (source / "b.TextGrid").rename(source / "a.TextGrid")
     refused(r"no utterance is left of 1 recordings\n.*a\.TextGrid: is not a complete TextGrid")
     refused(r"tier=tx: there is no \.TextGrid or \.eaf that could be read", tier="tx")

@@ -85,8 +85,9 @@ def test_a_missing_end_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         path.write_bytes(path.read_bytes()[:-800])
     data, faults = read_folder(tmp_path / "tiers")
     assert [(fault.kind, fault.warning) for fault in faults] == [("missing end", True)] and data.utterances
-    assert "used, but 1 (missing end): a.wav: ends 50 ms before the end given in its header; the rest is" in said(
-        capsys
+    assert (
+        "1 utterance with a missing end kept: a.wav: ends 50 ms before the end given in its header; the rest is"
+        in said(capsys)
     )
     prepare(texts, tmp_path / "out", 1, lexicon="graphemes")
     assert said(capsys).count("before the end given in their headers") == 1
@@ -128,3 +129,16 @@ def test_names_that_are_not_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "left out 2 (name): caf\\xe9.txt: its name is not UTF-8; rename it" in said(capsys)
     assert "caf\\xe9.wav" in (out / "left_out.txt").read_text()
     assert sum(len(read_datadir(out / name).utterances) for name in ("train", "dev", "test")) == 20
+
+
+def test_capitals_are_lowered_by_the_rules_of_the_language(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = corpus(tmp_path / "in", "IŞIK, İZMİR KIZ")
+    data, _ = read_folder(source, language="tr")
+    assert {utterance.text for utterance in data.utterances.values()} == {"ışık izmir kız"}
+    assert "the language of the text" not in said(capsys)
+    read_folder(source)
+    assert "the language of the text is not known" in said(capsys)
+    prepare(source, tmp_path / "out", 1, lexicon="graphemes", lang="tr")
+    assert {line.split()[0] for line in (tmp_path / "out" / "lexicon.txt").read_text().splitlines()} == {
+        "<unk>", "ışık", "izmir", "kız",
+    }  # fmt: skip

@@ -54,6 +54,7 @@ def test_what_was_drawn_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
         " test 20 utterances, 1.0 minutes, 1 speaker (none of them also in train)\n"
     )
     split_data(data(tmp_path, **{f"s{number}": 60.0 for number in range(6)}), SHARES, 1)
-    told = capsys.readouterr().err.splitlines()[-1]
+    *before, told = capsys.readouterr().err.splitlines()
+    assert "test has 1 of the 6 speakers; 5 remain, where 8 are needed to hold some out: dev (15% of the" in before[0]
     assert told.startswith("  held out: dev ") and "(5 of them also in train); test 20 utterances" in told
     assert told.endswith("1 speaker (none of them also in train)")

@@ -40,17 +40,18 @@ def test_textgrids_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.TextGrid"
     whole = short_textgrid(TIERS)
     for content, match in (
-        (b"ooBinaryFile\x08TextGrid", "binary TextGrid; open it in Praat"), (b"hello", "is not a complete TextGrid"),
+        (b"ooBinaryFile\x08TextGrid", "binary file of Praat.*; open it in Praat"),
+        (b"hello", "is not a complete TextGrid"),
         (whole.replace('"TextGrid"', '"PitchTier"').encode(), "not a TextGrid in a text format"),
         (whole[:-40].encode(), "not a complete TextGrid"), (b"", "not a complete TextGrid"),
         (whole.replace("IntervalTier", "Tier").encode(), "not a complete TextGrid"),
         (whole.replace("<exists>\n", "<exists>\n1e999 ").encode(), "not a complete TextGrid"),
-        (short_textgrid({"é": []}).encode("latin-1"), "byte .* is not UTF-8; save it as UTF-8"),
+        (short_textgrid({"é": []}).encode("latin-1"), "not UTF-8 text"),
     ):  # fmt: skip
         path.write_bytes(content)
         with pytest.raises(Speech3Error, match=match):
             read_textgrid(path)
-    with pytest.raises(Speech3Error, match="cannot be read"):
+    with pytest.raises(Speech3Error, match="no such file"):
         read_textgrid(tmp_path / "none.TextGrid")
 
 
@@ -131,7 +132,7 @@ def test_elan_counts_from_the_origin_of_the_recording(tmp_path: Path) -> None:
 
 def test_elan_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.eaf"
-    for content, match in ((b"<a><b></a>", "is not XML"), (b"", "is not XML"), (b"<html/>", "its root is html")):
+    for content, match in ((b"<a><b></a>", "is not XML"), (b"", "is not XML"), (b"<svg/>", "its root is svg")):
         path.write_bytes(content)
         with pytest.raises(Speech3Error, match=match):
             read_elan(path)

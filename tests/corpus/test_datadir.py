@@ -1,3 +1,4 @@
+import gzip
 import shutil
 from pathlib import Path
 
@@ -81,6 +82,12 @@ FAULTS = {
     "gender": (dict(spk2gender="a female\nb m\n"), ["spk2gender:1: a: gender 'female'"]),
     "Latin-1": (dict(text=b"u1 A\nu2 caf\xe9\nu3 B\n"), ["text:2: u2: byte 0xe9 (number 7 of the line) is not UTF-8"]),
     "UTF-16": (dict(text="u1 A\nu2 B\nu3 C\n".encode("utf-16")), ["text: is UTF-16 text"]),
+    "UTF-16 without mark": (dict(text="u1 A\nu2 B\nu3 C\n".encode("utf-16-le")), ["text: is UTF-16 text"]),
+    "gzip": (dict(text=gzip.compress(b"u1 A\nu2 B\nu3 C\n")), ["text: is gzip text"]),
+    "zip": (dict(text=b"PK\x03\x04\0\0"), ["text: is a zip archive", "office program, not text; unpack it"]),
+    "NUL": (dict(text=b"u1 A\nu2 B\0\0\nu3 C\n"), ["text:2: has NUL bytes"]),
+    "symbols": (dict(text="u1 A\nu2 <s> B </s>\nu3 C\n"), ["text:2: u2: has <s> and </s> in its transcript"]),
+    "a symbol alone": (dict(text="u1 A\nu2 !SIL\nu3 C\n"), ["text:2: u2: has !SIL in its transcript"]),
     "a directory": (dict(), ["text: cannot be read"]),
 }  # fmt: skip
 

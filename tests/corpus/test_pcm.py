@@ -75,6 +75,22 @@ def test_a_header_that_does_not_know_the_length(length: int) -> None:
     assert len(found) == len(SAMPLES) and not decoder.ended and decoder.fault() == ""
 
 
+def test_opposite_polarity_is_not_averaged() -> None:
+    level_S = np.repeat(np.random.default_rng(1).uniform(1, 4, 100), 80)  # of syllables
+    sound_S = (10**level_S * np.random.default_rng(2).uniform(-1, 1, 8000)).astype("<i2")
+    stereo_S2 = np.stack([sound_S, -sound_S], 1)
+    found, decoder = decoded(wav(stereo_S2), [400])
+    np.testing.assert_allclose(found[1600:], sound_S[1600:] / 32768, atol=1e-7)
+    again, _ = decoded(wav(stereo_S2), [3001])
+    np.testing.assert_array_equal(again, found)
+    assert "channel 1 is used, the better one: the channels have opposite polarity" in decoder.fault()
+
+
+def test_a_header_that_gives_too_few_samples() -> None:
+    found, decoder = decoded(with_length(wav(SAMPLES), 100), [600])
+    assert len(found) == len(SAMPLES) and "more audio than its header gives" in decoder.fault()
+
+
 def test_streams_that_end_too_early() -> None:
     assert "ends in the middle of a sample; 1 bytes were left out" in decoded(SAMPLES.tobytes()[:-1], [50])[1].fault()
     found, decoder = decoded(wav(SAMPLES)[:-100], [50])

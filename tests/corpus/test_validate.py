@@ -1,3 +1,4 @@
+import gzip
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ from speech3.corpus.fix import fix
 from speech3.corpus.validate import validate
 from speech3.errors import Speech3Error
 from speech3.io import parallel
+from speech3.io.ark import write_ark
 
 
 def _put(directory, key, samples, rate_hz=RATE_HZ):
@@ -175,9 +177,123 @@ def test_empty_directory(tmp_path, program):
 
 
 def test_features_without_audio(make, tmp_path):
-    directory = make(**{"feats.scp": "u1 f.ark:14\nu2 f.ark:40\nu3 f.ark:80\n"})
+    directory = make()
+    write_ark(directory / "f.ark", ((key, np.ones((40, 3))) for key in ("u1", "u2", "u3")), directory / "feats.scp")
     (directory / "wav.scp").unlink()
     assert validate(directory).summary().endswith("fine: 3 utterances, 2 speakers, features without audio")
     (directory / "text").write_text("u1 A\nu2 B\n")
     assert fix(directory, tmp_path / "out").removed == ("u3",)
     assert list(read_datadir(tmp_path / "out").feats) == ["u1", "u2"]
+
+
+def _features(directory, change=lambda feats: None):
+    feats = {key: np.ones((40 if key != "u3" else 60, 3), np.float32) for key in ("u1", "u2", "u3")}
+    change(feats)
+    write_ark(directory / "f.ark", feats.items(), directory / "feats.scp")
+    return feats
+
+
+def _set(key, value):
+    return lambda feats: feats.__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "problem"),
+    [
+        ("unusable features", _set("u2", np.where(np.eye(40, 3) > 0, np.nan, 1)), "value 0 of frame 0 is nan (3 of 40"),
+        ("other feature size", _set("u2", np.ones((40, 4))), "has 4 values per frame, but 2 of the utterances have 3"),
+        ("other length", _set("u2", np.ones((400, 3))), "has 400 frames of features, but its recording of 0.40 s"),
+    ],
+)
+def test_faults_of_features_are_found_and_repaired(make, tmp_path, program, kind, change, problem):
+    directory = make()
+    lengths = {utterance.id: info.duration_s for utterance, info in validate(directory).scanned}
+    sizes = {key: round(100 * length_s) for key, length_s in lengths.items()}
+
+    def fitting(feats):
+        feats.update({key: np.ones((size, 3), np.float32) for key, size in sizes.items()})
+        change(feats)
+
+    _features(directory, lambda feats: feats.update({key: np.ones((n, 3)) for key, n in sizes.items()}))
+    assert validate(directory).faults == ()
+    _features(directory, fitting)
+    (fault,) = validate(directory).faults
+    assert (fault.kind, fault.subject, fault.drop) == (kind, "u2", ("u2",))
+    assert problem.split("0.40")[0] in fault.problem
+    assert fix(directory, tmp_path / "out").removed == ("u2",)
+    (directory / "feats.scp").rename(tmp_path / "other.scp")
+    assert validate(directory).faults == ()
+    done = program("validate", directory, "--features", tmp_path / "other.scp")
+    assert done.exit_code == 1 and "u2: " in done.stdout
+
+
+def test_offsets_that_lead_elsewhere_are_found(make, tmp_path):
+    directory = make()
+    (directory / "wav.scp").unlink()
+    _features(directory)
+    scp = dict(line.split() for line in (directory / "feats.scp").read_text().splitlines())
+    whole = (directory / "f.ark").read_bytes()
+    for name, location, problem in (
+        ("u2", scp["u1"], "its offset leads to the features of u1"),
+        ("u2", scp["u2"] + "9", "is truncated or not a Kaldi matrix"),
+        ("u3", "gone.ark:5", "No such file"),
+    ):
+        lines = {**scp, name: location}
+        (directory / "feats.scp").write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+        (fault,) = validate(directory).faults
+        assert fault.subject == name and problem in fault.problem
+    (directory / "feats.scp").write_text("".join(f"{key} {value}\n" for key, value in scp.items()))
+    (directory / "f.ark").write_bytes(whole[:-7])
+    (fault,) = validate(directory).faults
+    assert fault.subject == "u3" and "truncated" in fault.problem
+
+
+def test_statistics_that_are_no_numbers_are_found(make, tmp_path):
+    directory = make()
+    (directory / "wav.scp").unlink()
+    _features(directory)
+    speaker = next(iter(read_datadir(directory).speakers()))
+    write_ark(directory / "cmvn.ark", [(speaker, np.full((2, 4), np.nan))], directory / "cmvn.scp")
+    (fault,) = validate(directory).faults
+    assert fault.subject == speaker and "not finite" in fault.problem and fault.drop
+
+
+def test_symbols_are_removed_from_transcripts(make, tmp_path, program):
+    directory = make(text="u1 <s> A </s>\nu2 <eps>\nu3 <unk> C\n")
+    report = validate(directory)
+    assert [(fault.kind, fault.subject, fault.drop) for fault in report.faults] == [
+        ("symbol in text", "u1", ()), ("symbol in text", "u2", ("u2",))
+    ]  # fmt: skip
+    assert [(fault.kind, fault.subject) for fault in report.warnings] == [("unknown word in text", "u3")]
+    assert "text:1: u1: has <s> and </s>" in program("validate", directory).stdout
+    assert program("fix", directory, tmp_path / "out").exit_code == 0
+    data = read_datadir(tmp_path / "out")
+    assert {key: utterance.text for key, utterance in data.utterances.items()} == {"u1": "A", "u3": "<unk> C"}
+
+
+def test_text_in_another_form_is_converted(make, tmp_path):
+    directory = make(
+        text=gzip.compress(b"u1 A\nu2 B\nu3 C\n"), utt2spk="u1 a\nu2 a\nu3 b\n".encode("utf-32"),
+        wav_scp="u1 wav/u1.wav\nu2 wav/u2.wav\nu3 wav/u3.wav\n".encode("utf-16-be"),
+    )  # fmt: skip
+    assert sorted(fault.problem for fault in validate(directory).faults) == [
+        "is UTF-16 text", "is UTF-32 text", "is gzip text"
+    ]  # fmt: skip
+    mended = fix(directory, tmp_path / "out")
+    assert mended.removed == () and validate(tmp_path / "out").faults == ()
+    assert [(u.text, u.speaker) for u in mended.data.utterances.values()] == [("A", "a"), ("B", "a"), ("C", "b")]
+
+
+def test_of_many_faults_twenty_are_printed_with_their_number(make, program):
+    directory = make()
+    (directory / "text").write_text("".join(f"u{number} ONE\n" for number in range(1, 4)) + "u1 AGAIN\n")
+    (directory / "wav.scp").write_text("".join(f"u{number} wav/gone{number}.wav\n" for number in range(1, 60)))
+    (directory / "utt2spk").write_text("".join(f"u{number} s{number}\n" for number in range(1, 60)))
+    faults = validate(directory).faults
+    assert len(faults) > 60
+    lines = program("validate", directory).stdout.splitlines()
+    assert len(lines) == 22  # twenty faults, how many more there are, the summary
+    assert any("text:4: u1" in line for line in lines)  # the only fault of its kind, after many others
+    assert lines[-2] == f"... and {len(faults) - 20} more faults; --all prints all {len(faults)}"
+    everything = program("validate", directory, "--all").stdout.splitlines()
+    assert everything[:-1] == [str(fault) for fault in faults]

@@ -1,6 +1,7 @@
 """A user's model directory: it is read, refused if its files do not belong together, and applied to recordings."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -28,6 +29,7 @@ from speech3.decoding.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
 from speech3.features.extract import features_of
 from speech3.graph.decoding_graph import build_graph
+from speech3.hmm import passes
 from speech3.io.checkpoint import load_tensors
 from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.training.package import complete
@@ -304,6 +306,37 @@ def test_what_decoding_leaves_behind(model: Path, sounds: dict[str, Path], tmp_p
         assert [s.confidence for s in read_ctm(out / "hyp.ctm")[h.utterance]] == pytest.approx(h.confidences, abs=5e-4)
     write_decoding(out, recognizer, feats, decoding)
     assert sorted(path.name for path in out.iterdir()) == ["hyp.ctm", "hyp.txt"]  # nothing failed this time
+
+
+def test_words_that_cannot_be_aligned_are_kept_with_times_spread_over_the_utterance(
+    model: Path, sounds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recognizer, out = load_recognizer(model), tmp_path / "out"
+    feats = {name: features_of_file(recognizer, path) for name, path in sounds.items()}
+    short = {name: feats_TF[:4] for name, feats_TF in feats.items()}  # too few frames for the phones
+    decoding = recognizer.decode(feats, confidences=True)
+    write_decoding(out, recognizer, short, decoding)  # all of them fail
+    said = dict(line.split(maxsplit=1) for line in (out / "hyp.txt").read_text().splitlines())
+    times = read_ctm(out / "hyp.ctm")
+    assert {name: " ".join(word.label for word in words) for name, words in times.items()} == said
+    for h in decoding.hypotheses:
+        words = times[h.utterance]
+        assert words[0].start_s == 0 and words[-1].end_s == pytest.approx(4 * 0.01, abs=1e-3)
+        assert all(a.end_s == pytest.approx(b.start_s, abs=1e-3) for a, b in itertools.pairwise(words))
+        assert [word.confidence for word in words] == pytest.approx(h.confidences, abs=5e-4)
+    assert "the words of 2 of 2 utterances could not be aligned" in capsys.readouterr().err
+    few = {**feats, "ab": short["ab"]}
+    assert set(word_times(recognizer, few, decoding)) == set(feats)
+
+
+def test_a_transcript_has_all_words_even_if_they_cannot_be_aligned(
+    model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "best_path", lambda *_: None)
+    recognizer = load_recognizer(model)
+    for each in transcribe(recognizer, list(sounds.values()), times=True):
+        assert each.text and " ".join(word.label for word in each.words) == each.text
+        assert each.words[-1].end_s == pytest.approx(each.duration_s, abs=0.05)
 
 
 def test_empty_and_unfinished_hypotheses(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:

@@ -167,12 +167,14 @@ def test_a_best_point_at_the_edge_of_the_grid_is_said(graph, scores, capsys):
     truth = {h.utterance: h.words for h in decode(graph, scores, GRID, 0.5, -6.0).hypotheses}
     tune(graph, scores, {utterance: words or ("nothing",) for utterance, words in truth.items()}, GRID)
     said = capsys.readouterr().err
-    assert "the best word penalty, -6, is at the end of decode.word_penalties; add values beyond it" in said
+    assert "the best word penalty, -6, is on the edge of the grid decode.word_penalties; add values beyond it" in said
     assert "the best acoustic scale" not in said
     truth = {h.utterance: h.words for h in decode(graph, scores, GRID, 2.5, 0.0).hypotheses}
     tune(graph, scores, {utterance: words or ("nothing",) for utterance, words in truth.items()}, GRID)
     said = capsys.readouterr().err
-    assert "the best acoustic scale, 2.5, is at the end of decode.acoustic_scales; add values beyond it" in said
+    assert (
+        "the best acoustic scale, 2.5, is on the edge of the grid decode.acoustic_scales; add values beyond it" in said
+    )
     assert "the best word penalty" not in said
 
 
@@ -182,7 +184,7 @@ def test_pseudo_likelihoods_have_a_grid_of_their_own(graph, scores, capsys):
     found = tune(graph, scores, truth, config, pseudo_likelihoods=True)
     assert {p.acoustic_scale for p in found.table} <= {1.0, 2.0, 4.0}
     assert found.best.acoustic_scale == 4.0
-    assert "is at the end of decode.lfmmi_acoustic_scales" in capsys.readouterr().err
+    assert "is on the edge of the grid decode.lfmmi_acoustic_scales" in capsys.readouterr().err
 
 
 def test_utterances_are_drawn_until_they_last_long_enough():

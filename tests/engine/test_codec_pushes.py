@@ -10,8 +10,9 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import shard_process
+from speech3.engine import rule, shard_process
 from speech3.engine.assembly import begin_epoch, load_tensors, sizes_of
+from speech3.engine.codecs import codec as codec_module
 from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
@@ -213,3 +214,32 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
     assert set(seen["sync"]) == {1}  # the other partition is free: a shard never holds two
     assert set(seen["encode"]) == set(seen["add"]) == {2}
     assert len(seen["encode"]) >= 2 * 2 * len(BATCHES)  # up and down, in both partitions
+
+
+@pytest.mark.parametrize("bucket", [0, 4])
+@pytest.mark.parametrize("down", ["float32", "ternary"])
+@pytest.mark.parametrize("kind", ["none", "bf16", "ternary", "topk"])
+@pytest.mark.parametrize("config", [
+    AsgdConfig(sync_every=1), AsgdConfig(sync_every=1, fetch_every=2, momentum=0.5, partitions=2, projection=True),
+    AsgdConfig(sync_every=2, local_updates=False, adagrad=0.1),
+])  # fmt: skip
+def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, bucket, monkeypatch):
+    chosen = CodecConfig(kind=kind, down=down, bucket=bucket)
+    world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0,), 0.1), codec=chosen)
+    used, find, step = set(), codec_module._kernel, rule._one_pass
+
+    def noting(like, name):
+        used.add(name)
+        return find(like, name)
+
+    def pass_noted(*arrays):
+        used.add(tuple(array is None for array in arrays))
+        return step(*arrays)
+
+    monkeypatch.setattr(codec_module, "_kernel", noting)
+    monkeypatch.setattr(rule, "_one_pass", pass_noted)
+    world.load({"parameters": flatten(tiny.model()).vector_K})
+    shard_process._warm_up(world.server, world.shards[0])
+    loaded = frozenset(used)
+    assert epoch(world, 1).versions > 1
+    assert used == loaded and ("pack" in loaded) == (kind == "ternary" or down == "ternary")

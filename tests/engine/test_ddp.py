@@ -175,9 +175,9 @@ def test_slow_steps_are_reported_one_by_one(monkeypatch):
 @pytest.mark.parametrize(
     ("others", "blamed"),
     [
-        ([0.0] * 9 + [0.0, 0.0, 0.0], r"minibatch 5: the gradient is not finite \(the loss is \d"),
-        ([0.0] * 9 + [2.0, 4.0, float("nan")], r"minibatch 4: the loss is nan"),  # in the same step, and it is why
-        ([0.0] * 9 + [3.0, 9.0, float("nan")], r"minibatch 5: the gradient is not finite"),  # a step later
+        ([0.0] * 10 + [0.0, 0.0, 0.0], r"minibatch 5: the gradient is not finite \(the loss is \d"),
+        ([0.0] * 10 + [2.0, 4.0, float("nan")], r"minibatch 4: the loss is nan"),  # in the same step, and it is why
+        ([0.0] * 10 + [3.0, 9.0, float("nan")], r"minibatch 5: the gradient is not finite"),  # a step later
     ],
 )
 def test_the_source_of_a_gradient_that_is_not_finite(others, blamed, monkeypatch):

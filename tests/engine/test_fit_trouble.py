@@ -42,14 +42,6 @@ class Locked(nn.Linear):
         self.lock = threading.Lock()
 
 
-class Aside(nn.Linear):
-    """Has a layer that it does not use."""
-
-    def __init__(self):
-        super().__init__(2, 2)
-        self.aside = nn.Linear(3, 3)
-
-
 def with_nan(items):
     points, moon = (tensor.clone() for tensor in DATA.tensors)
     points[items] = torch.nan
@@ -107,7 +99,6 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
         (r"model: weight is torch.float64; .*model.float\(\)", {"model": nn.Linear(2, 2).double()}),
         (r"model: weight has no shape yet", {"model": nn.LazyLinear(2)}),
         (r"model: has no parameter", {"model": nn.Linear(2, 2).requires_grad_(False)}),
-        (r"model: the loss does not depend on aside.weight, aside.bias; freeze", {"model": Aside()}),
         (r"model: cannot be copied .*lock", {"model": Locked()}),
         (r"model: cannot be copied to other processes .*Nowhere",
          {"strategy": "asgd", "workers": 1, "model": Nowhere()}),

@@ -32,7 +32,7 @@ class Recordings:
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
-    def __call__(self, work: Callable[[], Results], device: torch.device) -> Callable[[], Results]:
+    def __call__(self, work: Callable[[], Results], device: torch.device, pool: Any = None) -> Callable[[], Results]:
         self.made += 1
         kept: list[Results] = []
 
@@ -144,7 +144,7 @@ def test_parameters_in_other_memory_are_recorded_again(recordings: Recordings) -
 
 
 def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(work: Callable[[], Results], device: torch.device) -> None:
+    def capture(work: Callable[[], Results], device: torch.device, pool: Any) -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(recorded, "capture", capture)
@@ -153,6 +153,17 @@ def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         gradient(parts, 1, number)
     with pytest.raises(Speech3Error, match=r"cannot be recorded, .*\.item\(\).* not permitted .* set it to false"):
         gradient(parts, 1, 3)
+
+
+def test_too_little_memory_is_said_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(work: Callable[[], Results], device: torch.device, pool: Any) -> Callable[[], Results]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(recorded, "capture", full)
+    parts = parts_of(recorder=Recorder())
+    with pytest.raises(Speech3Error, match=r"cpu has too little memory to record .* training\.minibatch"):
+        for number in range(5):
+            gradient(parts, 1, number)
 
 
 def test_kinds() -> None:

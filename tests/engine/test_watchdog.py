@@ -1,5 +1,6 @@
 """Shards that hang: found by what they say that they are doing, ended, replaced; nobody waits for them for ever."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -11,13 +12,15 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import watchdog
+from speech3.engine import watchdog, workers
 from speech3.engine.flat import flatten
 from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.engine.shared import Shared
 from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Watchdog
+from speech3.engine.workers import Unkillable
 from speech3.engine.world import USED, Progress
 from speech3.errors import Speech3Error
+from speech3.io import parallel
 
 BATCHES = tiny.Batches(80, pause_s=0.02)
 
@@ -94,6 +97,41 @@ def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
             world._replace_dead()
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("holds_lock", [False, True])
+def test_one_that_cannot_be_killed_ends_the_run_with_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds_lock: bool
+) -> None:
+    """A stand-in for one that is stuck in a driver: it is stopped, and this process's SIGKILL does not reach it."""
+    monkeypatch.setattr(workers, "_DIES_S", 0.3)
+    monkeypatch.setattr(parallel, "_END_S", 1.0)
+    world, gate, stuck, done = make(tmp_path), tiny.Gate(tmp_path), None, None
+    try:
+        with pytest.raises(Unkillable) as caught:
+            for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
+                if done.used >= 10 and not stuck:
+                    if holds_lock:
+                        gate.close("publish")
+                        pid = next(iter(tiny.until(lambda: gate.standing("publish"))))
+                    else:
+                        pid = world.processes[1].pid
+                    (stuck,) = (process for process in world.processes if process.pid == pid)
+                    stuck.kill = lambda: None
+                    os.kill(pid, signal.SIGSTOP)
+        found = str(caught.value)
+        assert found.startswith("shard ") and f" hung {'in a sync' if holds_lock else ''}" in found
+        assert f"process {stuck.pid} is stuck in the kernel" in found and "resume" in found
+        snapshot = world.snapshot()
+        assert snapshot.finite and snapshot.progress.used == (snapshot.states_M == USED).sum() >= 10
+        assert [process for process in world.processes if tiny.state(process.pid)] == [stuck]
+    finally:
+        begun = time.monotonic()
+        world.close()
+        if stuck:
+            left = stuck in multiprocessing.active_children()
+            os.kill(stuck.pid, signal.SIGKILL)
+    assert time.monotonic() - begun < 5 and not left  # this process would wait for it at its own end
 
 
 def rows(*each: tuple[int, float]) -> np.ndarray:

@@ -98,21 +98,44 @@ def test_global_statistics_are_of_the_whole_directory(data: Path) -> None:
         np.testing.assert_allclose(found[name][:, :4], feats_TF - together_TF.mean(0), atol=1e-5)
 
 
-@pytest.mark.parametrize("cmvn", ["none", "speaker", "global"])
-def test_sizes_that_differ_and_no_numbers(data: Path, cmvn: str) -> None:
+@pytest.mark.parametrize("cmvn", ["none", "utterance", "speaker", "global"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_bad_utterance_among_many_is_named_and_left_out(data: Path, cmvn: str, jobs: int) -> None:
     config = FeatureConfig(kind="given", cmvn=cmvn)
-    write_ark(data / "feats.ark", [*FEATS.items(), ("a-9", np.ones((5, 3)))], data / "feats.scp")
-    (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in [*FEATS, "a-9"]))
-    with pytest.raises(
-        Speech3Error, match=r"features of different sizes: 4 values per frame in .*, 3 values .* in a-9"
-    ):
-        extract(read_datadir(data), data / "out", config, jobs=1)
-    (data / "utt2spk").write_text("".join(f"{name} {name}\n" for name in [*FEATS, "a-9"]))
-    with pytest.raises(Speech3Error, match=r"features of different sizes: 4 .*3 values"):
-        extract(read_datadir(data), data / "out", config, jobs=1)
-    if cmvn == "global":
-        bad = {**FEATS, "b-1": np.full((5, 4), np.nan)}
-        write_ark(data / "feats.ark", bad.items(), data / "feats.scp")
-        (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in FEATS))
-        with pytest.raises(Speech3Error, match="b-1: features are not finite numbers"):
-            extract(read_datadir(data), data / "out", config, jobs=1)
+    bad = {
+        "a-nan": np.where(np.arange(20).reshape(5, 4) == 14, np.nan, 1.0),
+        "a-narrow": np.ones((5, 3)),
+        "b-inf": np.full((5, 4), np.inf),
+    }
+    fine = {f"{speaker}-{number}": FEATS[f"{speaker}-0"] + number for speaker in "ab" for number in range(40)}
+    everything = {**bad, **fine}
+    write_ark(data / "feats.ark", everything.items(), data / "feats.scp")
+    (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in sorted(everything)))
+    with (data / "feats.scp").open("a") as scp:
+        scp.write(f"b-cut {data / 'feats.ark'}:7\n")
+    with (data / "utt2spk").open("a") as speakers:
+        speakers.write("b-cut b\n")
+    scp = data / "feats.scp"
+    report = extract(read_datadir(data), data / "out", config, jobs=jobs)
+    assert report.utterances == 80 and sorted(ArkReader(data / "out" / "feats.scp")) == sorted(fine)
+    assert report.skipped["a-nan"].startswith(f"a-nan: {scp}: value 2 of frame 3 is nan (1 of 5 frames")
+    assert report.skipped["a-narrow"].startswith(f"a-narrow: {scp}: 3 values per frame, but most utterances have 4")
+    assert report.skipped["b-inf"].startswith(f"b-inf: {scp}: value 0 of frame 0 is inf (5 of 5 frames")
+    assert "is truncated or not a Kaldi matrix" in report.skipped["b-cut"]
+    assert len((data / "out" / "skipped.txt").read_text().splitlines()) == 4
+    skipped: dict[str, str] = {}
+    assert [name for name, _ in features_of(read_datadir(data), config, skipped)] == sorted(fine)
+    assert skipped.keys() == report.skipped.keys()
+
+
+def test_many_bad_utterances_stop_with_their_reasons(data: Path) -> None:
+    bad = {**FEATS, "b-1": np.full((5, 4), np.nan)}
+    write_ark(data / "feats.ark", bad.items(), data / "feats.scp")
+    with pytest.raises(Speech3Error, match=r"1 of 6 utterances .*more than 5 %(?s:.*)b-1: .*value 0 of frame 0 is nan"):
+        extract(read_datadir(data), data / "out", FeatureConfig(kind="given"), jobs=1)
+
+
+def test_statistics_that_are_no_numbers_are_named(data: Path) -> None:
+    write_ark(data / "cmvn.ark", [("a", np.ones((2, 5))), ("b", np.full((2, 5), np.nan))], data / "cmvn.scp")
+    with pytest.raises(Speech3Error, match=r"3 of 6 .*(?s:.*)cmvn\.scp: the statistics of speaker b are not finite"):
+        extract(read_datadir(data), data / "out", FeatureConfig(kind="given", cmvn="speaker"), jobs=1)

@@ -129,5 +129,46 @@ def test_extra_questions_are_sets_of_phones(lexicon: Lexicon, tmp_path) -> None:
     with pytest.raises(Speech3Error, match=r"extra_questions\.txt:2: not in the lexicon: ZH; use its phones: SIL, "):
         read_phone_sets(path, lexicon)
     path.unlink()
-    with pytest.raises(Speech3Error, match=r"cannot be read \(No such file or directory\); set hmm\.extra_questions"):
+    with pytest.raises(Speech3Error, match=r"no such file; set hmm\.extra_questions"):
         read_phone_sets(path, lexicon)
+
+
+def groups_of(*phones: str) -> set[frozenset[str]]:
+    lexicon = mark_positions(Lexicon((Pronunciation("x", ("B", *phones, "B")),)))
+    return {frozenset(lexicon.base_phone(lexicon.phones[p - 1]) for p in group) for group in phone_groups(lexicon)} - {
+        frozenset(["SIL"]),
+        frozenset(["B"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("phones", "expected"),
+    [
+        (("e:", "e:6", "2", "9", "6", "@", "@6", "o:6"), ["e:", "e:6", "2", "9", "6", "@", "@6", "o:6"]),  # SAMPA
+        (("AA0", "AA1", "EH1", "EH2", "IY1"), ["AA0 AA1", "EH1 EH2", "IY1"]),
+        (("a", "a1", "a4", "ue4", "er", "er2"), ["a a1 a4", "ue4", "er", "er2"]),
+        (("p1", "p2", "p10"), ["p1", "p2", "p10"]),  # numbered phones
+    ],
+)
+def test_a_digit_is_stress_or_tone_where_the_phone_set_shows_it(phones: tuple[str, ...], expected: list[str]) -> None:
+    assert groups_of(*phones) == {frozenset(group.split()) for group in expected}
+
+
+def test_questions_about_a_digit_ask_for_stress_or_tone_only() -> None:
+    lexicon = Lexicon((Pronunciation("x", ("e:", "e:6", "@6", "6")),))
+    assert phone_sets(lexicon) == []
+    lexicon = Lexicon((Pronunciation("x", ("AA0", "AA1", "EH1")),))
+    ids = lexicon.phone_ids
+    assert set(phone_sets(lexicon)) == {frozenset([ids["AA0"]]), frozenset([ids["AA1"], ids["EH1"]])}
+
+
+def test_noises_have_no_contexts() -> None:
+    prons = (Pronunciation("x", ("p", "a", "t", "a", "k")), Pronunciation("[n]", ("NSN",)))
+    for noises, contexts in ((("NSN",), 1), (("SPN",), 2)):
+        lexicon = Lexicon(prons, noise_phones=noises)
+        data = drawn_contexts(lexicon)
+        noise = lexicon.phone_ids["NSN"]
+        depends = np.isin(data.context[:, 1], [noise]) & (data.context[:, 0] == lexicon.phone_ids["p"])
+        data.stats[depends, 1:5] += 90.0  # it sounds different after a p
+        tree = build_tree(data, lexicon, leaves=20, min_frames=1)
+        assert len({tree.pdfs(left, noise, 0) for left in (0, *lexicon.phone_ids.values())}) == contexts

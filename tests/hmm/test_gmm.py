@@ -6,7 +6,18 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import MIN_VARIANCE, Gmm, accumulate, load_gmm, split, split_targets, update, zero_stats
+from speech3.hmm import gmm as mixtures
+from speech3.hmm.gmm import (
+    MIN_VARIANCE,
+    Gmm,
+    accumulate,
+    load_gmm,
+    normalized,
+    split,
+    split_targets,
+    update,
+    zero_stats,
+)
 
 
 def random_gmm(seed: int, sizes: tuple[int, ...] = (1, 3, 2), dim: int = 4) -> Gmm:
@@ -24,6 +35,29 @@ def torch_loglikes(gmm: Gmm, feats: np.ndarray) -> np.ndarray:
         mixture = MixtureSameFamily(Categorical(torch.tensor(gmm.weight[begin:end])), Independent(parts, 1))
         columns.append(mixture.log_prob(torch.tensor(feats, dtype=torch.float64)))
     return torch.stack(columns, 1).numpy()
+
+
+def test_few_gaussians_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(5)
+    offset = np.concatenate([[0], np.cumsum(generator.integers(1, 9, 50))])
+    total, feats_TD = int(offset[-1]), generator.standard_normal((70, 6)).astype(np.float32)
+    gmm = Gmm(
+        offset, normalized(generator.uniform(0.1, 1, total), offset), generator.standard_normal((total, 6)),
+        generator.uniform(0.5, 2, (total, 6)),
+    )  # fmt: skip
+    chosen = np.array([3, 49, 0, 7, 8])
+    whole, some = gmm.loglikes(feats_TD), gmm.loglikes(feats_TD, chosen)
+    np.testing.assert_allclose(some, whole[:, chosen], atol=1e-5)
+    most, score = [], Gmm._score
+    monkeypatch.setattr(Gmm, "_score", lambda self, wide, pdfs, out: (most.append(pdfs), score(self, wide, pdfs, out)))
+    for limit in (1, 300, 2000, 10**9):
+        monkeypatch.setattr(mixtures, "_SCORES", limit)
+        most.clear()
+        np.testing.assert_allclose(gmm.loglikes(feats_TD), whole, atol=1e-5)
+        np.testing.assert_allclose(gmm.loglikes(feats_TD, chosen), some, atol=1e-5)
+        largest = max(int(np.diff(offset)[pdfs].sum()) * len(feats_TD) for pdfs in most)
+        assert largest <= max(limit, 0) + 2 * 8 * len(feats_TD)
+    assert gmm.loglikes(feats_TD[:0]).shape == (0, 50)
 
 
 def test_loglikes_equal_torch() -> None:

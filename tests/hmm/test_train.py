@@ -115,7 +115,7 @@ def test_model_round_trip_and_mixed_up_files(lexicon: Lexicon, hmm: Hmm, tmp_pat
     [
         ("", "empty"),
         ("one w\ntwo\n", "l.txt:2: two has no phones"),
-        (b"\xff\xfe\x00x", "UTF-8"),
+        (b"\xff\xf0x", "UTF-8"),
         (None, "no such lexicon"),
     ],
 )

@@ -102,7 +102,7 @@ def test_scp_lines(tmp_path: Path) -> None:
     for content, message in (
         (b"a x\nb\n", r"a\.scp:2: b has no value"),
         (b"a x\nb y\na z\n", r"a\.scp:3: a occurs a second time"),
-        (b"a \xff\n", r"a\.scp: not UTF-8"),
+        (b"a \xff\n", r"a\.scp:1: not UTF-8"),
     ):
         path.write_bytes(content)
         with pytest.raises(Speech3Error, match=message):

@@ -90,12 +90,16 @@ def test_json_round_trip_and_its_errors(tmp_path: Path) -> None:
     write_json(path, value)
     assert read_json(path) == value
     assert "größer 数" in path.read_text(encoding="utf-8")
-    for content, message in ((b'{"a": 1', "not valid JSON"), (b'{"\xff": 1}', "not valid JSON"), (b"", "not valid")):
+    for content, message in (
+        (b'{"a": 1', "not valid JSON.*make it again"),
+        (b'{"\xff": 1}', "1: not UTF-8"),
+        (b"", "not"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(Speech3Error, match=rf"a\.json: {message}.*make it again"):
+        with pytest.raises(Speech3Error, match=rf"a\.json: ?{message}"):
             read_json(path)
     with pytest.raises(Speech3Error, match=r"b\.json: no such file"):
         read_json(tmp_path / "b.json")
-    for place, message in ((path / "c.json", "Not a directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(Speech3Error, match=rf"cannot be read \({message}"):
+    for place, message in ((path / "c.json", "Not a directory"), (tmp_path, "is a directory")):
+        with pytest.raises(Speech3Error, match=message):
             read_json(place)

@@ -94,9 +94,12 @@ def test_letters_that_occur_once_lose_no_word(capsys: pytest.CaptureFixture[str]
         "<unk> SPN", "mama m a m a", "leo l eo", "jazz m a m m", "má m a", "na-leo m a l eo", "qoma m a m a",
     ]  # fmt: skip
     told = " ".join(capsys.readouterr().err.split())
-    assert "without a sound in train: - in 4 words, as na-leo; digits in 2 words, as 10: write numbers as words" in told
+    assert (
+        "unpronounced characters in train: - in 4 words, as na-leo; digits in 2 words, as 10: write numbers as words"
+        in told
+    )
     assert "letters with fewer than 5 occurrences in train are treated as others: j as " in told and "á as a" in told
-    assert "in no word, of the graphemes given: ny" in told
+    assert "unused graphemes: ny" in told
     assert dict(words.unpronounced) == {"10": "has no letter"}
 
 

@@ -76,7 +76,7 @@ def test_deterministic(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("public <r> = <r> a | b;", r"g\.jsgf:3: <r> refers to itself, .*before its end"),
+        ("public <r> = <r> a | b;", r"g\.jsgf:3: <r> refers to itself before its end.*only right recursion"),
         ("public <r> = x <l> y;\n<l> = a |\n b <l> c;", r"g\.jsgf:5: <l> refers to itself"),
         ("public <r> = (a <r>)+;", r"g\.jsgf:3: <r> refers to itself"),
         ("public <r> = a\n | <nobody>;", r"g\.jsgf:4: there is no rule <nobody>; there are <r>"),
@@ -136,5 +136,11 @@ def test_a_list_of_sentences_is_as_probable_as_it_is_frequent(tmp_path: Path) ->
     with pytest.raises(Speech3Error, match=r"list\.txt: contains no sentence"):
         read_sentences(path)
     path.write_text("go <s> home\n")
-    with pytest.raises(Speech3Error, match=r"list\.txt: <s> is not a word"):
+    with pytest.raises(Speech3Error, match=r"list\.txt:1: <s> in the text"):
         read_sentences(path)
+
+
+def test_a_list_of_sentences_may_be_kaldis_text(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("u01 go home\nu02 go\nu03 stop\nu04 go home\n")
+    assert said(read_sentences(path)) == pytest.approx({"go home": 1 / 2, "go": 1 / 4, "stop": 1 / 4})

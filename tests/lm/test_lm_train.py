@@ -70,7 +70,7 @@ def test_files_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second.write_bytes(gzip.compress(content.encode()))
     rest = "".join(f"  {' '.join(sentence)}\r\n" for sentence in text[20:])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rest.encode())))
-    monkeypatch.setattr("speech3.lm.text._BLOCK_BYTES", 7)  # a line ends in another block than it begins
+    monkeypatch.setattr("speech3.corpus.sentences._BLOCK_BYTES", 7)  # a line ends in another block than it begins
     about = train([first, second, Path("-")], 3, tmp_path / "lm.arpa.gz")
     expected = estimate(text, 3)
     assert same(read_arpa(tmp_path / "lm.arpa.gz"), expected, 1e-6)
@@ -142,7 +142,7 @@ def test_rare_ngrams_leave_their_share_to_others(tmp_path: Path) -> None:
     [
         (b"", r"text: no sentences"),
         (b"\n \n\t\n", r"text: no sentences"),
-        (b"a b\nb\n<s> a b </s>\n", r"text:3: </s> and <s> in the text.*sed 's:"),
+        (b"a b\nb\n<s> a b </s>\n", r"text:3: </s> and <s> in the text.*sed -E 's:"),
         (b"a b\nb </s>", r"text:2: </s> in the text"),
         (b"a\nb\xe4rig\n", r"text:2: not UTF-8.*iconv"),
     ],

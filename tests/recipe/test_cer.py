@@ -7,7 +7,7 @@ import pytest
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.decoding.calibration import Calibration
 from speech3.decoding.tune import Point, Tuning
-from speech3.io.atomic import read_json, write_text
+from speech3.io.atomic import read_json, write_json, write_text
 from speech3.recipe import evaluation
 from speech3.recipe.experiment import Experiment, open_experiment
 
@@ -63,3 +63,33 @@ def test_the_table_of_the_tuning() -> None:
         evaluation._table(Tuning(best, (best,), {}, Calibration(0.0, 1.0)), "CER")
         == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("tri", "dnn", "line"),
+    [
+        ({"error_rate": 0.01, "wer": 0.02}, {"error_rate": 0.02, "wer": 0.02}, "tri, CER 1.00 %"),
+        ({"error_rate": 0.01, "wer": 0.03}, {"error_rate": 0.01, "wer": 0.02},
+         "dnn, CER 1.00 %, as has tri; its WER is lower"),
+        ({"error_rate": 0.01, "wer": 0.02}, {"error_rate": 0.01, "wer": 0.03},
+         "tri, CER 1.00 %, as has dnn; its WER is lower"),
+        ({"error_rate": 0.0, "wer": 0.0}, {"error_rate": 0.0, "wer": 0.0},
+         "dnn, CER 0.00 %, as has tri; the later system is named"),
+        ({"error_rate": 0.0}, {"error_rate": 0.0, "wer": 0.0},
+         "dnn, CER 0.00 %, as has tri; the later system is named"),  # an earlier version wrote no second rate
+    ],
+)  # fmt: skip
+def test_of_systems_with_the_same_error_rate_on_dev_the_second_rate_or_the_order_decides(
+    experiment: Experiment, tri: dict[str, float], dnn: dict[str, float], line: str
+) -> None:
+    for system, point in (("tri", tri), ("dnn", dnn)):
+        write_json(experiment.out / "decode" / system / "dev" / "best.json", point)
+    assert evaluation.summary(experiment).splitlines()[-1] == f"  best on dev: {line}"
+
+
+def test_the_second_error_rate_of_the_tuning() -> None:
+    best = Point(0.1, 0.0, 0.25)
+    found = Tuning(best, (best,), {"u": ("三百", "五")}, Calibration(0.0, 1.0))
+    assert evaluation._second_rate(found, {"u": ["三百", "五十"]}, "CER") == {"wer": 0.5}
+    assert evaluation._second_rate(found, {"u": ["三百", "五十"]}, "WER") == {"cer": 0.25}
+    assert evaluation._second_rate(found, {"u": ["三百", "五十"]}, "PER") == {}

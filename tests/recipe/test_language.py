@@ -203,3 +203,13 @@ def lm_given(e: Experiment) -> ArpaLm:
 def test_what_cannot_be_rescored(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=message):
         experiment(tmp_path, *overrides)
+
+
+def test_the_ids_of_kaldis_text_are_no_words(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("".join(f"utt_{n:02d} {line}\n" for n, line in enumerate(TEXT)))
+    e = experiment(tmp_path / "out", f"lm.text={tmp_path / 'text'}")
+    language.make_lm(e)
+    assert same(lm(e, "lm"), estimate([line.split() for line in TEXT], 3, {"a", "b", "c", "rare"}))
+    (tmp_path / "text").write_text("a b\n<s> b </s>\n")
+    with pytest.raises(Speech3Error, match=r"text:2: </s> and <s> in the text"):
+        language.check_given(e)  # in the stage `data`

@@ -57,6 +57,10 @@ def test_it_says_where_everything_is(finished: Finished) -> None:
         assert (out / name).exists()
     page = (out / "report.html").read_text()
     assert "<html" in page and "max_epochs: 2" in page and "model.width=64" in page
+    for section in ("Worst utterances", "Suspicious transcripts", "Words outside the vocabulary", "Terms"):
+        assert f"<h2>{section}</h2>" in page
+    assert '<audio controls preload="metadata" src="data:audio/' in page
+    assert 1 <= page.count(">alignment, and what was recognised<") <= 10
 
 
 def test_the_stages_in_their_order(finished: Finished) -> None:

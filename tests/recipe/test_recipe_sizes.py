@@ -41,7 +41,7 @@ def test_given_sizes_stay() -> None:
 def test_only_recipes_choose(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("frames: a\nhmm: b\nmodel: {family: dnn, width: 0}\ntraining: {}\n")
-    with pytest.raises(Speech3Error, match=r"model\.width=0: only recipes choose it"):
+    with pytest.raises(Speech3Error, match=r"model\.width=0: automatic size works only in recipes"):
         load_config(TrainConfig, path)
 
 

@@ -29,7 +29,7 @@ class Kitchen:
         needs = {"chop": [], "cook/soup": ["chop"], "cook/bread": [], "eat": ["cook/soup", "cook/bread"]}
         return [
             Step(name, self._work(name), config, [self._dish(name)], needs[name],
-                 [self.market] if name == "chop" else [], owns=self._dish(name).parent)
+                 [self.market] if name == "chop" else [], owns=self._dish(name).parent, elastic=["cooks"])
             for name, config in self.config.items()
         ]  # fmt: skip
 
@@ -201,6 +201,24 @@ def test_a_killed_step_that_changed_begins_in_an_empty_directory(kitchen: Kitche
     kitchen.run()
     assert kitchen.dish("cook/soup") == "from scratch"
     assert not (kitchen.out / "cook_soup" / "half").exists()
+
+
+def test_a_killed_step_continues_where_it_was_if_only_an_elastic_key_changed(kitchen: Kitchen) -> None:
+    kitchen.config["cook/soup"] = {"cooks": 3, "salt": 1}
+    kitchen.kill("cook/soup")
+    kitchen.config["cook/soup"] = {"cooks": 2, "salt": 1}
+    kitchen.kill("cook/soup")
+    kitchen.config["cook/soup"] = {"cooks": 4, "salt": 1}
+    kitchen.run()
+    assert kitchen.dish("cook/soup") == "continued"
+    kitchen.config["cook/soup"] = {"cooks": 5, "salt": 1}  # once it is done, such a key counts
+    kitchen.run()
+    assert kitchen.dish("cook/soup") == "from scratch"
+    kitchen.config["cook/soup"] = {"cooks": 5, "salt": 2}
+    kitchen.kill("cook/soup")
+    kitchen.config["cook/soup"] = {"cooks": 5, "salt": 3}
+    kitchen.run()
+    assert kitchen.dish("cook/soup") == "from scratch"
 
 
 def test_from_forgets_what_a_killed_step_left(kitchen: Kitchen) -> None:

@@ -46,6 +46,7 @@ def test_accuracy_is_drawn_in_units_that_fit(
     assert list(time.lines[0].get_ydata()) == [0.1, 0.5]
     assert time.get_xlabel() == label_s
     assert [line.get_ydata()[0] for line in time.lines[2:]] == [0.45, 0.49]
+    assert [text.get_text() for text in time.texts] == ["in the table: 45.0 %", "49.0 %"]
     assert list(frames.lines[0].get_xdata()) == [0, x_frames]
     assert frames.get_xlabel() == label_frames
 
@@ -97,10 +98,12 @@ def test_throughput_of_many_bandwidths(axes: Axes) -> None:
         assert list(ternary.get_xdata()) == list(float32.get_xdata()) == workers
         assert (ternary.get_linestyle(), float32.get_linestyle()) == ("-", "--")
     legend = axes.get_legend()
-    assert legend and [text.get_text() for text in legend.get_texts()] == [f"{each:g} Gbit/s" for each in bandwidths]
+    assert legend and [text.get_text() for text in legend.get_texts()] == [
+        f"{each:g} Gbit/s, {gradients}" for each in bandwidths for gradients in ("ternary", "float32")
+    ]
     assert axes.get_ylim()[0] < 1.0 and axes.get_ylim()[1] > 1e6
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4"]
-    assert axes.get_xlabel() == "workers (ternary gradients; dashed: float32)"
+    assert axes.get_xlabel() == "workers"
     figures = [axes.yaxis.get_major_formatter()(value, 0) for value in (500.0, 2e3, 3e6)]
     assert figures == ["500", "2 k", "3 M"]
 

@@ -1,11 +1,14 @@
 """The report is one file, well formed, escaped, and shows the figures it was given."""
 
+import base64
+import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from speech3.errors import Speech3Error
 from speech3.reports.engine_figures import Line, draw_accuracy
@@ -13,6 +16,8 @@ from speech3.reports.environment import environment
 from speech3.reports.figures import AlignedUtterance, curves, svg
 from speech3.reports.html import aligned, escape
 from speech3.reports.page import Report, System, Volume, write_report
+from speech3.reports.sound import Clip, clip
+from speech3.reports.utterances_section import Material, Suspect, Suspects, Unknown, within_limit
 from speech3.scoring.wer import score
 from speech3.training.curves import Curve
 
@@ -188,10 +193,10 @@ def test_a_page_about_characters(tmp_path: Path) -> None:
     for piece in (
         "0.62 % CER, dnn", "systemCER %", "160 characters in 40 utterances",
         "matched-pairs randomisation test on errors in characters",
-        "s3-3: 1 errors in 4 characters", "speakercharactersdnn, CER %tri", "s3205.000.00",
+        "s3-3: 1 error in 4 characters", "speakercharactersdnn, CER %tri", "s3205.000.00",
     ):  # fmt: skip
         assert piece in text, piece
-    assert "words" not in text.partition("Worst utterances")[2]
+    assert "words" not in text.partition("Worst utterances")[2].partition("Terms")[0]
 
 
 def test_a_column_for_our_own_language_model(tmp_path: Path) -> None:
@@ -241,6 +246,68 @@ def test_silent_and_short_utterance_can_be_drawn(tmp_path: Path) -> None:
     picture = AlignedUtterance("u", np.zeros(80, dtype=np.float32), 8000, np.full((1, 23), -np.inf), 10.0, [], [])
     write_report(tmp_path / "r.html", Report("t", "c", [System("x", score({"u": "a"}, {"u": ""}))], picture=picture))
     assert check(tmp_path / "r.html").tags >= {"svg", "image"}
+
+
+def material(name: str, *, seconds: float = 1.0, picture: bool = False) -> Material:
+    wave_N = np.sin(np.arange(round(16000 * seconds)) / 7).astype(np.float32) / 2
+    aligned = [(0.0, 0.5, "ONE"), (0.5, 1.0, "TWO")]
+    feats = np.random.default_rng(0).normal(size=(98, 40))
+    drawn = AlignedUtterance(name, wave_N, 16000, feats, 10.0, aligned, aligned, [(0.1, 0.9, "THREE")])
+    return Material(f"/data/{name}.wav, 1.00 s to 2.00 s", clip(wave_N, 16000), drawn if picture else None)
+
+
+def test_worst_utterances_can_be_heard_and_seen(tmp_path: Path) -> None:
+    ref = {f"u{n:02d}": "one two three" for n in range(30)}
+    found = score(ref, {name: "four" if n < 25 else text for n, (name, text) in enumerate(ref.items())})
+    shown = {f"u{n:02d}": material(f"u{n:02d}", picture=n < 10) for n in range(20)}
+    suspects = Suspects(
+        [Suspect("u03", "alignment's confidence 0.50", "one *two* three", "four"), Suspect("u29", "why", "a", "")],
+        30,
+        40,
+    )
+    unknown = Unknown({"zebra": 2, "<b>": 5, **{f"w{n}": 1 for n in range(40)}}, 1000)
+    shown["u29"] = material("u29")
+    write_report(tmp_path / "r.html", Report(
+        "t", "c", [System("dnn", found)], material=shown, suspects=suspects, unknown=unknown,
+    ))  # fmt: skip
+    page, checker = (tmp_path / "r.html").read_text(encoding="utf-8"), check(tmp_path / "r.html")
+    sounds = [address for address in checker.addresses if address.startswith("data:audio")]
+    assert len(sounds) == 21 and all(len(sound) <= 100_000 for sound in sounds)
+    decoded, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(sounds[0].partition(",")[2])))
+    assert rate_hz == 16000 and abs(len(decoded) - 16000) < 3000
+    assert page.count("<svg") == 10
+    for piece in (
+        "/data/u00.wav, 1.00 s to 2.00 s", "u00: 3 errors in 3 words", "dnn: 25 utterances have errors.", "recognised",
+        "2 transcripts of test.", "one *two* three", "(nothing)", "Of 30 of 40 utterances of test", "12 more",
+        "47 of 1,000 words of the references (4.7%) are outside the vocabulary", "<b>5", "zebra2",
+    ):  # fmt: skip
+        assert piece in checker.text, piece
+    assert '<a href="#worst-3">u03</a>' in page and 'id="worst-3"' in page
+    assert "THREE" in page  # what was recognised, below the alignment
+
+
+def test_clips_are_left_out_where_they_are_too_long_or_too_many(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(size=60 * 16000).astype(np.float32) / 8
+    assert clip(noise, 16000) is None
+    found = clip(noise[: 5 * 7000], 7000)  # a rate that MP3 does not have
+    assert found is not None and found.kind == "audio/flac"
+    sound = Clip("audio/mpeg", b"x" * 70_000)
+    shown = within_limit({f"u{n}": Material(f"{n}.wav", sound) for n in range(30)})
+    kept = [name for name, each in shown.items() if each.clip]
+    assert kept == [f"u{n}" for n in range(21)] and list(shown) == [f"u{n}" for n in range(30)]
+    assert sum(len(each.clip.address) for each in shown.values() if each.clip) <= 2_000_000
+    assert shown["u29"].place == "29.wav"
+
+
+def test_every_term_is_explained_where_it_is_used_and_only_there(tmp_path: Path) -> None:
+    write_report(tmp_path / "r.html", a_report())
+    text = check(tmp_path / "r.html").text.partition("Terms")[2]
+    for term in ("WER", "95 % interval", "p against best", "frame accuracy", "senone", "loss", "acoustic scale"):
+        assert f"\n{term}" in text or term in text, term
+    assert "staleness" not in text and "PER" not in text
+    write_report(tmp_path / "r.html", Report("t", "c", [System("x", score({"u": "a"}, {"u": "b"}))]))
+    terms = check(tmp_path / "r.html").text.rpartition("Terms")[2]
+    assert "word error rate" in terms and "frame accuracy" not in terms
 
 
 def test_same_report_same_bytes(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_what_is_written(found, tmp_path, monkeypatch):
             [rate(point) for point in mine if point.bandwidth == gigabits * BYTES_PER_GIGABIT]
             for gigabits in GIGABITS for rate in (lambda p: p.ternary, lambda p: p.float32)
         ]  # fmt: skip
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0.001 Gbit/s", "10 Gbit/s"]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+            f"{gigabits} Gbit/s, {gradients}" for gigabits in ("0.001", "10") for gradients in ("ternary", "float32")
+        ]
         limits.append(axes.get_ylim())
     assert limits[0] == limits[1] and limits[0][0] < min(rates) and limits[0][1] > max(rates)

@@ -60,3 +60,10 @@ def test_as_text_and_in_the_report() -> None:
     section = confidence_section({"tri": None, "dnn": found}, "dnn")
     assert "0.319" in section and "confidence, dnn" in section and "tri" not in section
     assert confidence_section({"tri": None}, "tri") == ""
+
+
+@pytest.mark.parametrize(("correct", "why"), [(True, "all words are correct"), (False, "no word is correct")])
+def test_where_the_nce_is_not_defined_it_is_said_why(correct: bool, why: str) -> None:
+    found = reliability([0.9, 0.8], [correct] * 2)
+    assert why in confidence_lines(found) and f"none: {why}" in confidence_section({"dnn": found}, "dnn")
+    assert "nan" not in (confidence_lines(found) + confidence_section({"dnn": found}, "dnn")).lower()

@@ -102,3 +102,22 @@ def test_many_utterances_are_shortened_on_screen_only() -> None:
     assert "lacks 199 of 200" in warning
     assert "and 149 more" in warning
     assert "every hypothesis is empty" in silent
+
+
+def test_the_language_of_the_texts_matters_for_lower_case(tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("u1 KIZ İZMİR ｶﾅ\nu2 a\n", encoding="utf-8")
+    (tmp_path / "hyp").write_text("u1 kız izmir カナ\nu2 a\n", encoding="utf-8")
+    files = [str(tmp_path / "ref"), str(tmp_path / "hyp")]
+    unknown = CliRunner().invoke(app, [*files, "--normalize", "lower"]).output
+    assert "WER 50.00" in unknown and "give the language, as in --lang tr" in unknown
+    assert "1 substitutions differ only in Unicode's compatibility forms, as ｶﾅ and カナ; --normalize nfkc" in unknown
+    turkish = CliRunner().invoke(app, [*files, "--normalize", "nfkc,lower", "--lang", "tr"]).output
+    assert "WER 0.00" in turkish and "warning" not in turkish
+
+
+def test_the_verb_scores_sclites_formats(tmp_path: Path) -> None:
+    (tmp_path / "ref.stm").write_text("r A anna 0.0 1.0 { um / uh } yes\nr A anna 1.0 2.0 no\n")
+    (tmp_path / "hyp.ctm").write_text("r 1 0.1 0.1 uh 0.9\nr 1 0.3 0.1 yes 0.9\nr 1 1.4 0.1 now 0.9\n")
+    output = CliRunner().invoke(app, [str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm")]).output
+    assert "read as     stm: segments with times; ctm: words with times" in output
+    assert "WER 33.33" in output and "anna" in output and "1 references have alternatives" in output

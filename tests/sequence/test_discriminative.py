@@ -8,13 +8,16 @@ import torch
 from denominators import enumerated_paths, toy_denominator, toy_senones
 
 from speech3.errors import Speech3Error
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import monophone_tree
+from speech3.lexicon.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation
 from speech3.sequence import passes
 from speech3.sequence.discriminative import Discriminative
 from speech3.sequence.forward_backward import expected_accuracy
 from speech3.sequence.graph import sources
 from speech3.sequence.passes import accuracy
 from speech3.sequence.phone_lm import estimate
-from speech3.sequence.senones import path_log_weights, runs, senone_graph
+from speech3.sequence.senones import path_log_weights, runs, senone_graph, silence_senones
 from speech3.sequence.sparse import expected_accuracy as by_autograd
 
 LEAK, SENONES, FRAMES, SCALE = 0.1, 4, 3, 0.5
@@ -38,11 +41,11 @@ def loss_of(graph, **changes):
     return Discriminative(graph, prior_S, acoustic_scale=SCALE, leak=LEAK, **{"smbr": False, **changes})
 
 
-def weighed_paths(loss, y_TS, boost=0.0, said=()):
+def weighed_paths(loss, y_TS, boost=0.0, said=(), silence=()):
     """All paths, with their weights as the criterion has them."""
     scores_TS = loss.acoustic_scale * (y_TS.numpy() - loss.log_prior_S)
     for t, senone in enumerate(said):
-        scores_TS[t, senone] -= boost
+        scores_TS[t, sorted({senone, *silence})] -= boost
     return enumerated_paths(scores_TS, loss.graph, loss.leak)
 
 
@@ -95,7 +98,59 @@ def test_smbr_equals_enumeration(seed):
     assert found.item() == pytest.approx(1 - right / sum(weight for weight, _ in paths) / FRAMES, abs=1e-9)
 
 
-@pytest.mark.parametrize("changes", [{}, {"boost": 0.7}, {"smbr": True}, {"smbr": True, "cross_entropy": 0.3}])
+@pytest.mark.parametrize("seed", range(6))
+def test_silence_is_one_class_for_smbr_as_enumerated(seed):
+    silence = {1, 3}
+    silence_S = np.isin(np.arange(SENONES), list(silence))
+    loss = loss_of(toy_graph(seed), smbr=True, silence_S=silence_S)
+    said_N, y_BTS = drawn_senones(1, seed=seed), outputs(1, seed=seed)
+    paths = weighed_paths(loss, y_BTS[0])
+
+    def right(pdfs):
+        return sum(a == b or {a, b} <= silence for a, b in zip(pdfs, said_N.tolist(), strict=True))
+
+    share = sum(weight * right(pdfs) for weight, pdfs in paths) / sum(weight for weight, _ in paths) / FRAMES
+    found, _ = loss(y_BTS, said_N)
+    assert found.item() == pytest.approx(1 - share, abs=1e-9)
+
+
+def test_which_silence_it_is_makes_no_difference_to_smbr():
+    loss = loss_of(toy_graph(), smbr=True, silence_S=np.array([True, True, False, False]))
+    y_BTS = outputs(1)
+    one, other = (loss(y_BTS, torch.tensor(said))[0].item() for said in ([0, 2, 1], [1, 2, 0]))
+    assert one == pytest.approx(other, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_silence_is_never_an_error_for_boosted_mmi_as_enumerated(seed):
+    silence = (1, 3)
+    loss = loss_of(toy_graph(seed), boost=0.7, silence_S=np.isin(np.arange(SENONES), silence))
+    said_N, y_BTS = drawn_senones(1, seed=seed), outputs(1, seed=seed)
+    said = tuple(said_N.tolist())
+    numerator = sum(weight for weight, pdfs in weighed_paths(loss, y_BTS[0]) if pdfs == said)
+    denominator = sum(weight for weight, _ in weighed_paths(loss, y_BTS[0], 0.7, said, silence))
+    found, _ = loss(y_BTS, said_N)
+    assert found.item() == pytest.approx((math.log(denominator) - math.log(numerator)) / FRAMES, abs=1e-9)
+
+
+def test_the_senones_of_silence_and_noise_are_found_in_the_tree():
+    lexicon = Lexicon((Pronunciation("ab", ("a", "b")), Pronunciation(UNKNOWN, (SPOKEN_NOISE,))))
+    tree = monophone_tree(np.arange(len(lexicon.phones)))
+    found_S = silence_senones(Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)))
+    phones = {lexicon.phone_ids[SPOKEN_NOISE], lexicon.silence}
+    assert np.flatnonzero(found_S).tolist() == sorted(3 * (phone - 1) + state for phone in phones for state in range(3))
+
+
+SILENT = np.array([True, True, False, False])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"boost": 0.7}, {"smbr": True}, {"smbr": True, "cross_entropy": 0.3}, {"boost": 0.7, "silence_S": SILENT},
+        {"smbr": True, "silence_S": SILENT},
+    ],
+)  # fmt: skip
 def test_losses_have_the_gradients_of_their_values(changes):
     """By finite differences in float64; float32, as in training, gives nearly the same."""
     loss, said_N, y_BTS = loss_of(toy_graph(), **changes), drawn_senones(3, 5), outputs(3, 5)
@@ -124,7 +179,9 @@ def test_compiled_accuracy_equals_autograd_through_sparse_products(batch):
         np.testing.assert_allclose(compiled, gradient.numpy(), atol=atol)
 
 
-@pytest.mark.parametrize("changes", [{"boost": 0.7}, {"smbr": True, "cross_entropy": 0.3}])
+@pytest.mark.parametrize(
+    "changes", [{"boost": 0.7}, {"smbr": True, "cross_entropy": 0.3}, {"smbr": True, "silence_S": SILENT}]
+)
 def test_devices_without_compiled_passes_get_the_same(changes, monkeypatch):
     loss, said_N, y_BTS = loss_of(toy_graph(), **changes), drawn_senones(3, 5), outputs(3, 5)
     values, gradients = [], []

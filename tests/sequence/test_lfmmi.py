@@ -239,12 +239,28 @@ def test_a_chunk_that_is_too_short_for_its_phones_counts_as_nothing() -> None:
     (gradient,) = torch.autograd.grad(loss, y)
     assert gradient[0].any()
     assert not gradient[1].any()
+    both = maker([fits, not_fits])
+    assert both.fits_B.tolist() == [True, False] and (len(both), both.left_out) == (4, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_which_chunks_fit_is_known_without_the_outputs(seed: int) -> None:
+    graph, generator = toy_denominator(0), np.random.default_rng(seed)
+    chunks = [
+        Chunk(labels_of(possible_phones(graph, 6, seed), list(generator.integers(1, 9, 6))), int(start), 1.0)
+        for start in generator.integers(0, 12, 40)
+    ]
+    numerators = AlignmentNumerators(graph, frames=12, tolerance=int(generator.integers(0, 2)), leak=LEAK)(chunks)
+    y = outputs(4, graph.num_pdfs, len(chunks), seed).permute(2, 0, 1).numpy()
+    log_z, _ = numerator_posteriors(np.ascontiguousarray(y), numerators)
+    np.testing.assert_array_equal(numerators.fits_B, np.isfinite(log_z))
+    assert len(numerators) + numerators.left_out == 4 * len(chunks)
 
 
 def test_a_minibatch_of_which_nothing_fits_is_an_error_that_names_the_keys() -> None:
     graph = toy_denominator(0)
     chunk, maker = Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0), AlignmentNumerators(graph, frames=12)
-    with pytest.raises(Speech3Error, match=r"no transcript fits.*training\.lfmmi\.tolerance"):
+    with pytest.raises(Speech3Error, match=r"no chunk matches its transcript.*training\.lfmmi\.tolerance"):
         LfMmi(graph)(torch.zeros(4, 4, graph.num_pdfs), maker([chunk] * 4))
     # A single one, an epoch's last, changes nothing.
     y = torch.ones(1, 4, graph.num_pdfs, requires_grad=True)

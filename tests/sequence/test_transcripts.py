@@ -164,6 +164,7 @@ def test_a_transcript_longer_than_its_frames_counts_as_nothing() -> None:
     y = random_outputs(2, 2, graph.num_pdfs)
     log_z, posterior = numerator_posteriors(y, maker([long, fits]))
     assert log_z[0] == -np.inf and np.isfinite(log_z[1])
+    assert maker([long, fits]).fits_B.tolist() == [False, True]
     assert not posterior[0].any()
     loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(torch.from_numpy(y), maker([long, fits]))
     alone, _ = LfMmi(graph, leak=LEAK, l2=0.0)(torch.from_numpy(y[1:]), maker([fits]))

@@ -19,8 +19,11 @@ PHONES, DIM = 5, 8
 LEXICON = Lexicon(tuple(Pronunciation(f"w{p}", (p,)) for p in "abcd"))
 
 
-def write(root: Path) -> None:
-    """Phones with features around centres of their own, in sentences of two patterns."""
+def write(root: Path, impossible: int = 0) -> None:
+    """Phones with features around centres of their own, in sentences of two patterns.
+
+    `impossible`: number of further utterances in train with more phones than outputs.
+    """
     rng = np.random.default_rng(0)
     centers = rng.normal(0, 1.5, (PHONES + 1, DIM))
     hmm = Hmm(LEXICON, context_free_tree(np.arange(2 * PHONES).reshape(PHONES, 2)), np.full(2 * PHONES, 0.5),
@@ -36,6 +39,9 @@ def write(root: Path) -> None:
                 np.float32
             )
             said[f"{name}{i}"] = phones.tolist()
+        for i in range(impossible if name == "train" else 0):
+            labels[f"bad{i}"] = segment_labels(np.array([2, 3] * 14), np.arange(29))
+            feats[f"bad{i}"] = np.zeros((28, DIM), np.float32)
         pack(root / "frames" / f"{name}.frames", feats, labels, 2 * PHONES + 2, utterances=list(feats))
     hmm.save(root / "hmm")
     make_denominator(estimate(said.values(), 10), hmm).save(root / "hmm")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import shard as shard_module
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.simulate import Simulated
+from speech3.engine.workers import Unkillable
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
@@ -284,6 +286,57 @@ def test_a_simulation_resumes_inside_an_epoch(corpus, tmp_path, monkeypatch, met
     _accounted(_epochs(tmp_path / "out"))
     looks = [r for r in read_metrics(tmp_path / "out" / "metrics.jsonl") if (r["event"], r["epoch"]) == ("heldout", 2)]
     assert [4 * (look["frames"] - FRAMES) // FRAMES for look in looks] == [1, 2, 3]  # the first from before the kill
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "then"), [("asgd", 4, 3), ("asgd", 2, 1), ("synchronous", 2, 3), ("sandblaster", 2, 3)]
+)
+def test_a_run_resumes_with_another_number_of_workers(corpus, tmp_path, monkeypatch, capsys, method, first, then):
+    """It says so, and every minibatch is counted once; a finished run is not taken for one of other workers."""
+    keys = {"checkpoint_s": 0, "max_epochs": 2, "lbfgs": {"iterations": 2},
+            "simulation": {"compute_s": 0.01, "sync_s": 0.001, "method": method}}  # fmt: skip
+    save = RunDirectory.save
+
+    def killed(directory, standing, *arguments):
+        save(directory, standing, *arguments)
+        if standing.minibatch >= 40:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(RunDirectory, "save", killed)
+    with pytest.raises(ZeroDivisionError):
+        train(_config(corpus, workers=first, **keys), tmp_path / "out")
+    monkeypatch.undo()
+    other = _config(corpus, workers=then, learning_rate=0.2, **keys)
+    with pytest.raises(Speech3Error, match=f"learning_rate 0.1 there, 0.2 now, training.workers {first} there"):
+        train(other, tmp_path / "out")
+    capsys.readouterr()
+    train(_config(corpus, workers=then, **keys), tmp_path / "out")
+    said = capsys.readouterr().err
+    assert f"was run with training.workers={first}, continues with {then}\n" in said and "resuming at epoch 1" in said
+    if method != "sandblaster":  # which counts the frames of accepted points
+        _accounted(_epochs(tmp_path / "out"))
+    train(_config(corpus, workers=then, **keys), tmp_path / "out")
+    with pytest.raises(Speech3Error, match=rf"training.workers {then} there, {first} now.*--restart"):
+        train(_config(corpus, workers=first, **keys), tmp_path / "out")
+
+
+def test_a_process_that_cannot_be_killed_ends_the_run_after_a_checkpoint(corpus, tmp_path, monkeypatch):
+    epoch = Simulated.epoch
+
+    def stuck(world, *args):
+        for done in epoch(world, *args):
+            yield done
+            if done.used >= 20:
+                raise Unkillable("shard 1 hung", [SimpleNamespace(pid=77)])
+
+    monkeypatch.setattr(Simulated, "epoch", stuck)
+    with pytest.raises(Speech3Error, match="shard 1 hung, and SIGKILL does not end it: process 77"):
+        train(_config(corpus, max_epochs=2), tmp_path / "out")
+    monkeypatch.undo()
+    tensors, about = load_tensors(max((tmp_path / "out" / "checkpoints").iterdir()), "nn-checkpoint")
+    assert about["standing"]["done"]["used"] == (tensors["states"] == -1).sum() >= 50 + 20
+    train(_config(corpus, max_epochs=2), tmp_path / "out")
+    _accounted(_epochs(tmp_path / "out"))
 
 
 def test_without_warm_start_the_server_gets_the_first_parameters(corpus, tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_the_result_is_smaller_and_computes_the_same(corpus, tmp_path, model, tr
         assert about["heldout_loss"] == pytest.approx(last["heldout_loss"], abs=1e-3)
     network, _, _ = load_network(tmp_path)
     assert network.output.weight.shape[1] == width
-    assert f"parameters, {removal['parameters'][1]:,} now" in capsys.readouterr().err
+    assert f"-> {removal['parameters'][1]:,} parameters;" in capsys.readouterr().err
     card = (tmp_path / "MODEL_CARD.md").read_text()
     assert "units left" not in card and "after group lasso has removed units" in card
     assert "The epoch was selected" not in card
@@ -89,7 +89,7 @@ def test_a_run_without_it_keeps_its_shape_and_has_no_step(corpus, tmp_path):
 
 
 def test_a_layer_without_units_is_named(corpus, tmp_path):
-    with pytest.raises(Speech3Error, match=r"group_lasso=50: has removed all units of layers\.hidden\.0 .*lower it"):
+    with pytest.raises(Speech3Error, match=r"group_lasso=50: emptied layer layers\.hidden\.0 .*lower it"):
         train(_config(corpus, group_lasso=50.0), tmp_path)
     assert not (tmp_path / "model.safetensors").exists()
 

@@ -56,6 +56,36 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
     assert used == 4 * history[0]["minibatches"]["used"]
 
 
+@pytest.mark.parametrize(
+    "training",
+    [
+        {},
+        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
+        {"world": "simulated", "workers": 2,
+         "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {"world": "shared", "workers": 2},
+        {"world": "ddp", "workers": 2},
+    ],
+    ids=["sgd", "asgd simulated", "synchronous", "shared", "ddp"],
+)  # fmt: skip
+def test_chunks_without_a_path_are_counted_in_every_world(tmp_path, training, capsys):
+    write(root := tmp_path / "corpus", impossible=3)
+    train(config_of(root, max_epochs=2, **training), tmp_path / "out")
+    for record in read_metrics(tmp_path / "out" / "metrics.jsonl"):
+        if record["event"] == "epoch":
+            assert 0 < record["left_out"] <= 0.05
+            assert record["left_out_frames"] == 3 * 10
+    assert "of frames left out because no path fits their transcript" in capsys.readouterr().err
+
+
+def test_many_chunks_without_a_path_stop_training_with_the_reason(tmp_path):
+    write(root := tmp_path / "corpus", impossible=20)
+    with pytest.raises(
+        Speech3Error, match=r"epoch 1.* of the frames cannot be used, more than 5 %: no path.*tolerance"
+    ):
+        train(config_of(root), tmp_path / "out")
+
+
 def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp_path, monkeypatch):
     first = both_runs(config_of(corpus), tmp_path, monkeypatch, 2)
     assert not first["log_prior"].any()

@@ -38,7 +38,7 @@ from speech3.engine.cluster.messages import (
     facts_of,
     wires_on_cpu,
 )
-from speech3.engine.codecs.codec import Codec
+from speech3.engine.codecs.codec import Codec, warm_up
 from speech3.engine.flat import Flat, wait_for_gpus
 from speech3.engine.gradient import Step
 from speech3.engine.ledger import Ledger
@@ -74,6 +74,7 @@ class PartitionActor:
         self.work: dict[int, Work] = {}
         published = self.server.partitions[0].published.state
         self.server.rule.warm_up(published, Own(self.like.parameters_P, None, self.push_P))
+        warm_up((plan.up, plan.down), self.push_P)
         return facts_of()
 
     def begin(self, tensors: dict[str, np.ndarray], states_M: np.ndarray) -> None:
@@ -176,6 +177,9 @@ class ShardActor:
         self.shard = Shard(parts, config, number=worker, workers=workers, weight_decay=weight_decay, codec=up)
         own = self.shard.sgd.parameters
         self.down = [wire.down_codec for wire in wires_on_cpu(codec, own, config.partitions)]
+        for push, down in zip(self.shard.pushes, self.down, strict=True):
+            push.wire.warm_up(push.own.parameters_P)
+            warm_up([down], push.own.parameters_P.cpu())
         return facts_of(parts, own)
 
     def run(self, order: Order) -> Outcome:
@@ -247,6 +251,7 @@ class _Run:
         message = PushMessage(self.order.incarnation, push.version, push.fetch_due, self.work, push.wire.key)
         if numbers:
             push.numbers = []
+            push.own.collect()
             message = replace(
                 message, finite=push.finite,
                 steps={number: self.steps[number] for number in numbers},

@@ -18,7 +18,7 @@ NaN and infinity are never coded as numbers: a bucket that contains one decodes 
 Axes: P values, B buckets, T tiles (`cpu`), M words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from speech3.config import CodecConfig
 from speech3.engine.codecs import cpu
+from speech3.engine.flat import wait_for_gpus
 
 _TILE = 1024  # values
 
@@ -237,6 +238,14 @@ def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = sl
             return TopK(config.share)
         case "none":
             return None
+
+
+def warm_up(codecs: Iterable[Codec | None], like_P: Tensor) -> None:
+    """Encode and decode zeros, so that compiling and loading kernels, which takes seconds, delays no sync."""
+    for codec in codecs:
+        if codec:
+            codec.add(codec.encode(torch.zeros_like(like_P), 0), torch.zeros_like(like_P))
+    wait_for_gpus(like_P)
 
 
 def _slice_of(view: Tensor, stretch: slice) -> Tensor:

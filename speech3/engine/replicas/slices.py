@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from speech3.engine.flat import flatten, frozen_and_buffers, trained
+from speech3.engine.flat import Flat, flatten
 
 
 class Slices:
@@ -33,10 +33,10 @@ class Slices:
     """
 
     def __init__(self, whole: nn.Module, members: Sequence[nn.Module]) -> None:
-        self.whole = _sizes(whole)
-        self.members = [_sizes(member) for member in members]
+        all_of_it, slices_of_it = flatten(whole), [flatten(member) for member in members]
+        self.whole, self.members = _sizes(all_of_it), [_sizes(each) for each in slices_of_it]
         self.stretches: list[list[tuple[slice, slice]]] = [[] for _ in members]
-        for tensor, *slices in zip(_tensors(whole), *map(_tensors, members), strict=True):
+        for tensor, *slices in zip(_tensors(all_of_it), *map(_tensors, slices_of_it), strict=True):
             same = all(each.shape == tensor.shape for each in slices)
             sizes = [each.numel() for each in slices]
             if not same and sum(sizes) != tensor.numel():
@@ -68,11 +68,11 @@ class Slices:
         return vector
 
 
-def _sizes(model: nn.Module) -> tuple[int, int]:
-    flat = flatten(model)
+def _sizes(flat: Flat) -> tuple[int, int]:
     return flat.vector_K.numel(), flat.num_parameters
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
+def _tensors(flat: Flat) -> list[Tensor]:
     """The tensors of the flat vector, in its order."""
-    return [*(parameter.detach() for parameter in trained(model)), *frozen_and_buffers(model)]
+    rest = [*(place.tensor.detach() for place in flat.rest.views), flat.rest.codes] if flat.rest else []
+    return [*flat.views, *rest]

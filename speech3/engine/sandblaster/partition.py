@@ -178,12 +178,17 @@ def reset_buffers(vectors: Vectors, base: int) -> None:
 
 
 @torch.no_grad()
-def gather_buffers(vectors: Vectors, base: int, workers: Sequence[int]) -> None:
-    """Set the running means of the trial point to the mean of the workers'; means that did not change stay exact."""
-    num_parameters = vectors.gradients_2P.shape[1]
-    before = vectors.points_2K[base, num_parameters:]
-    change = sum(vectors.sums_NK[worker, num_parameters:] - before for worker in workers)
-    vectors.points_2K[1 - base, num_parameters:] = before + change / len(workers)
+def gather_buffers(vectors: Vectors, base: int, workers: Sequence[int], codes: int) -> None:
+    """Set the running means of the trial point to the mean of the workers'; means that did not change stay exact.
+
+    The last `codes` values are codes (`speech3.engine.flat`): they are those of the first worker.
+    """
+    num_parameters, values = vectors.gradients_2P.shape[1], vectors.points_2K.shape[1]
+    means, coded = slice(num_parameters, values - codes), slice(values - codes, values)
+    before = vectors.points_2K[base, means]
+    change = sum(vectors.sums_NK[worker, means] - before for worker in workers)
+    vectors.points_2K[1 - base, means] = before + change / len(workers)
+    vectors.points_2K[1 - base, coded] = vectors.sums_NK[workers[0], coded]
 
 
 def _rows(vectors: Vectors, base: int, slots: Sequence[int], part: slice) -> list[Tensor]:

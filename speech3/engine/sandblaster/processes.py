@@ -201,6 +201,7 @@ class Processes:
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
         self.clock.look(time.monotonic())
+        self.processes.check_killed()
         for index, worker in enumerate(self.workers):
             if late_s := worker.late_s(self.clock):
                 self.processes.kill_hung(index, f"worker {index} hung ({late_s:.0f} s without a reply)")

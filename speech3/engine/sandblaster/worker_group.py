@@ -36,6 +36,7 @@ class Evaluation:
     correct: int = 0
     keepers: tuple[int, ...] = ()
     bad: int | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,14 @@ class Computed:
     correct: int
     bad: int | None
     seconds: float
+    left_out: int = 0
 
 
 def together(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation:
     """Sum the results of all portions; the result does not depend on the order in which they were computed."""
     return Evaluation(
         sum(each.frames for each in kept), math.fsum(each.loss_sum for each in kept),
-        sum(each.correct for each in kept), keepers,
+        sum(each.correct for each in kept), keepers, left_out=sum(each.left_out for each in kept),
     )  # fmt: skip
 
 
@@ -126,17 +128,17 @@ class Workspace:
         self.own = flatten(parts.model)
         self.portion = self.own.zeros_like()
         self.loaded = self.summed = -1  # evaluations of the loaded point and of the sum
-        parts.model.train()
+        parts.begin_training()
 
     @torch.no_grad()
     def compute(self, order: Compute) -> Computed:
         """Compute the gradient of a portion, summed over its frames."""
         begun = time.perf_counter()
         if self.loaded != order.evaluation:
-            self.own.vector_K.copy_(self.vectors.points_2K[order.at])
+            self.own.load(self.vectors.points_2K[order.at])
             self.loaded = order.evaluation
         self.portion.vector_K.zero_()
-        frames, correct, losses, bad = 0, 0, [], None
+        frames, left_out, correct, losses, bad = 0, 0, 0, [], None
         for number in order.numbers:
             with torch.enable_grad():
                 step, g = gradient(self.parts, order.epoch, number)
@@ -146,8 +148,10 @@ class Workspace:
             for view, each in zip(self.portion.views, g, strict=True):
                 view.add_(each, alpha=step.frames)
             frames, correct = frames + step.frames, correct + step.correct
+            left_out += step.left_out
             losses.append(step.loss * step.frames)
-        return Computed(order, frames, math.fsum(losses), correct, bad, time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return Computed(order, frames, math.fsum(losses), correct, bad, seconds, left_out)
 
     @torch.no_grad()
     def keep(self, evaluation: int) -> None:
@@ -158,5 +162,6 @@ class Workspace:
             sum_K[:num_parameters].add_(mine)
         else:
             sum_K[:num_parameters].copy_(mine)
+        self.own.collect()
         sum_K[num_parameters:].copy_(self.own.buffers)
         self.summed = evaluation

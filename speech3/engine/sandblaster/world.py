@@ -94,7 +94,7 @@ class Sandblaster:
         layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
         self.workers = make_workers(layout)
         self.batches = batches_of(len(parts.source), parts.source.rows, config)
-        self.weight_decay, self.home = weight_decay, own.vector_K.device
+        self.weight_decay, self.home, self.codes = weight_decay, own.vector_K.device, own.num_codes
         self.history, self.base, self.began = History(config.history), 0, 0.0
         self.states_M = np.zeros(len(parts.source), np.int32)
         self.progress = Progress()
@@ -195,12 +195,12 @@ class Sandblaster:
     def _evaluate(self, at: int, batch: Batch) -> Generator[None, None, tuple[float, float, float]]:
         """Compute the loss, the slope along the direction, and the squared norm of the gradient."""
         self.tried = yield from self.workers.evaluate(at, batch.portions)
-        if self.tried.bad is not None:
+        if self.tried.bad is not None or not self.tried.frames:
             return math.inf, math.nan, math.nan
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
         slope, squared, length = (yield from self.workers.operate(gather)).tolist()
         if at != self.base:
-            gather_buffers(self.workers.vectors, self.base, self.tried.keepers)
+            gather_buffers(self.workers.vectors, self.base, self.tried.keepers, self.codes)
         return self.tried.loss_sum / self.tried.frames + 0.5 * self.weight_decay * length, slope, squared
 
     def _begin(self, batch: Batch, epoch: int) -> Generator[None, None, float]:
@@ -224,7 +224,7 @@ class Sandblaster:
             done, used=done.used + ended, frames=done.frames + tried.frames, correct=done.correct + tried.correct,
             loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.workers.seconds(),
             returned=self.workers.returned, restarts=self.workers.restarts, shards=self.workers.reports(),
-            up=self.workers.up, down=self.workers.down,
+            up=self.workers.up, down=self.workers.down, left_out=done.left_out + tried.left_out,
         )  # fmt: skip
 
     def _end_early(self, note: str, stretches: list[np.ndarray], *, stepped: bool) -> None:
@@ -237,5 +237,5 @@ class Sandblaster:
             self.progress, used=self.progress.used + ended, seconds=self.workers.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
             correct=self.progress.correct + seen.correct, shards=self.workers.reports(), up=self.workers.up,
-            down=self.workers.down,
+            down=self.workers.down, left_out=self.progress.left_out + seen.left_out,
         )  # fmt: skip

@@ -1,0 +1,88 @@
+"""What all verbs have in common: the form of their help, `-h`, and `--quiet`."""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
+
+from speech3.io.progress import be_quiet
+
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.", metavar="")
+]
+_METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none
+
+
+class _Plain:
+    """Help in which names of values are in upper case, flags have none, and arguments have no type beside them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if param.param_type_name == "argument":
+                vars(param)["display_type_rich"] = lambda ctx: None
+            elif getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = ["[OPTIONS]"]
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                name = (param.metavar or param.name.upper()).removesuffix("...")
+                name += "..." if param.nargs != 1 else ""
+                pieces.append(name if param.required else f"[{name}]")
+        return pieces
+
+
+class Verb(_Plain, TyperCommand):
+    """A verb of the program."""
+
+
+class Group(_Plain, TyperGroup):
+    """The program, or a group of verbs."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "VERB ..."]
+
+
+def quietable(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option `--quiet` to a verb, and metavars in upper case where an argument or option has none."""
+    hints, signature = get_type_hints(command, include_extras=True), inspect.signature(command)
+    if "quiet" in hints:
+        return command
+    for name, hint in hints.items():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, (ArgumentInfo, OptionInfo)) and info.metavar is None:
+                info.metavar = _metavar(name, get_args(hint)[0], info)
+    own = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+
+    @functools.wraps(command)
+    def verb(*args: Any, quiet: bool = False, **options: Any) -> None:
+        if quiet:
+            be_quiet()
+        command(*args, **options)
+
+    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+    verb.__signature__ = signature.replace(parameters=[*parameters, own])  # type: ignore[attr-defined]
+    verb.__annotations__ = {**hints, "quiet": Quiet}
+    return verb
+
+
+def _metavar(name: str, kind: Any, info: ArgumentInfo | OptionInfo) -> str | None:
+    """The name of a value in the help; None where its choices are shown instead."""
+    if get_origin(kind) in (Union, types.UnionType):  # X | None
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    if get_origin(kind) is list:
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return None
+    return name.upper() if isinstance(info, ArgumentInfo) else _METAVARS.get(kind, name.upper())

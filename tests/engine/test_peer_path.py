@@ -1,0 +1,71 @@
+"""The server on another device than the shards, with shared tensors of the CPU in the place of a GPU's memory.
+
+What a GPU's peer path does and the CPU's own path does not: the state lies in tensors that are handed over, not in the
+host's memory of the server, and the step is that of PyTorch's operations. Both must train alike.
+
+Axes: K values of the model.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine import rule
+from speech3.engine.assembly import Server, load_tensors, make_server, published_tensors, sizes_of
+from speech3.engine.server_memory import private_memory
+from speech3.engine.shard import Shard
+from speech3.engine.world import Rate
+
+BATCHES, MINIBATCHES = tiny.Batches(24), 24
+
+
+def server_of(shard: Shard, config: AsgdConfig, peer: bool) -> Server:
+    """A server for two shards; the peer's state is in shared tensors."""
+    own = shard.sgd.parameters
+    sizes, on_peer = sizes_of(own, config, 2, MINIBATCHES), None
+    if peer:
+        shapes = (own.vector_K.numel(), own.num_parameters if config.momentum else 0, 0)
+        on_peer = tuple(torch.zeros(2, size).share_memory_() for size in shapes)
+        sizes = replace(sizes, state=0, velocity=0, squares=0)
+    server = make_server(private_memory(sizes), config, 2, own, nullcontext(), on_peer)
+    load_tensors(server, {"parameters": own.vector_K})
+    return server
+
+
+def trained(config: AsgdConfig, codec: CodecConfig, peer: bool) -> dict[str, Tensor]:
+    """The published state after two shards in turn have computed all minibatches, with a sync after every second."""
+    shards = [Shard(tiny.Build(BATCHES, norm=True)(), config, number=n, workers=2, codec=codec) for n in range(2)]
+    server = server_of(shards[0], config, peer)
+    for number in range(MINIBATCHES):
+        shard = shards[number // 2 % 2]
+        if shard.pushes[0].version < 0:  # the first fetch
+            for partition, push in zip(server.partitions, shard.pushes, strict=True):
+                tiny.visit(partition, push)
+        server.ledger.computed(number, shard.compute(1, number, Rate(0.2, 1, MINIBATCHES)))
+        if number % 2:
+            for partition, push in zip(server.partitions, shard.pushes, strict=True):
+                tiny.visit(partition, push)
+    assert server.version == MINIBATCHES // 2 and server.ledger.finished
+    return published_tensors(server)
+
+
+@pytest.mark.parametrize("local_updates", [True, False])
+@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig(kind="ternary", down="ternary", float_below=0)],
+                         ids=["float32", "ternary"])  # fmt: skip
+def test_it_trains_as_the_servers_own_memory_does(
+    local_updates: bool, codec: CodecConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AsgdConfig(sync_every=2, partitions=2, momentum=0.3, push_scale=0.5, local_updates=local_updates)
+    expected = trained(config, codec, peer=False)
+    monkeypatch.setattr(rule, "_step_of", lambda *_: rule.step_torch)
+    found = trained(config, codec, peer=True)
+    assert set(found) == set(expected) == {"parameters", "server.velocity"}
+    first = tiny.model(norm=True)
+    assert not torch.equal(found["parameters"][:35], next(first.parameters()).flatten())
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
