@@ -6,6 +6,7 @@ of workers (`world`, `workers`), the settings of shards and server (`asgd`), of 
 minibatch were chosen for speech and are not used.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,6 +69,8 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     )  # fmt: skip
     given = {name: value for name, value in arguments.items() if value is not None}
     values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
+    if arguments.get("gradient_clip") == math.inf:
+        values["gradient_clip"] = None
     if simulate:
         method = "synchronous" if preset.world == "sgd" else own_method(preset)
         values["world"] = "simulated"
