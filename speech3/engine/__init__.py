@@ -1,6 +1,7 @@
 """The asynchronous training engine: how workers and a parameter server update the parameters of a model.
 
-It knows nothing about speech and prints nothing: it is given a model, a source of minibatches and a loss.
+It knows nothing about speech and prints nothing (only `fit` shows progress): it is given a model, a source of
+minibatches and a loss.
 
 Begin with `server.py` and `shard.py`, which together are the algorithm. `push.py` is what a shard sends to the server,
 `rule.py` the server's update, `pool.py` the queue of minibatches, `ledger.py` the record of what became of each
@@ -12,7 +13,9 @@ replaces the worker processes of a host. `wire.py` encodes what passes between s
 distributed L-BFGS, and `throughput.py` predicts frames per second without training. `opening.py` opens the world that a
 config names, and `trainer.py` runs it through the epochs.
 
-To train a model of your own, call `fit` (`fitting.py`).
+To train a model of your own, call `fit` (`fitting.py`). `sources.py` looks at its dataset, `items.py` and `stream.py`
+make minibatches of it, `loading.py` reads them ahead, and `torch_optimizer.py` is a worker's optimizer of
+`torch.optim`.
 """
 
 from typing import TYPE_CHECKING

@@ -30,6 +30,7 @@ from speech3.config import CodecConfig
 from speech3.engine.adamw import SLOTS
 from speech3.engine.ddp_process import REPORT_STEPS, Member, main
 from speech3.engine.device import device_for
+from speech3.engine.torch_optimizer import STATE
 from speech3.engine.watchdog import Clock, patience_s
 from speech3.engine.workers import LOOK_S, Failed, Task, Unkillable, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
@@ -143,7 +144,7 @@ class Ddp:
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Load parameters and optimizer state, which the processes receive with the next epoch."""
-        self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", *SLOTS)}
+        self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", STATE, *SLOTS)}
 
     def close(self) -> None:
         """Stop the processes."""

@@ -31,9 +31,10 @@ from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, limit, loss_of, together
+from speech3.engine.items import Portions
 from speech3.engine.optimizers import optimizer_of
 from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
+from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, expect, minibatch_seed, seed_generators, turns
 
 REPORT_STEPS = 50  # most steps between two reports, for each of which the processes add up their results
 _FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not known yet how long a step takes
@@ -154,7 +155,7 @@ def main(
 
 
 def run_epoch(
-    member: Member, parts: Parts, sgd: Sgd | AdamW, both: nn.Module, exchange: Exchange,
+    member: Member, parts: Parts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
     epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
@@ -167,6 +168,7 @@ def run_epoch(
     sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
     parts.begin_training()
     groups = turns(states_M, member.workers, parts.source.rows)
+    expect(parts.source, epoch, [(group[member.rank] if member.rank < len(group) else group[0]) for _, group in groups])
     unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
     exchange.up = exchange.down = 0
     began, used = time.perf_counter(), 0
@@ -181,12 +183,22 @@ def run_epoch(
         weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
         inputs, targets = parts.source.draw(epoch, number)
         seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-        loss, correct = both(inputs, targets)
         for parameter in trained(parts.model):
             parameter.grad = None
+        *others, final = inputs.portions if isinstance(inputs, Portions) else [(inputs, targets)]
+        loss, correct = torch.zeros((), device=parts.device), torch.zeros((), device=parts.device)
+        for portion, its_targets in others:
+            with both.no_sync():
+                part, right = both(portion, its_targets)
+                share = len(its_targets) / len(targets)
+                (part * (weight * share)).backward()
+            loss, correct = loss + share * part.detach(), correct + right
+        part, right = both(*final)
         exchange.begin(key_of(parts.seed, epoch, before, member.rank))
         member.began()
-        (loss * weight).backward()
+        share = len(final[1]) / len(targets)
+        (part * (weight * share)).backward()
+        loss, correct = (loss + share * part, correct + right) if others else (part, right)
         g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
         length = limit(g, parts.max_norm)
         sgd.step(g, rate(before))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from speech3.engine.flat import trained
-from speech3.engine.items import each_tensor
+from speech3.engine.items import Portions, each_tensor
 from speech3.engine.world import Parts, minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
 
@@ -111,13 +111,32 @@ def gradient(
 
 def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Start both passes; returns loss, number correct and the norm if computed, as one tensor, and the gradient."""
-    total, correct = loss_of(parts, inputs, targets)
-    # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
-    g = torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
+    total, correct, g = _of_portions(parts, inputs) if isinstance(inputs, Portions) else _of(parts, inputs, targets)
     results = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
         results.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
     return together(results), g
+
+
+def _of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    total, correct = loss_of(parts, inputs, targets)
+    # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
+    return total, correct, torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
+
+
+def _of_portions(parts: Parts, inputs: Portions) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The same of a minibatch in portions: the means over its items, whatever the sizes of the portions."""
+    items = sum(len(targets) for _, targets in inputs.portions)
+    sums: list[Tensor] = []
+    for number, (portion, targets) in enumerate(inputs.portions):
+        total, correct, g = _of(parts, portion, targets)
+        share = len(targets) / items
+        if number:
+            sums = [sums[0] + share * total.detach(), sums[1] + correct, *sums[2:]]
+            torch._foreach_add_(sums[2:], g, alpha=share)
+        else:
+            sums = [share * total.detach(), correct, *(share * each for each in g)]
+    return sums[0], sums[1], tuple(sums[2:])
 
 
 def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from speech3.engine.gradient import Diverged, gradient
 from speech3.engine.optimizers import optimizer_of
-from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
+from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot, expect
 
 
 class OneWorker:
@@ -32,6 +32,7 @@ class OneWorker:
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.begin_training()
         numbers = np.flatnonzero(states_M == WAITING).tolist()
+        expect(self.parts.source, epoch, numbers)
         start = time.perf_counter()
         drawn = self.parts.source.draw(epoch, numbers[0]) if numbers else None
         for number, following in zip(numbers, [*numbers[1:], None], strict=True):

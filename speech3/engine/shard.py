@@ -5,6 +5,7 @@ is free. The loop is a generator that yields requests; the world that runs it ca
 and workers of a simulation run the same code, and a schedule recorded by the former can be replayed by the latter.
 """
 
+from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -20,7 +21,7 @@ from speech3.engine.gradient import Step, gradient
 from speech3.engine.optimizers import optimizer_of
 from speech3.engine.push import Push
 from speech3.engine.wire import wire_of
-from speech3.engine.world import Parts, Rate, position
+from speech3.engine.world import Parts, Rate, ahead_of, position
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,15 @@ class Shard:
         self.begin()
         for partition in self.round:
             yield Sync(partition, wait=True)  # there is nothing to push yet, so this only fetches
-        number: int | None = None
-        while (number := (yield Draw(number))) is not None:
-            yield Compute(number)
+        last: int | None = None
+        drawn: deque[int] = deque()  # one, or more if the source reads minibatches before they are computed
+        while True:
+            while len(drawn) <= ahead_of(self.parts.source) and (number := (yield Draw(last))) is not None:
+                drawn.append(number)
+                last = number
+            if not drawn:
+                break
+            yield Compute(drawn.popleft())
             yield from self.sync_due(last=False)
         yield from self.sync_due(last=True)
 

@@ -38,7 +38,7 @@ from speech3.engine.server_memory import (
 )
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS
-from speech3.engine.world import BuildOn, Group, Rate
+from speech3.engine.world import BuildOn, Group, Rate, expect
 
 LEAVE = -1  # in place of an epoch's number: shards exit
 _KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
@@ -71,6 +71,7 @@ class Place:
 
 def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
     """The main function: work on each epoch that the coordinator begins, until it exits or says `LEAVE`."""
+    coordinator = place.coordinator or os.getppid()
     parts = build(device)
     shard = Shard(
         parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
@@ -78,7 +79,7 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
     server, locks = place.open(shard.sgd.parameters, on_gpu)
     _warm_up(server, shard)
     row = server.memory.shards_N[worker]
-    orders = _orders(server.memory, row, place.coordinator)
+    orders = _orders(server.memory, row, coordinator)
     if parts.group is not None:
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
         gradient(parts, 1, 0)  # makes PyTorch connect the members: this second must not count as training time
@@ -87,7 +88,7 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
     for rate in orders:
         events: list[Event] = []
         note = events.append if place.record else _forget
-        run_shard(worker, shard, server, locks, rate, place.coordinator, note)
+        run_shard(worker, shard, server, locks, rate, coordinator, note)
         if place.record:
             with (place.record / f"shard{worker}.jsonl").open("a", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
@@ -164,6 +165,8 @@ def run_shard(
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[DRAW_S] += time.perf_counter() - begun
+                if answer is not None:
+                    expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):
                 row[SINCE], row[DOING] = time.monotonic(), COMPUTES

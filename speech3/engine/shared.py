@@ -15,7 +15,6 @@ to the shards.
 """
 
 import multiprocessing.connection
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -48,7 +47,7 @@ from speech3.engine.replicas.slices import Slices
 from speech3.engine.server_memory import DOING, EPOCH, MINIBATCHES, READY, FileLock, memory_bytes, memory_file
 from speech3.engine.shard_process import LEAVE, Place, serve
 from speech3.engine.watchdog import Watchdog
-from speech3.engine.workers import Task, Unkillable, Workers
+from speech3.engine.workers import Task, Unkillable, Workers, coordinator
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
 _LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
@@ -121,7 +120,7 @@ class Shared:
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
         )
         place = Place(
-            memory, tuple(locks), pool_lock, sizes, config, workers, weight_decay, os.getpid(), record,
+            memory, tuple(locks), pool_lock, sizes, config, workers, weight_decay, coordinator(), record,
             self.source.rows, codec,
         )  # fmt: skip
         self.on_gpu.append(tensors_on_gpu(own, config))

@@ -6,6 +6,7 @@ of workers (`world`, `workers`), the settings of shards and server (`asgd`), of 
 minibatch were chosen for speech and are not used.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,9 +28,10 @@ STRATEGIES = (
     "sandblaster",
 )  # fmt: skip
 OPTIONS = (
-    "asgd", "codec", "lbfgs", "optimizer", "betas", "momentum", "weight_decay", "gradient_clip", "schedule",
-    "final_rate", "warmup", "threads", "precision", "cuda_graph", "simulation",
+    "asgd", "codec", "lbfgs", "betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph",
+    "simulation",
 )  # fmt: skip
+_ARGUMENTS = ("optimizer", "schedule", "gradient_clip", "precision", "learning_rate", "minibatch", "workers", "device")
 _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
 
 
@@ -43,28 +45,32 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     """
     if strategy not in STRATEGIES:
         raise Speech3Error(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
+    if arguments_of_fit := [name for name in _ARGUMENTS if name in options]:
+        raise Speech3Error(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise Speech3Error(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
     for name in ("workers", "max_epochs", "minibatch"):
         if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
             raise Speech3Error(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
-    if options.get("precision") == "auto":
-        raise Speech3Error("options: precision=auto is for speech3 train; give float32, tf32 or bf16")
+    if arguments.get("precision") == "auto":
+        raise Speech3Error("precision=auto is for speech3 train; give float32, tf32 or bf16")
     clock = options.get("simulation") or {}
     if clock and not simulate:
         raise Speech3Error("options: simulation sets the virtual clock, which needs simulate=True")
     if "method" in clock:
         raise Speech3Error("options: simulation.method is set by the strategy; remove it")
-    if options.get("schedule") == "halving":
+    if arguments.get("schedule") == "halving":
         raise Speech3Error(
-            "options: schedule=halving needs a held-out loss, which fit does not have; use constant, exponential or "
-            "cosine"
+            "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
+            "and early stopping by on_epoch"
         )
     preset = TrainingConfig(world="ddp", workers=2) if strategy == "ddp" else load_preset(
         TrainingConfig, "training", strategy
     )  # fmt: skip
     given = {name: value for name, value in arguments.items() if value is not None}
     values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
+    if arguments.get("gradient_clip") == math.inf:
+        values["gradient_clip"] = None
     if simulate:
         method = "synchronous" if preset.world == "sgd" else own_method(preset)
         values["world"] = "simulated"

@@ -6,12 +6,15 @@ the run ends. A worker that was killed, by the kernel or because it hung (`watch
 dies repeatedly without progress.
 """
 
+import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +22,7 @@ import torch.multiprocessing
 
 from speech3.engine.device import use_device
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
+from speech3.io.parallel import NOT_BEGUN, end_processes, end_with_parent, starting_workers
 
 LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
@@ -66,8 +69,44 @@ class Unkillable(Speech3Error):
         )
 
 
-def run(task: Task, pipe: Any, coordinator: int) -> None:
+_method: ContextVar[str] = ContextVar("_method", default="spawn")
+
+
+@contextmanager
+def forked_from_server(*modules: str) -> Iterator[None]:
+    """Context in which workers are forked from a server process that has imported `modules`, where that is possible.
+
+    Importing PyTorch and the engine takes two seconds of a core, in a process that is spawned for each worker. The
+    server begins to import at once, while this process goes on, and stays until this process exits.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods() or multiprocessing.parent_process() is not None:
+        yield
+        return
+    from multiprocessing import forkserver  # not on all platforms
+
+    with starting_workers():
+        forkserver.set_forkserver_preload(list(modules))
+        forkserver.ensure_running()
+    token = _method.set("forkserver")
+    try:
+        yield
+    finally:
+        _method.reset(token)
+
+
+def coordinator() -> int:
+    """This process, as its workers see it in `os.getppid`; 0: they are children of the server that forks them."""
+    return os.getpid() if _method.get() == "spawn" else 0
+
+
+def run(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, str] | None = None) -> None:
     """The main function of a process."""
+    if environment is not None:
+        os.environ.update(environment)  # the server's is older
+    if not coordinator:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the caller may have started the server itself
+        end_with_parent()
+        coordinator = os.getppid()
     try:
         use_device(task.device)
         task.function(*task.args, pipe)
@@ -102,7 +141,8 @@ class Workers:
 
     def __init__(self, names: Sequence[str], unit: str, tasks: Callable[[int], Sequence[Task]]) -> None:
         self.names, self.unit, self.tasks = names, unit, tasks
-        self.context = torch.multiprocessing.get_context("spawn")
+        self.context: Any = torch.multiprocessing.get_context(_method.get())
+        self.coordinator = coordinator()
         self.groups: list[list[tuple[Any, Any]]] = [[] for _ in names]
         self.deaths = [0] * len(names)
         self.note = ""
@@ -133,8 +173,9 @@ class Workers:
         self.groups[number] = []
         for task in self.tasks(number):
             pipe, theirs = self.context.Pipe()
-            process = self.context.Process(target=run, args=(task, theirs, os.getpid()), daemon=True)
             with starting_workers():
+                args = task, theirs, self.coordinator, dict(os.environ)
+                process = self.context.Process(target=run, args=args, daemon=True)
                 process.start()
             self.groups[number].append((process, pipe))
             theirs.close()

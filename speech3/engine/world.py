@@ -22,6 +22,7 @@ Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean l
 Results = tuple[Tensor, tuple[Tensor, ...]]  # loss, number correct and perhaps gradient norm (one tensor); gradient
 Work = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
 
+NUMBERED = -1
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
 
 
@@ -40,6 +41,17 @@ class Source(Protocol):
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Any]:
         """Inputs and targets, on the model's device; the loss is a mean over `len` of the targets."""
+
+
+def expect(source: Source, epoch: int, numbers: Sequence[int]) -> None:
+    """Tell a source that reads ahead which minibatches this process will draw next, in this order."""
+    if ahead_of(source):
+        source.expect(epoch, numbers)  # type: ignore[attr-defined]
+
+
+def ahead_of(source: Source) -> int:
+    """Number of minibatches that a source reads before they are drawn."""
+    return int(getattr(source, "ahead", 0))
 
 
 class Group(Protocol):
@@ -72,7 +84,8 @@ class Parts:
     group
         The processes that share the model, if each holds only a slice of it.
     optimizer, betas
-        The optimizer with which every worker updates its own parameters; the betas are those of AdamW and Muon.
+        The optimizer with which every worker updates its own parameters, by its name or as what it is made of
+        (`speech3.engine.torch_optimizer.OwnOptimizer`); the betas are those of AdamW and Muon.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
@@ -91,7 +104,7 @@ class Parts:
     seed: int
     max_norm: float = math.inf
     group: Group | None = None
-    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
+    optimizer: Literal["sgd", "adamw", "muon"] | Any = "sgd"
     betas: tuple[float, float] = (0.9, 0.98)
     autocast: torch.dtype | None = None
     recorder: Callable[[Work, Any, Any, Hashable], Results] | None = None
@@ -127,7 +140,8 @@ class Rate:
     decay
         Factor by which it decays in each epoch, continuously.
     last
-        The epoch at whose end cosine decay reaches zero; 0: no cosine decay.
+        The epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning rate,
+        the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
     """
 
     base: float
@@ -139,6 +153,8 @@ class Rate:
 
     def __call__(self, number: int) -> float:
         """The learning rate for minibatch `number` (from 0)."""
+        if self.last == NUMBERED:
+            return float((self.epoch - 1) * self.minibatches + number)
         passed = self.epoch - 1 + number / self.minibatches
         rise = min(1.0, 0.1 + 0.9 * passed / self.warmup) if self.warmup else 1.0
         fall = 0.5 + 0.5 * math.cos(math.pi * min(1.0, passed / self.last)) if self.last else 1.0

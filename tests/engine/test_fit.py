@@ -187,7 +187,7 @@ def test_nested_items_without_classes_and_frozen_parameters():
     for model in models[:2]:
         result = fit(
             model, Pairs(), squares, epochs=30, minibatch=8, learning_rate=0.02, simulate=True, workers=2,
-            options={"weight_decay": 1e-4, "schedule": "cosine", "asgd": {"push_scale": "1/workers"}},
+            schedule="cosine", options={"weight_decay": 1e-4, "asgd": {"push_scale": "1/workers"}},
         )  # fmt: skip
     assert result.history[-1].accuracy is None and result.history[-1].loss < 0.05 < result.history[0].loss
     assert torch.equal(models[0].trained.weight, models[1].trained.weight)
@@ -199,13 +199,16 @@ def test_the_package_is_imported_without_what_fit_needs():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_the_example_of_the_readme(tmp_path):
-    section = (ROOT / "speech3" / "engine" / "README.md").read_text().split("## In your own PyTorch code")[1]
-    (example,) = re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.S)
-    assert len([line for line in example.splitlines() if line.strip()]) <= 10
-    (tmp_path / "example.py").write_text(example)
+SECTION = (ROOT / "speech3" / "engine" / "README.md").read_text().split("## In your own PyTorch code")[1]
+EXAMPLES = re.findall(r"```python\n(.*?)```", SECTION.split("\n## ")[0], re.S)
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
+def test_the_examples_of_the_readme(tmp_path, number):
+    assert len(EXAMPLES) == 3 and len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 10
+    (tmp_path / "example.py").write_text(EXAMPLES[number])
     done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -69,11 +69,11 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
         (r"strategy='hogwild': unknown; known here: sgd, ddp, .*downpour", {"strategy": "hogwild"}),
         (r"options: unknown momentun; known here: .*momentum", {"options": {"momentun": 0.9}}),
         (r"^fit.*: unknown key 'asgd.sync'; known here: .*sync_every", {"options": {"asgd": {"sync": 1}}}),
-        (r"schedule=halving .*held-out.*cosine", {"options": {"schedule": "halving"}}),
+        (r"schedule=halving .*held-out.*cosine", {"schedule": "halving"}),
         (r"needs simulate=True", {"options": {"simulation": {"jitter": 0.1}}}),
         (r"workers=0: must be a whole number of at least 1", {"strategy": "asgd", "workers": 0}),
         (r"workers='2': must be a whole number", {"strategy": "asgd", "workers": "2"}),
-        (r"precision=auto is for speech3 train; give float32", {"options": {"precision": "auto"}}),
+        (r"precision=auto is for speech3 train; give float32", {"precision": "auto"}),
         (r"epochs=0: must be a whole number of at least 1", {"epochs": 0}),
         (r"minibatch=-3: must be a whole number of at least 1", {"minibatch": -3}),
         (r"learning_rate: .*greater than 0", {"learning_rate": -1.0}),
@@ -161,3 +161,32 @@ def test_a_script_without_the_guard(tmp_path):
     assert done.returncode == 1
     assert "put the call under `if __name__" in done.stderr
     assert "shard 0 could not start (exit status 1" in done.stderr.splitlines()[-1]
+
+
+KILLED = f"""
+import multiprocessing, multiprocessing.forkserver, sys
+sys.path.insert(0, {tiny.PATH!r})
+import moons
+from torch import nn
+from speech3.engine import fit
+
+def pids(step):
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    print(*[process.pid for process in multiprocessing.active_children()], server, flush=True)
+
+if __name__ == "__main__":
+    fit(moons.network(), moons.Watched(moons.moons(), pause_s=0.001), nn.CrossEntropyLoss(), workers=1, minibatch=30,
+        epochs=1000, on_step=pids)
+"""
+
+
+def test_no_process_is_left_when_the_caller_is_killed(tmp_path):
+    (tmp_path / "script.py").write_text(KILLED)
+    with subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True) as caller:
+        try:
+            pids = [int(pid) for pid in caller.stdout.readline().split()]
+            assert len(pids) == 2 and all(map(tiny.state, pids))
+        finally:
+            caller.kill()
+    for pid in pids:
+        tiny.until(lambda pid=pid: not tiny.state(pid))

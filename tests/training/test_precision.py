@@ -223,12 +223,12 @@ def test_fit_has_it_as_an_option() -> None:
     x = torch.randn(64, 5)
     dataset, model = list(zip(x, x.argmax(1), strict=True)), _Seen(5, 5)
     result = fit(
-        model, dataset, _loss, strategy="sgd", epochs=5, minibatch=8, learning_rate=0.5, options={"precision": "bf16"}
+        model, dataset, _loss, strategy="sgd", epochs=5, minibatch=8, learning_rate=0.5, precision="bf16"
     )
     assert result.history[-1].loss < 0.6 * result.history[0].loss
     assert torch.bfloat16 in _Seen.types and model.weight.dtype == torch.float32
     with pytest.raises(Speech3Error, match="precision=tf32: needs a GPU"):
-        fit(model, dataset, _loss, strategy="sgd", options={"precision": "tf32"})
+        fit(model, dataset, _loss, strategy="sgd", precision="tf32")
 
 
 def test_what_is_no_number_in_bf16_is_refused(corpus: Path) -> None:
