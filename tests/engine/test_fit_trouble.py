@@ -82,7 +82,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
         (r"workers=21: an epoch has only 20 minibatches \(600 items by minibatch=30\); use fewer",
          {"strategy": "asgd", "workers": 21, "simulate": True}),
         (r"workers=3: this machine has 2 cores.*simulate=True", {"strategy": "ddp", "workers": 3}),
-        (r"^asgd\.warm_start=1: that is all of epochs=1,", {"strategy": "asgd_zhang", "simulate": True, "epochs": 1}),
+        (r"^asgd\.warm_start=1: warm start lasts the whole run \(epochs=1\)", {"strategy": "asgd_zhang", "simulate": True, "epochs": 1}),
         (r"^lbfgs: .*only 20 minibatches \(minibatch=30\)", {"strategy": "sandblaster", "simulate": True,
                                                              "options": {"lbfgs": {"batches": 3}}}),
         (r"device 'tpu'", {"device": "tpu"}),

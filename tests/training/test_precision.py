@@ -222,9 +222,7 @@ def test_fit_has_it_as_an_option() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 5)
     dataset, model = list(zip(x, x.argmax(1), strict=True)), _Seen(5, 5)
-    result = fit(
-        model, dataset, _loss, strategy="sgd", epochs=5, minibatch=8, learning_rate=0.5, precision="bf16"
-    )
+    result = fit(model, dataset, _loss, strategy="sgd", epochs=5, minibatch=8, learning_rate=0.5, precision="bf16")
     assert result.history[-1].loss < 0.6 * result.history[0].loss
     assert torch.bfloat16 in _Seen.types and model.weight.dtype == torch.float32
     with pytest.raises(Speech3Error, match="precision=tf32: needs a GPU"):
