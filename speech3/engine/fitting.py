@@ -35,7 +35,7 @@ from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
 from speech3.engine.handover import Packed
 from speech3.engine.items import ByName, Items, MeanLoss, Named, Portions, Reader, Targets, moved
-from speech3.engine.loading import seeded
+from speech3.engine.loading import own_process, seeded
 from speech3.engine.opening import asynchronous, open_worlds, times_of
 from speech3.engine.recorded import Recorder
 from speech3.engine.sources import Data, data_of
@@ -318,6 +318,7 @@ class Build:
     def __call__(self, device: str) -> Parts:
         """Make the parts in a worker's own process."""
         keep_freed_memory()
+        own_process()
         torch.set_num_threads(self.training.threads)
         use_precision(self.training.precision)
         return self.parts(device)

@@ -18,6 +18,7 @@ from speech3.engine.handover import Packed
 from speech3.errors import Speech3Error
 from speech3.io.parallel import end_with_parent, starting_workers
 
+_own_process: list[bool] = []  # not empty: this process is a worker's own
 Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
 
 
@@ -51,15 +52,24 @@ class Randomness:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Context in which the generators of PyTorch, NumPy and Python are seeded; afterwards they are as they were."""
-    before = Randomness()
+    """Context in which the generators of PyTorch, NumPy and Python are seeded; afterwards they are as they were.
+
+    In a worker's own process they are not set back, which takes most of the 0.1 ms: nobody else draws from them.
+    """
+    before = None if _own_process else Randomness()
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % (1 << 32))  # noqa: NPY002  # datasets use the global generator
     random.seed(seed)
     try:
         yield
     finally:
-        before.restore()
+        if before is not None:
+            before.restore()
+
+
+def own_process() -> None:
+    """Say that this process is a worker's own."""
+    _own_process.append(True)
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> list[list[int]]:
@@ -144,6 +154,7 @@ _reads: list[Read] = []  # in a process that reads: how
 
 def _begin(given: Any, count: int, seed: int) -> None:
     end_with_parent()
+    own_process()
     read, dataset, init = given
     torch.set_num_threads(1)
     number = (multiprocessing.current_process()._identity[-1] - 1) % count
