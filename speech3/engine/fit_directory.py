@@ -69,7 +69,7 @@ class FitDirectory:
         """
         with explained_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / "lock").open("a")
+            lock = (self.path / "lock").open("a", encoding="utf-8")
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

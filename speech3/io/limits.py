@@ -38,7 +38,7 @@ def memory_left() -> int | None:
         return None
     for name in _STAT:
         with contextlib.suppress(OSError, ValueError):
-            pairs = (line.split() for line in (_CGROUP / name).read_text().splitlines())
+            pairs = (line.split() for line in (_CGROUP / name).read_text(encoding="utf-8").splitlines())
             stat = {key: int(value) for key, value in pairs}
             break
     # Cached files are given up when memory is needed; shared memory is not.
@@ -105,6 +105,6 @@ def explained_limits() -> Iterator[None]:
 def _number(names: tuple[str, ...]) -> int | None:
     for name in names:
         with contextlib.suppress(OSError, ValueError):  # `max` is no number
-            value = int((_CGROUP / name).read_text())
+            value = int((_CGROUP / name).read_text(encoding="utf-8"))
             return value if value < _NO_LIMIT else None
     return None

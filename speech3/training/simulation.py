@@ -296,7 +296,10 @@ def _mean(variant: Variant, curves: Sequence[Curve]) -> Curve:
 
 def _by(config: TrainConfig, method: str) -> TrainConfig:
     simulation = config.training.simulation.model_copy(update={"method": method})
-    training = config.training.model_copy(update={"world": "simulated", "simulation": simulation})
+    codec = config.training.codec
+    if (codec.kind, codec.down) == ("none", "float32"):
+        codec = CodecConfig()  # its other keys are for methods of the same table that send codes
+    training = config.training.model_copy(update={"world": "simulated", "simulation": simulation, "codec": codec})
     return config.model_copy(update={"training": training})
 
 

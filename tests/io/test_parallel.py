@@ -14,12 +14,6 @@ from speech3.io import parallel
 from speech3.io.parallel import available_jobs, parallel_map
 
 
-@pytest.fixture
-def pooled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small work goes to processes too, from the second item on (the first is always done here)."""
-    monkeypatch.setattr(parallel, "_ALONE_S", -1.0)
-
-
 def _late_when_early(number: int) -> tuple[int, int]:
     time.sleep(0.02 if number % 2 else 0.0)
     return number * number, os.getpid()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.sentences import read_lines
 from speech3.graph.hot import read_hot
 from speech3.io import unicode_form
 from speech3.io.unicode_form import compatibility_words, composed, one_form
@@ -15,7 +16,6 @@ from speech3.lexicon.langdir import arpa_words, entries, read_lexicon_text, text
 from speech3.lexicon.lexicon import read_lexicon
 from speech3.lm.added import read_added
 from speech3.lm.arpa import read_arpa
-from speech3.lm.text import read_lines
 from speech3.lm.train import read_words
 from speech3.lm.word_graph import read_sentences
 from speech3.scoring.text import read_all, read_text
