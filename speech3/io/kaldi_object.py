@@ -41,7 +41,7 @@ class KaldiObject:
     def integer(self) -> int:
         """An int32 or uint32."""
         if not self.binary:
-            return int(self.token())
+            return _int32(self.token())
         if self._byte() not in (4, 252):  # the size, negative for unsigned
             raise ValueError("no integer where one was expected")
         return int(np.frombuffer(self._take(4), "<i4")[0])
@@ -58,7 +58,7 @@ class KaldiObject:
     def integers(self) -> list[int]:
         """A vector of int32."""
         if not self.binary:
-            return [int(word) for word in self._bracketed()]
+            return [_int32(word) for word in self._bracketed()]
         if self._byte() != 4:
             raise ValueError("no vector of integers where one was expected")
         return np.frombuffer(self._take(4 * self._size()), "<i4").tolist()
@@ -94,6 +94,14 @@ class KaldiObject:
             raise ValueError("it is truncated")
         self._at += size
         return data
+
+
+def _int32(word: str) -> int:
+    """An integer of a text file, which has to fit into those of a binary one."""
+    value = int(word)
+    if not -(1 << 31) <= value < 1 << 31:
+        raise ValueError(f"{word} is not an integer of 32 bits")
+    return value
 
 
 @contextmanager
