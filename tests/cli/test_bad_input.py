@@ -50,9 +50,13 @@ def test_empty_data_directory(experiment: Path, tmp_path: Path, speech3: Run) ->
 def test_wav_scp_that_points_nowhere(experiment: Path, data: Path, tmp_path: Path, speech3: Run) -> None:
     shutil.move(data / "wav", data / "waves")
     refused(speech3("decode", experiment / "mono", data, tmp_path / "out"), data, "s40-000.wav")
+    process = speech3("validate", data, "--all")
+    assert process.returncode == 1
+    assert (count := process.stdout.count("no such file")) >= 22
     process = speech3("validate", data)
     assert process.returncode == 1
-    assert process.stdout.count("no such file") >= 22
+    assert process.stdout.count("no such file") == 20
+    assert f"... and {count - 20} more faults; --all prints all {count}\n" in process.stdout
 
 
 def _no_bytes(path: Path) -> None:

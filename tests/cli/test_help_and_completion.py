@@ -40,7 +40,8 @@ def test_help_of_every_verb_has_metavars_in_upper_case(program, verb: str) -> No
     assert text == program(*verb.split(), "--help")
     usage = next(line for line in text.splitlines() if "Usage:" in line)
     assert re.fullmatch(rf" Usage: .*speech3 {verb} \[OPTIONS\]( \[?[A-Z.=]+\]?(\.onnx)?)* *", usage), usage
-    assert not re.search(r"<(bool|int|str|path|float|list)|\{", text.replace('{"', ""))
+    # A brace before a space is sclite's `{ um / uh / @ }`, in the help of score.
+    assert not re.search(r"<(bool|int|str|path|float|list)|\{(?! )", text.replace('{"', ""))
     assert all(option in text for option in ("--quiet", "-q", "--help", "-h"))
     for line in text.splitlines():
         if line.startswith("│"):  # first column: the argument, or the option, its short form and its metavar

@@ -143,5 +143,5 @@ def test_a_long_recording_that_was_cut_short(model: Path, tmp_path: Path, long_S
     path = tmp_path / "short.flac"
     soundfile.write(path, long_S, RATE_HZ)
     path.write_bytes(path.read_bytes()[:-20_000])
-    with pytest.raises(Speech3Error, match=r"short\.flac: .*(ends after|cannot be decoded)"):
+    with pytest.raises(Speech3Error, match=r"short\.flac: is cut short: its header promises 1024000 samples"):
         list(transcribe(load_recognizer(model), [path]))

@@ -290,7 +290,7 @@ def test_the_oracle_is_scored(decoded: Path, data: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["against"]["wer"] == oracle["wer"]
     with pytest.raises(Speech3Error, match=r"--format plain: lattices have utterance ids"):
         score_verb.command(data / "text", decoded / "lat.ark", text_format=score_verb.Format.plain)
-    with pytest.raises(Speech3Error, match=r"--normalize: .*normalise the reference before"):
+    with pytest.raises(Speech3Error, match=r"--normalize: cannot be used with lattices; normalise REF"):
         score_verb.command(data / "text", decoded / "lat.ark", normalize="lower")
     score_verb.command(data / "text", decoded / "hyp.txt")
     assert "NCE" in capsys.readouterr().out

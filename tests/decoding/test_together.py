@@ -126,7 +126,7 @@ def test_transcribe_with_another_model(speech3, network: Path, sounds: dict[str,
     assert process.returncode == 0, process.stderr
     assert tuple(process.stdout.split()) == SAID["ab"][0]
     process = speech3("transcribe", network, "-", "--stream", "--with", other)
-    assert process.returncode == 1 and "leave out --stream" in process.stderr
+    assert process.returncode == 1 and "--with: cannot be combined with --stream" in process.stderr
 
 
 def _spoilt(kind: str, gmm: Path, other: Path) -> Path:

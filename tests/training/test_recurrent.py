@@ -96,7 +96,7 @@ def test_workers_carry_their_states_on(corpus, tmp_path, world, monkeypatch):
     simulation = {"compute_s": 0.01, "sync_s": 0.001, "method": "synchronous" if world == "synchronous" else "asgd"}
     config = _config(
         corpus, world={"synchronous": "simulated"}.get(world, world), workers=2, simulation=simulation,
-        asgd={"warm_start": 1.0, "sync_every": 1, "push_scale": 0.5, "momentum": 0.5}, max_epochs=3,
+        asgd={"warm_start": 1.0, "sync_every": 1, "push_scale": 0.5}, max_epochs=3,
     )  # fmt: skip
     about = train(config, tmp_path / "out")
     assert about["heldout_accuracy"] > 0.5
