@@ -199,11 +199,12 @@ class Items:
 
     def read(self, epoch: int, number: int) -> list[tuple[Any, int | None]]:
         """The portions of a minibatch in the host's memory, each with its number of items if that is known."""
+        portions = self._portions(epoch, number)  # a sampler has a seed of its own
         with seeded(minibatch_seed(self.seed, epoch, number)):
             return [
                 (self._item(indices_B[0]), None) if self._whole else
                 (self.reader.batch([self._item(index) for index in indices_B], indices_B), len(indices_B))
-                for indices_B in self._portions(epoch, number)
+                for indices_B in portions
             ]  # fmt: skip
 
     def indices(self, epoch: int, number: int) -> list[int]:

@@ -152,7 +152,6 @@ def test_a_dataset_of_whole_minibatches():
     assert [epoch.used for epoch in result.history] == [4, 4]
 
 
-@pytest.mark.xfail(reason="a fault: what DataLoader workers read differs in its last digits from run to run")
 @pytest.mark.parametrize("strategy", ["sgd", pytest.param("asgd", marks=pytest.mark.slow)])
 def test_workers_of_a_dataloader_read_the_same(strategy):
     models = []
