@@ -1,6 +1,5 @@
 """The directory of a call of `fit`, from which the same call resumes: its last checkpoint."""
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.io.lock import locked_directory
 
 _KIND = "fit-checkpoint"
 _STATES = "states_M"
@@ -67,14 +67,7 @@ class FitDirectory:
         Speech3Error
             Another process is training there, or the directory cannot be made.
         """
-        with explained_disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / "lock").open("a", encoding="utf-8")
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise Speech3Error(f"out={self.path}: another process is training there; give another out") from error
+        with locked_directory(self.path, f"out={self.path}: another process is training there; give another out"):
             yield
 
     def load(self) -> Saved | None:

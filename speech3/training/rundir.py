@@ -5,9 +5,7 @@
 the last epochs), ``model.safetensors`` (the result; exists only when the run is finished).
 """
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +20,9 @@ from speech3.config import ModelConfig, TrainingConfig
 from speech3.config.training import NOT_COMPUTED
 from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
-from speech3.io.atomic import explained_disk_errors, read_json, write_json, write_text
+from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.io.lock import locked_directory
 from speech3.io.progress import read_metrics, say
 from speech3.training.average import KIND
 from speech3.training.package import GRAPHS
@@ -117,21 +116,9 @@ class RunDirectory:
         Speech3Error
             Another process is training there.
         """
-        with explained_disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)  # not inherited by shards, which may briefly survive this process
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise Speech3Error(
-                    f"{self.path}: another training process is running there; wait until it ends, or give another --out"
-                ) from error
-            except OSError:
-                pass  # a file system without locks
+        busy = f"{self.path}: another training process is running there; wait until it ends, or give another --out"
+        with locked_directory(self.path, busy):
             yield
-        finally:
-            os.close(handle)
 
     def claim(self, *, restart: bool) -> None:
         """Claim the directory for this run; refuse if it holds another run, or empty it with `restart`.
