@@ -14,7 +14,7 @@ import numpy as np
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.tables import Fault, read_table
 from speech3.errors import Speech3Error
-from speech3.io.ark import key_at, read_matrix
+from speech3.io.ark import key_at, not_finite, read_matrix
 from speech3.io.parallel import parallel_map
 
 _SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
@@ -76,13 +76,8 @@ def _look(directory: Path, location: str) -> _Matrix:
         return _Matrix(problem=str(error))
     if matrix.ndim != 2 or not matrix.size:
         return _Matrix(problem=f"{location}: not a matrix, or an empty one")
-    bad_TF = ~np.isfinite(matrix)
-    if bad_TF.any():
-        frame, value = np.argwhere(bad_TF)[0].tolist()
-        many = f"{int(bad_TF.any(1).sum())} of {len(matrix)} frames have such values"
-        return _Matrix(
-            len(matrix), matrix.shape[1], f"value {value} of frame {frame} is {matrix[frame, value]} ({many})"
-        )
+    if problem := not_finite(matrix):
+        return _Matrix(len(matrix), matrix.shape[1], problem)
     return _Matrix(len(matrix), matrix.shape[1], key=key_at(location, directory))
 
 

@@ -35,16 +35,6 @@ def values_of(data: DataDir) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def not_finite(feats_TF: Tensor) -> str:
-    """What is not a finite number, for a message; empty if everything is."""
-    bad_TF = ~feats_TF.isfinite()
-    if not bad_TF.any():
-        return ""
-    frame, value = (int(place) for place in bad_TF.nonzero()[0])
-    many = f" ({int(bad_TF.any(1).sum())} of {len(feats_TF)} frames have such values)"
-    return f"value {value} of frame {frame} is {feats_TF[frame, value].item()}{many}"
-
-
 def given_statics(
     data: DataDir, config: FeatureConfig, values: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -65,8 +55,6 @@ def given_statics(
                     f"{data.path / 'feats.scp'}: {static_TF.shape[1]} values per frame, but most utterances have"
                     f" {values}; compute the features again"
                 )
-            if fault := not_finite(static_TF):
-                raise Speech3Error(f"{data.path / 'feats.scp'}: {fault}; compute the features again")
             if normalised_by_directory(data, config):
                 static_TF = _normalised(data, utterance, static_TF, config)
             statics[utterance] = static_TF

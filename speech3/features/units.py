@@ -20,9 +20,10 @@ from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
-from speech3.features.given import given_statics, normalised_by_directory, not_finite
+from speech3.features.given import given_statics, normalised_by_directory
 from speech3.features.silence import repeated_frames, silent_frames
 from speech3.features.spectrum import SAMPLE_SCALE
+from speech3.io.ark import not_finite
 
 _AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
 _HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
@@ -123,7 +124,7 @@ def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None, 
     given = config.kind == "given"
     unit = _given_statics(data, config, values) if given else _computed_statics(data, config, augmenter)
     for utterance, static_TF in list(unit.features.items()):
-        if fault := not_finite(static_TF):
+        if fault := not_finite(static_TF.numpy()):
             del unit.features[utterance], unit.uncounted[utterance]
             source = data.path / "feats.scp" if given else data.recording(data.utterances[utterance])
             unit.skipped[utterance] = f"{utterance}: {source}: {fault}; {_AGAIN[given]}"

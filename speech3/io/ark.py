@@ -202,6 +202,16 @@ class ArkReader(Mapping[str, np.ndarray]):
         return len(self._entries)
 
 
+def not_finite(feats_TF: np.ndarray) -> str:
+    """What in a matrix is not a finite number, for a message; empty if everything is."""
+    bad_TF = ~np.isfinite(feats_TF)
+    if not bad_TF.any():
+        return ""
+    frame, value = np.argwhere(bad_TF)[0].tolist()
+    many = f"{int(bad_TF.any(1).sum())} of {len(feats_TF)} frames have such values"
+    return f"value {value} of frame {frame} is {feats_TF[frame, value]} ({many})"
+
+
 def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     """Read all int32 vectors of an archive, such as ``ali.ark`` (gzipped if the name ends in .gz)."""
     vectors = {}
