@@ -197,3 +197,16 @@ def gpu() -> str:
     if device != "cpu" and not torch.cuda.is_available():
         pytest.skip("PyTorch sees no GPU")
     return device
+
+
+@pytest.fixture
+def interpreted() -> Callable[[str], None]:
+    """Run a test file as a program in which Triton's kernels are interpreted; it needs neither a GPU nor to compile."""
+    pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
+
+    def check(file: str) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        process = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, timeout=300)
+        assert process.returncode == 0, process.stderr
+
+    return check

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 _EPSILON = 1e-10
+_TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 _SMALL = 0.01  # RMS of parameters; the weights of a layer with 1,024 inputs are initialised two to four times as large
 
 
@@ -140,7 +141,7 @@ def _step_of(old: State, own: Own) -> Step:
     if old.parameters_P.device != own.parameters_P.device:
         return step_torch
     if old.parameters_P.is_cuda:
-        return _step_triton if find_spec("triton") else step_torch
+        return _step_triton if _TRITON else step_torch
     return _step_numba
 
 

@@ -58,26 +58,18 @@ def test_quiet_leaves_results_and_errors(tmp_path: Path, place: str) -> None:
     program = "import sys, speech3.cli as cli; from speech3.io.progress import say; from speech3.lm import train; "
     program += "kept = train.train; train.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
     arguments = ["lm", "train", "text.txt", "--out", "lm.arpa"]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
     arguments = {"before the verb": ["--quiet", *arguments], "after the verb": [*arguments, "-q"]}.get(place, arguments)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run()
+    assert done.returncode == 0, done.stderr
     assert "lm.arpa: " in done.stdout
     assert done.stderr == ("a note\n" if place == "not at all" else "")
     arguments[arguments.index("text.txt")] = "missing.txt"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run()
     assert done.returncode == 1 and "missing.txt" in done.stderr
 
 

@@ -4,10 +4,6 @@ Whether a kernel is interpreted is settled when it is defined, so the interprete
 run as a program.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -59,14 +55,8 @@ def compare(device: str) -> None:
     assert Rule().step(old, new, own, staleness=0, minibatches=1) == float("inf")
 
 
-def test_in_the_interpreter():
-    pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
-    process = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
+def test_in_the_interpreter(interpreted):
+    interpreted(__file__)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

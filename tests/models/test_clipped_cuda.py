@@ -4,10 +4,6 @@ Whether a kernel is interpreted is settled when it is defined, so the interprete
 run as a program.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor
@@ -64,14 +60,8 @@ def not_finite(device: str) -> None:
     assert outputs[0].isnan().sum() == 1
 
 
-def test_kernels_in_the_interpreter():
-    pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
-    process = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
+def test_kernels_in_the_interpreter(interpreted):
+    interpreted(__file__)
 
 
 @pytest.mark.parametrize("peep", [False, True])
