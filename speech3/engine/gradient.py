@@ -43,8 +43,8 @@ class Step:
         if not results.is_cuda:
             return cls(frames, results, left_out=left_out)
         with torch.cuda.device(results.device):
-            event = results.to("cpu", non_blocking=True), torch.cuda.current_stream().record_event()
-            return cls(frames, *event, left_out=left_out)
+            there = results.to("cpu", non_blocking=True)
+            return cls(frames, there, torch.cuda.current_stream().record_event(), left_out)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Step, (self.frames, torch.tensor(self.read, dtype=torch.float64), None, self.left_out)
