@@ -65,7 +65,7 @@ class _Found:
     def wrong_header(self, audio: Path, header: AudioInfo) -> None:
         """Warn about a recording that has another length than its header says; `lengths_s` need not read it."""
         if header.claim:
-            remedy = "what there is is read"
+            remedy = "the audio in the file is read"
             self.faults.append(Fault("wrong header", str(audio), "", header.claim, remedy, warning=True))
         if header.missing_s:
             problem = f"ends {1000 * header.missing_s:.0f} ms before the end given in its header"

@@ -51,7 +51,7 @@ def say_claims(claims: Mapping[str, str]) -> None:
     if claims:
         name, claim = next(iter(claims.items()))
         more = f"; {len(claims) - 1:,} more recordings have such a header" if len(claims) > 1 else ""
-        say(f"{name}: {claim}; what there is is read{more}")
+        say(f"{name}: {claim}; the audio in the file is read{more}")
 
 
 def mixes_of(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:

@@ -227,7 +227,7 @@ def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.claim:
             where, ids = scanned.where(recording), scanned.of_recording[recording]
-            remedy = "what there is is read; listen whether it is whole"
+            remedy = "the audio in the file is read; listen to check that it is complete"
             yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
 
 

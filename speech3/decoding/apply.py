@@ -145,7 +145,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         about = audio.info(path)
         warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
         if about.claim:
-            say(f"{name}: {about.claim}; what there is is recognised")
+            say(f"{name}: {about.claim}; the audio in the file is recognised")
         if about.channels > 1 and (why := audio.channel_mix(path).why):
             say(f"{name}: has {about.channels} channels: {why}")
         if about.duration_s <= LONG_S:

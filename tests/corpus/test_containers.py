@@ -1,4 +1,4 @@
-"""Headers that lie: what there is is read, and said."""
+"""Headers that lie: the audio in the file is read, and said."""
 
 import io
 import re
