@@ -25,8 +25,8 @@ def command(
 
     The exit status is 1 if there is a fault. At most 20 faults are printed, of each kind at least one, and then their
     number; `--all` prints all. The text files may be in any order. The audio is read completely, so that truncated
-    files are found, and those that lost a byte. Where a header gives a wrong length, the audio in the file is read, with
-    a warning that has both lengths. The features of `feats.scp` or of the `--features` file are read as well: their
+    files are found, and those that lost a byte. If a header gives a wrong length, the audio in the file is read, with a
+    warning that has both lengths. The features of `feats.scp` or of the `--features` file are read as well: their
     offsets, values that are not numbers, sizes, and numbers of frames that do not fit the recordings. Warnings (such as
     digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
     """
