@@ -146,7 +146,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
             print(line, flush=True)
             continue
         said.append(line[:_WIDTH])
-        last = line or last
+        last = line.strip(" =") or last
         if line.startswith("SKIPPED"):
             skipped = line.split(": ", 1)[-1]
             not_run.append(f"skipped: {skipped}"[:_WIDTH])
@@ -218,7 +218,7 @@ def main() -> int:
     timed = [part for part in parts if part.is_script]
     with ThreadPoolExecutor(given.jobs) as pool:
         outcomes = list(pool.map(outcome, (part for part in parts if not part.is_script)))
-    outcomes += map(outcome, timed)
+    outcomes = sorted([*outcomes, *map(outcome, timed)], key=lambda outcome: parts.index(outcome.part))
     counts = [f"{sum(o.result == result for o in outcomes)} {result}" for result in ("ok", "failed", "left out")]
     print(f"summary: {name}, torch {torch.__version__}: {', '.join(counts)}")
     print(*outcomes, sep="\n", flush=True)
