@@ -48,7 +48,7 @@ def test_parts_and_their_summary(gpu_py, monkeypatch, tmp_path, capfd):
         "wrong": "def test_it():\n    print('as it', 'was')\n    assert 1 == 2\n",
         "hanging": "import time\ndef test_it():\n    time.sleep(100)\n",
         "lacking": "import pytest\npytest.importorskip('no_such_package')\ndef test_it():\n    pass\n",
-        "right": 'def test_it(gpu):\n    print(\'{"name": "x", "value": 1}\')\n    assert gpu == \'cpu\'\n',
+        "right": 'def test_it(gpu):\n    print(\'\\n{"name": "x", "value": 1}\')\n    assert gpu == \'cpu\'\n',
     }
     for name in ("conftest", "small_data", "small_language"):
         (tmp_path / f"{name}.py").write_text((ROOT / "tests" / f"{name}.py").read_text())
