@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.hmm.model import Hmm
-from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES
-from speech3.hmm.tree import LEFT, RIGHT, Tree, monophone_tree
-from speech3.lexicon.lexicon import SILENCE, Lexicon, Pronunciation, Silences
-from speech3.lm.arpa import EOS, ArpaLm
-from speech3.lm.kneser_ney import estimate
+from speech3.hmm.model import FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, Tree, monophone_tree
+from speech3.language.arpa import EOS, ArpaLm
+from speech3.language.kneser_ney import estimate
+from speech3.language.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 
 STATES = THREE_STATES.states
 SCALE = 0.1  # the self-loop scale in the graphs of most tests

@@ -16,10 +16,8 @@ import typer
 from speech3 import __version__
 from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
 from speech3.errors import Speech3Error, check_platform
-from speech3.io.limits import allow_open_files, explained
-from speech3.io.parallel import ONE_THREAD
-from speech3.io.progress import be_quiet
-from speech3.io.utf8 import restart_in_utf8, suit_terminals
+from speech3.runtime.parallel import ONE_THREAD, allow_open_files, explained
+from speech3.runtime.progress import be_quiet, restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # The groups of `speech3 --help`, in this order.
@@ -40,7 +38,7 @@ _READ_DATA = frozenset(
 
 def _refuse_commands(refused: bool) -> None:
     if refused:
-        from speech3.corpus.commands import refuse
+        from speech3.data.paths import refuse
 
         refuse()
 

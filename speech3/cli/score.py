@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from speech3.scoring.wer import PairedTest, Score
+    from speech3.evaluate.wer import PairedTest, Score
 
 
 class Format(StrEnum):
@@ -33,7 +33,7 @@ _KINDS = {
 }
 
 
-def command(
+def score(
     ref: Annotated[Path, typer.Argument(metavar="REF", help="Reference transcripts.", show_default=False)],
     hyp: Annotated[Path, typer.Argument(metavar="HYP", help="Recognised texts.", show_default=False)],
     against: Annotated[
@@ -81,18 +81,17 @@ def command(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
-    from speech3.corpus.letter_case import doubts, lowered
-    from speech3.corpus.normalize import normalize_text, parse_steps
+    from speech3.data.transcripts import doubts, lowered, normalize_text, parse_steps
     from speech3.errors import Speech3Error
-    from speech3.scoring import tables
-    from speech3.scoring.confidence import confidence_lines, reliability_beside
-    from speech3.scoring.text import Texts, find_speakers, read_all, read_ids
-    from speech3.scoring.wer import paired_test, score
+    from speech3.evaluate import tables
+    from speech3.evaluate.confidence import confidence_lines, reliability_beside
+    from speech3.evaluate.text import Texts, find_speakers, read_all, read_ids
+    from speech3.evaluate.wer import paired_test, score
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
-        from speech3.scoring.oracle import oracle_texts
+        from speech3.evaluate.tables import oracle_texts
 
         if steps:
             raise Speech3Error(
@@ -123,7 +122,7 @@ def command(
     if details:
         tables.write_details(details, scores[0])
     if card:
-        from speech3.reports.scores_in_card import write_scores  # loads PyTorch
+        from speech3.evaluate.tables import write_scores  # loads PyTorch
 
         write_scores(card, str(ref.parent), scores[0])
     warnings = [*texts.notes]

@@ -4,14 +4,19 @@ An unknown key is an error that names the file and the key. Presets are small YA
 is expected, give the name of a preset, the path of a YAML file or the keys themselves.
 """
 
-from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
-from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.experiment import RecipeConfig, TrainConfig
-from speech3.config.features import FeatureConfig
-from speech3.config.hmm import BmmiConfig, HmmConfig, MonophoneConfig, TriphoneConfig
-from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
-from speech3.config.pitch import PitchConfig
+from speech3.config.features import FeatureConfig, PitchConfig
+from speech3.config.models import (
+    CnnConfig,
+    CnnTdnnConfig,
+    ConvolutionConfig,
+    DnnConfig,
+    LstmConfig,
+    ModelConfig,
+    TdnnConfig,
+    TdnnLstmConfig,
+)
 from speech3.config.reading import (
     changed,
     load_config,
@@ -22,7 +27,15 @@ from speech3.config.reading import (
     shipped,
     training_overrides,
 )
-from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig, TdnnLstmConfig
+from speech3.config.stages import (
+    AugmentConfig,
+    BmmiConfig,
+    DecodeConfig,
+    HmmConfig,
+    LmConfig,
+    MonophoneConfig,
+    TriphoneConfig,
+)
 from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
 
 __all__ = [

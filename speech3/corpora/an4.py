@@ -15,17 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
-from speech3.corpora.splits import split_data
-from speech3.corpus.audio import write_wav
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.lost_bytes import find_damage, write_mended
+from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
+from speech3.data.audio import write_wav
+from speech3.data.datadir import DataDir, Utterance
+from speech3.data.lost_bytes import find_damage, write_mended
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon.langdir import LangDir
-from speech3.lexicon.sphinx import as_lexicon, read_dictionary
+from speech3.language.lexicon import LangDir, as_lexicon, read_dictionary
+from speech3.runtime.files import write_text
+from speech3.runtime.progress import say
+from speech3.runtime.text import read_utf8
 
 UTTERANCES = {"an4_train": 948, "an4_test": 130}
 _DEV_SHARE = 0.1

@@ -17,17 +17,15 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.corpora.anyspeech import write_corpus
-from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.letter_case import doubts, lowered, sharp_s
-from speech3.corpus.normalize import normalize_text, parse_steps
+from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
+from speech3.data.datadir import DataDir, Utterance
+from speech3.data.transcripts import doubts, lowered, normalize_text, parse_steps, sharp_s
 from speech3.errors import Speech3Error, check_bad
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.io.unicode_form import one_form
-from speech3.lexicon import espeak
-from speech3.lexicon.langdir import find
+from speech3.language import espeak
+from speech3.language.lexicon import find
+from speech3.runtime.progress import say
+from speech3.runtime.text import read_utf8
+from speech3.runtime.unicode_form import one_form
 
 _SPLITS = ("train", "dev", "test")
 _ALL = "validated.tsv"
@@ -58,7 +56,7 @@ def prepare(
     seed
         Random seed of the splits, if the release has none, or an empty one.
     normalize
-        Normalisation steps for the sentences (`speech3.corpus.normalize`). Lower case is that of the language in the
+        Normalisation steps for the sentences (`speech3.data.transcripts`). Lower case is that of the language in the
         column `locale`, or of `lang`.
     lang, lexicon, units, pieces
         As for `speech3.corpora.anyspeech.prepare`.

@@ -13,16 +13,15 @@ Lexicon and language models (https://www.openslr.org/11) may be beside the parts
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
-from speech3.corpora.splits import split_data
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import files_below, matching
+from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, write_corpus
+from speech3.data.datadir import DataDir, Utterance
+from speech3.data.paths import files_below, matching
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_json
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir
+from speech3.language.espeak import check_english
+from speech3.language.lexicon import LangDir
+from speech3.runtime.files import write_json
+from speech3.runtime.progress import say
+from speech3.runtime.text import read_utf8
 
 # Number of utterances of each part.
 PARTS = {

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from speech3.config import shipped
 from speech3.corpora.anyspeech import say_if_incomplete
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.corpus.paths import entry, matching
-from speech3.corpus.phone_classes import phones61
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.data.paths import entry, matching
+from speech3.data.transcripts import phones61
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
+from speech3.runtime.files import write_text
+from speech3.runtime.progress import say
+from speech3.runtime.text import read_utf8
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"

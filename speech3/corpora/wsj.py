@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import entry, files_below, matching
+from speech3.data.datadir import DataDir, Utterance
+from speech3.data.paths import entry, files_below, matching
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path, write_json, write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8, to_utf8
-from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir
-from speech3.lexicon.sphinx import as_lexicon, read_dictionary
+from speech3.language.espeak import check_english
+from speech3.language.lexicon import LangDir, as_lexicon, read_dictionary
+from speech3.runtime.files import atomic_path, write_json, write_text
+from speech3.runtime.progress import say
+from speech3.runtime.text import read_utf8, to_utf8
 
 
 class Set(NamedTuple):

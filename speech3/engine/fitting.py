@@ -46,10 +46,9 @@ from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.workers import Unkillable, forked_from_server
 from speech3.engine.world import NUMBERED, Parts, Progress, Rate, minibatch_seed, shares
 from speech3.errors import Speech3Error, listed
-from speech3.io.interrupt import Interrupt, deferred_interrupt
-from speech3.io.malloc import keep_freed_memory
-from speech3.io.parallel import available_jobs
-from speech3.io.progress import progress, say
+from speech3.runtime.native import keep_freed_memory
+from speech3.runtime.parallel import available_jobs
+from speech3.runtime.progress import Interrupt, deferred_interrupt, progress, say
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
 

@@ -18,8 +18,7 @@ from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
-from speech3.models.tdnn import Tdnn
-from speech3.models.tdnn_lstm import TdnnLstm
+from speech3.models.tdnn import Tdnn, TdnnLstm
 
 FAMILIES: dict[str, Callable[..., AcousticModel]] = {
     "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn, "tdnn_lstm": TdnnLstm,
@@ -57,7 +56,7 @@ def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict[str, Any]]:
-    """Read the model that `speech3.training.train` wrote, ready for scoring.
+    """Read the model that `speech3.train.train` wrote, ready for scoring.
 
     Returns
     -------

@@ -19,27 +19,24 @@ from pathlib import Path
 from typing import Any
 
 from speech3.corpora.anyspeech import LETTERS
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.sentences import read_lines, read_sentences, shown
+from speech3.data.datadir import read_datadir
+from speech3.data.transcripts import read_lines, read_sentences, shown
+from speech3.decode.grammar import WEIGHT, Spelling, join_words, one_word, spelling_with
+from speech3.decode.graph import GRAPH, TUNING_GRAPH, build_graph
 from speech3.errors import Speech3Error
-from speech3.graph.decoding_graph import build_graph
-from speech3.graph.grammar import one_word
-from speech3.graph.pieces import join_words
-from speech3.graph.places import GRAPH, TUNING_GRAPH
-from speech3.graph.spelling import WEIGHT, Spelling, spelling_with
 from speech3.hmm.model import Hmm, load_hmm
-from speech3.io.atomic import write_text
-from speech3.io.parallel import parallel_map
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon import langdir
-from speech3.lexicon.lexicon import read_lexicon
-from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
-from speech3.lm.kneser_ney import estimate
-from speech3.lm.letters import letter_model, units_of, weight_for
-from speech3.lm.normalize import read_checked
-from speech3.lm.perplexity import perplexity
+from speech3.language import lexicon
+from speech3.language.added_words import letter_model, units_of, weight_for
+from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
+from speech3.language.kneser_ney import estimate
+from speech3.language.lexicon import read_lexicon
+from speech3.language.mixtures import read_checked
+from speech3.language.train_lm import perplexity
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
+from speech3.runtime.files import write_text
+from speech3.runtime.parallel import parallel_map
+from speech3.runtime.progress import say
+from speech3.runtime.text import read_utf8
 
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
@@ -194,7 +191,7 @@ def _path_of_text(e: Experiment, given: ArpaLm | None) -> Path | None:
     """The text; None: the transcripts of train or, if a model was given, none."""
     lm, written = e.recipe.lm, _written(e)
     if given and not lm.arpa and e.source:
-        return written if written.exists() else langdir.find(e.source / "lang").text  # written: in plain words
+        return written if written.exists() else lexicon.find(e.source / "lang").text  # written: in plain words
     if not given and not lm.text and written.exists():
         return written
     return Path(lm.text) if lm.text else None
@@ -218,8 +215,8 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
 def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
     """The words of the lexicon, including those that are not in the text, which may still be spoken."""
     seen = {word for sentence in sentences for word in sentence}
-    listed = langdir.entries(read_utf8(e.lexicon), e.lexicon)
-    words = {word for word in listed if word in seen or langdir.is_word(word)}
+    listed = lexicon.entries(read_utf8(e.lexicon), e.lexicon)
+    words = {word for word in listed if word in seen or lexicon.is_word(word)}
     if unseen := len(words - seen):
         say(
             f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text, and share the"
@@ -278,6 +275,6 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
 def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     directory = e.out / "lm"
     tuning = directory / _SECOND[TUNING_GRAPH]
-    said = ([word for word in sentence if langdir.is_word(word)] for sentence in _said(e, "dev"))
+    said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))
     weight = weight_for(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from speech3.config import CnnConfig, ModelConfig, load_preset
 from speech3.engine.sgd import Sgd
-from speech3.io.malloc import keep_freed_memory
 from speech3.models import build
-from speech3.models.linear import product
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import product
+from speech3.runtime.native import keep_freed_memory
 
 WINDOW, FEATURES, SENONES, MINIBATCH, RATE = 11, 120, (800, 3000), 256, 0.01
 ROUNDS, STEPS = 9, 3

@@ -29,8 +29,8 @@ from speech3.engine.codecs.codec import Ternary, as_floats, layout
 from speech3.engine.codecs.levels import encode_levels
 from speech3.engine.sgd import Sgd
 from speech3.models import build
-from speech3.models.linear import product
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import product
 
 WINDOW, BINS, SENONES, MINIBATCH, RATE, CLIP, FLOAT_BELOW = 11, 40, 3000, 256, 0.1, 2.5, 8192
 ROUNDS, WORKERS = 25, 4

@@ -38,7 +38,7 @@ from speech3.engine.server_memory import private_memory
 from speech3.engine.shard import Shard
 from speech3.engine.world import USED
 from speech3.frames.packed import open_packed
-from speech3.training.parts import make_parts
+from speech3.train.parts import make_parts
 
 _SYNCS = 200  # per round
 _VALUES_MOVED = 6  # read or written per parameter in a sync

@@ -27,11 +27,11 @@ from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, Parts, Progress, Rate
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
-from speech3.io.progress import read_metrics
-from speech3.models.linear import product
-from speech3.training import train
-from speech3.training.parts import BuildParts, make_parts
-from speech3.training.worlds import open_worlds
+from speech3.models.dnn import product
+from speech3.runtime.progress import read_metrics
+from speech3.train import train
+from speech3.train.parts import BuildParts, make_parts
+from speech3.train.run import open_worlds
 
 RATE = 0.01  # low, or a loop over one minibatch would fit it perfectly, which leads to denormal numbers
 UTTERANCE_FRAMES, HELDOUT_FRAMES = 500, 512
@@ -220,7 +220,7 @@ def bare_step(parts: Parts, inputs: Tensor, targets: Tensor) -> Callable[[], Non
 
 
 def whole_run(case: Case, directory: Path) -> tuple[float, float]:
-    """The second of two short epochs of `speech3.training.train`, one worker.
+    """The second of two short epochs of `speech3.train.train`, one worker.
 
     Returns
     -------

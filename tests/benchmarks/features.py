@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig, load_preset
+from speech3.data.resample import torchaudio_functional
 from speech3.features.compute import finish, static_features
 from speech3.features.pitch import process, track
 from speech3.frames.packed import pack
-from speech3.io.torchaudio_ import torchaudio_functional
 
 RATE_HZ, SECONDS, ROUNDS = 16000, 60, 9
 FBANK = FeatureConfig(num_mel_bins=40)

@@ -18,9 +18,9 @@ import torch
 from cnn import cnn_figure
 from torch import Tensor, nn
 
-from speech3.io.malloc import keep_freed_memory
 from speech3.models.clipped import clipped_lstm
-from speech3.models.linear import product
+from speech3.models.dnn import product
+from speech3.runtime.native import keep_freed_memory
 
 SHAPES = [(20, 10, 440, 320), (20, 40, 440, 512), (20, 64, 440, 640), (100, 32, 40, 320), (20, 10, 640, 640)]
 CLIP = 50.0

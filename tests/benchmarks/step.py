@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from speech3.config import DnnConfig
 from speech3.engine.sgd import Sgd
 from speech3.models import build
-from speech3.models.linear import product
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import product
 
 WINDOW, BINS, SENONES, MINIBATCH, RATE = 11, 40, 3000, 256, 0.1
 ROUNDS, STEPS = 15, 8

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from speech3.config import CnnTdnnConfig
 from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.sgd import Sgd
-from speech3.io.malloc import keep_freed_memory
 from speech3.models import build
-from speech3.models.linear import product
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import product
 from speech3.models.tdnn import Tdnn, constrain
+from speech3.runtime.native import keep_freed_memory
 
 CHUNKS, FRAMES, BINS, SENONES, RATE = 32, 150, 40, 500, 0.01
 ROUNDS, STEPS = 9, 3

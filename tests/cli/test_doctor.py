@@ -11,7 +11,7 @@ import soundfile
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.reports import doctor
+from speech3.evaluate import doctor
 
 Usage = namedtuple("Usage", "total used free")
 

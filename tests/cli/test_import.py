@@ -13,14 +13,13 @@ import typer.testing
 from kaldi_dirs import kaldi_alignment, kaldi_graph, kaldi_lang
 
 from speech3.cli import _register, app
+from speech3.decode.grammar import one_word
+from speech3.decode.graph import build_graph
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
-from speech3.graph.decoding_graph import build_graph
-from speech3.graph.grammar import one_word
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.tree import context_free_tree
+from speech3.hmm.model import Hmm, context_free_tree, load_hmm
 from speech3.io.ark import ArkReader, read_int_ark, read_matrix, read_scp, write_ark
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 if not app.registered_commands:
     _register()

@@ -7,12 +7,11 @@ import pytest
 from fieldwork import recording, short_textgrid
 
 from speech3.corpora.anyspeech import prepare
-from speech3.corpora.folder import read_folder
-from speech3.corpora.pairs import recordings_in
-from speech3.corpus.datadir import read_datadir
+from speech3.corpora.folder import read_folder, recordings_in
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import write_arpa
-from speech3.lm.kneser_ney import estimate
+from speech3.language.arpa import write_arpa
+from speech3.language.kneser_ney import estimate
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:

@@ -7,15 +7,14 @@ import soundfile
 from fieldwork import recording, short_textgrid
 from sounds import RATE_HZ, tone
 
-from speech3.augment.noises import find_responses, find_sounds
-from speech3.corpora.folder import read_folder
+from speech3.corpora.folder import read_folder, read_untranscribed
 from speech3.corpora.fsdd import prepare
-from speech3.corpora.untranscribed import read_untranscribed
-from speech3.corpus.audio import AudioError, info, read_file
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.paths import files_below, is_conflict, is_left_behind, matching
+from speech3.data.audio import AudioError, info, read_file
+from speech3.data.augment.noises import find_responses, find_sounds
+from speech3.data.datadir import read_datadir
+from speech3.data.paths import files_below, is_conflict, is_left_behind, matching
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import find
+from speech3.language.lexicon import find
 
 APPLE = b"\0\5\26\7\0\2\0\0Mac OS X        \0\2\0\0\0\11\0\0\0\62\0\0\16\260\0\0\0\2\0\0\16\342\0\0\1\36" + bytes(4038)
 LEFT = (

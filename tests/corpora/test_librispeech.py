@@ -12,13 +12,12 @@ import pytest
 import soundfile
 
 from speech3.corpora.librispeech import PARTS, prepare
-from speech3.corpus.datadir import read_datadir
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.io.atomic import read_json
-from speech3.recipe.expected import find_speech
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import find_speech, steps
 from speech3.recipe.steps import make_plan
+from speech3.runtime.files import read_json
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -20,7 +20,7 @@ from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Watchdo
 from speech3.engine.workers import Unkillable
 from speech3.engine.world import USED, Progress
 from speech3.errors import Speech3Error
-from speech3.io import parallel
+from speech3.runtime import parallel
 
 BATCHES = tiny.Batches(80, pause_s=0.02)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from speech3.config import FeatureConfig, PitchConfig, load_preset
 from speech3.features import spectrum
 from speech3.features.compute import finish, pitch_ratio, static_dim, static_features
-from speech3.features.window import framing
+from speech3.features.spectrum import framing
 
 LOG_EPSILON = math.log(torch.finfo(torch.float32).eps)
 

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from speech3.augment.waveforms import add_noise, change_speed, change_volume, overlap, reverberate, telephone
 from speech3.config import FeatureConfig, PitchConfig
+from speech3.data.augment.augmenter import add_noise, change_speed, change_volume, overlap, reverberate, telephone
+from speech3.data.resample import torchaudio_functional
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
 from speech3.features.pitch import process, track
-from speech3.frames.masks import SpecAugment
-from speech3.frames.warp import FrequencyWarp, MelColumns
-from speech3.io.torchaudio_ import torchaudio_functional
+from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
 
 LENGTHS = torch.tensor([16000, 9000, 1, 4001])
 

@@ -6,10 +6,8 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import cmvn_stats
-from speech3.features.compute import finish
-from speech3.features.online_cmvn import CARRIED_FRAMES, PRIOR_FRAMES, WAIT_FRAMES, OnlineCmvn
-from speech3.features.streaming import OnlineFeatures
+from speech3.features.cmvn import CARRIED_FRAMES, PRIOR_FRAMES, WAIT_FRAMES, OnlineCmvn, cmvn_stats
+from speech3.features.compute import OnlineFeatures, finish
 
 F = 3
 

@@ -13,10 +13,9 @@ from reference import RECORDINGS, needs_reference, vectors, wave
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
 from speech3.features import pitch as pitch_module
-from speech3.features import pitch_viterbi
+from speech3.features import pitch_tracking
 from speech3.features.pitch import process, track
-from speech3.features.pitch_nccf import pitch_sizes
-from speech3.features.pitch_viterbi import Tracker, search
+from speech3.features.pitch_tracking import Tracker, pitch_sizes, search
 
 KALDI = FeatureConfig(pitch={})
 
@@ -141,7 +140,7 @@ def test_the_search_finds_the_cheapest_way() -> None:
 
 
 def test_paths_that_never_agree_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pitch_viterbi, "_MOST_KEPT", 50)
+    monkeypatch.setattr(pitch_tracking, "_MOST_KEPT", 50)
     monkeypatch.setattr(pitch_module, "_ROWS_CPU", 20)
     raw_T2 = one(torch.zeros(5 * 16000))
     assert (raw_T2 == torch.tensor([0.0, 400.0])).all()

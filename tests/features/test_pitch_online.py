@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from reference import needs_reference, wave
 
 from speech3.config import FeatureConfig
-from speech3.features import pitch_online
-from speech3.features.pitch import process, track
-from speech3.features.pitch_online import OnlinePitch
-from speech3.features.pitch_post import voicing
+from speech3.features import pitch as pitch_online
+from speech3.features.pitch import OnlinePitch, process, track, voicing
 
 RAW_LOG = {"add_raw_log_pitch": True}
 

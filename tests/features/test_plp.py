@@ -9,7 +9,7 @@ from reference import RECORDINGS, needs_reference, vectors, wave
 from speech3.config import FeatureConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_dim, static_features
-from speech3.features.plp import cepstrum, durbin
+from speech3.features.filterbank import cepstrum, durbin
 
 
 def computed(wave_S: np.ndarray, hz: int, **options: object) -> np.ndarray:

@@ -7,18 +7,15 @@ import pytest
 import soundfile
 import torch
 
-from speech3.alignment.longparts import local_features
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpus import audio
-from speech3.corpus.datadir import read_datadir
+from speech3.data import audio
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import SILENCE_DEVIATIONS, apply_cmvn, cmvn_stats
-from speech3.features.compute import finish, static_features
+from speech3.features.cmvn import SILENCE_DEVIATIONS, OnlineCmvn, apply_cmvn, cmvn_stats, repeated_frames, silent_frames
+from speech3.features.compute import OnlineFeatures, finish, static_features
 from speech3.features.extract import extract, features_of
-from speech3.features.online_cmvn import OnlineCmvn
-from speech3.features.silence import repeated_frames, silent_frames
-from speech3.features.streaming import OnlineFeatures
 from speech3.frames.packed import open_packed, pack
+from speech3.hmm.alignment.longform import local_features
 from speech3.io.ark import write_ark
 
 MINILIBRI = Path(__file__).parents[3] / "shared" / "corpora" / "minilibri" / "test"

@@ -4,8 +4,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.features.compute import finish
-from speech3.features.deltas import add_deltas
-from speech3.features.splice import splice
+from speech3.features.context import add_deltas, splice
 
 
 def test_older_frames_first_edges_repeated() -> None:

@@ -11,8 +11,7 @@ from reference import needs_reference, wave
 
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
-from speech3.features.compute import finish, static_features
-from speech3.features.streaming import OnlineFeatures
+from speech3.features.compute import OnlineFeatures, finish, static_features
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.window import Framing, framing, mirror_edges, window
+from speech3.features.spectrum import Framing, framing, mirror_edges, window
 
 
 @given(st.integers(0, 5000), st.integers(2, 600), st.integers(1, 600))

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.mel import mel_scale
+from speech3.features.filterbank import mel_scale
 from speech3.frames.chunks import Chunks, default_chunk
-from speech3.frames.masks import SpecAugment
+from speech3.frames.masks import FrequencyWarp, SpecAugment
 from speech3.frames.packed import open_packed, pack
-from speech3.frames.warp import FrequencyWarp
 
 LENGTHS = (1, 2, 30, 7, 64, 5, 20, 21, 3, 40, 11)
 FRAMES = sum(LENGTHS)

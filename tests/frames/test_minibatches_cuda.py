@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from speech3.frames.chunks import Chunks
+from speech3.frames.chunks import Chunks, Sequences
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed, pack
-from speech3.frames.sequences import Sequences
 
 CONTEXT: dict[str, Any] = {"left": 5, "right": 5, "seed": 1}
 

@@ -10,7 +10,7 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.frames import packed as packed_module
-from speech3.frames import sections as sections_module
+from speech3.frames import packed as sections_module
 from speech3.frames.packed import PackedFrames, open_packed, pack, verify_once
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.mel import mel_scale
-from speech3.frames.masks import SpecAugment
+from speech3.features.filterbank import mel_scale
+from speech3.frames.chunks import Sequences
+from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
 from speech3.frames.packed import open_packed, pack
-from speech3.frames.sequences import Sequences
-from speech3.frames.warp import FrequencyWarp, MelColumns
 
 LENGTHS = (1, 2, 30, 7, 64, 5, 20, 21, 3, 40, 11)
 FRAMES = sum(LENGTHS)

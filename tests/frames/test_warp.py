@@ -7,8 +7,8 @@ import torch
 from speech3.config import FeatureConfig, PitchConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
-from speech3.features.mel import hertz, mel_scale
-from speech3.frames.warp import frequency_warp
+from speech3.features.filterbank import hertz, mel_scale
+from speech3.frames.masks import frequency_warp
 
 CONFIG = load_preset(FeatureConfig, "features", "fbank40").model_copy(update={"sample_frequency": 16000})
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from speech3.frames.chunks import WholeUtterances, padded_frames
 from speech3.frames.packed import open_packed, pack
-from speech3.frames.whole import WholeUtterances, padded_frames
 
 LEFT, RIGHT, SUBSAMPLING = 4, 2, 3
 

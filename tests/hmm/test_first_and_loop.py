@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment import Alignment
+from speech3.hmm.alignments import Alignment
 from speech3.hmm.first_and_loop import convert, left_biphone_pdfs, middle_frames, train_tree
-from speech3.hmm.model import Hmm
-from speech3.hmm.passes import alignment_stats
-from speech3.hmm.topology import FIRST_AND_LOOP
-from speech3.hmm.tree import CENTRE, LEFT, context_free_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, context_free_tree
+from speech3.hmm.train import alignment_stats
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 
 def alignment_of(lengths: list[int], phones: list[int] | None = None) -> Alignment:

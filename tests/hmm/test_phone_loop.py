@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from drawn import draw
 
-from speech3.hmm.model import Hmm
+from speech3.hmm.model import Hmm, Tree, context_free_tree, monophone_tree
 from speech3.hmm.phone_loop import LoopPhones, best_phones, errors, loop_phones, phone_bigram
-from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 
 def _made(repeats, ends, phones=2, seed=0):

@@ -2,8 +2,8 @@
 
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.sizes import lfmmi_passes, sized
-from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions
+from speech3.hmm.train import lfmmi_passes, sized
+from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 
 OPEN = HmmConfig(
     mono=MonophoneConfig(gaussians=0), aligner=MonophoneConfig(gaussians=0), tri=TriphoneConfig(leaves=0, gaussians=0)

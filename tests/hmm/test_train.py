@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from drawn import Drawn, draw
 
-from speech3.alignment.align import align, usable_transcripts
 from speech3.config import HmmConfig
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.alignment import Alignment
+from speech3.hmm.alignment.align import align, usable_transcripts
+from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
-from speech3.hmm.workers import Share, Workers
-from speech3.io.progress import Metrics, read_metrics
-from speech3.lexicon.lexicon import Lexicon, Pronunciation, read_lexicon
+from speech3.hmm.train import GmmSystem, Share, Workers, train_monophone, train_triphone
+from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
+from speech3.runtime.progress import Metrics, read_metrics
 
 CONFIG = HmmConfig.model_validate({
     "mono": {"iterations": 12, "gaussians": 20, "max_iteration_increase": 8},

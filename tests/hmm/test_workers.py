@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.hmm.workers import Share, Workers
-from speech3.io import progress as progress_module
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.hmm.train import Share, Workers
+from speech3.runtime import progress as progress_module
 
 FEATS = {f"u{n}": np.zeros((1, 1), np.float32) for n in range(5)}
 WORDS = {utterance: ["A"] for utterance in FEATS}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from speech3.models.linear import product, use
+from speech3.models.dnn import product, use
 
 
 @pytest.fixture(params=["onednn", "stock"])

@@ -12,13 +12,12 @@ from speech3.config import CnnConfig, ConvolutionConfig, ModelConfig, TrainConfi
 from speech3.engine import sgd
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
+from speech3.hmm.model import Hmm, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import build, cnn, load_network, logits, network_tensors
 from speech3.models.cnn import Convolution
-from speech3.training import train
+from speech3.train import train
 
 SMALL = CnnConfig(
     convolutions=(ConvolutionConfig(maps=8, kernel=(3, 4), pool=2), ConvolutionConfig(maps=12, kernel=(2, 3))),

@@ -27,8 +27,7 @@ from speech3.hmm.gmm import Gmm
 from speech3.io.checkpoint import save_tensors
 from speech3.models import AcousticModel, build, logits, network_tensors
 from speech3.models.cnn import Convolution
-from speech3.models.describe import facts, words
-from speech3.models.info import layers_of, model_info, name_of_features
+from speech3.models.info import facts, layers_of, model_info, name_of_features, words
 
 F, S = 120, 800
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from speech3.config import LstmConfig, ModelConfig, load_preset, parse
 from speech3.errors import Speech3Error
+from speech3.frames.chunks import SequenceInputs, Sequences
 from speech3.frames.packed import open_packed, pack
-from speech3.frames.sequences import SequenceInputs, Sequences
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.models import lstm as module
 

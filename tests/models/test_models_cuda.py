@@ -16,12 +16,11 @@ from speech3.engine.adamw import AdamW
 from speech3.engine.device import precision
 from speech3.engine.muon import Muon
 from speech3.engine.sgd import Sgd
-from speech3.frames.chunks import RecurrentChunks
-from speech3.frames.sequences import SequenceInputs
+from speech3.frames.chunks import RecurrentChunks, SequenceInputs
 from speech3.models import AcousticModel, build, logits
-from speech3.models.dropout import Dropout
-from speech3.models.loss import cross_entropy
-from speech3.models.tdnn_lstm import TdnnLstm
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import Dropout
+from speech3.models.tdnn import TdnnLstm
 
 SENONES = 200
 FAMILIES = ("dnn", "cnn", "lstm", "lstmp", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn", "tdnn_lstm")

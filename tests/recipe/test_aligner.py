@@ -9,20 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.alignment.align import align, usable_transcripts
-from speech3.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import digits
-from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.data.datadir import DataDir, read_datadir
+from speech3.evaluate.boundaries import compare_boundaries
 from speech3.features.extract import extract
+from speech3.hmm.alignment.align import align, usable_transcripts
+from speech3.hmm.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.sizes import sized
-from speech3.hmm.train import train_monophone
-from speech3.hmm.workers import Workers
+from speech3.hmm.train import Workers, sized, train_monophone
 from speech3.io.ark import ArkReader
-from speech3.io.progress import Metrics
-from speech3.lexicon.lexicon import SILENCE, read_lexicon
-from speech3.scoring.boundaries import compare_boundaries
+from speech3.language.lexicon import SILENCE, read_lexicon
+from speech3.runtime.progress import Metrics
 
 BOUNDARIES = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.recipe.expected import Cost, totals
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps as steps_of
+from speech3.recipe.plan import Cost, totals
+from speech3.recipe.plan import steps as steps_of
 from speech3.recipe.steps import Step, make_plan, run_plan
 
 

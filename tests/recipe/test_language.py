@@ -5,20 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.decode.graph import load_graph
 from speech3.errors import Speech3Error
-from speech3.graph.decoding_graph import load_graph
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.io.atomic import write_text
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
-from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
-from speech3.lm.kneser_ney import estimate
-from speech3.lm.perplexity import perplexity
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
+from speech3.language.kneser_ney import estimate
+from speech3.language.lexicon import Lexicon, Pronunciation
+from speech3.language.train_lm import perplexity
 from speech3.recipe import language
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
 from speech3.recipe.steps import make_plan
+from speech3.runtime.files import write_text
 
 TEXT = ["a b", "c", "a a", "b c", "c", "b b a"]
 SAID = {"train": ["a b", "c"], "dev": ["b c", "c"], "test": ["a d"]}  # "c" is said in train, too

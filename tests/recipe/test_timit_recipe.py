@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from timit_tree import make_timit
 
-from speech3.io.atomic import read_json
-from speech3.recipe.expected import costs, find_speech
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import costs, find_speech, steps
 from speech3.recipe.steps import make_plan
+from speech3.runtime.files import read_json
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 # Few passes and Gaussians; the lexicon has all 61 phones, each of which needs three leaves.

@@ -5,9 +5,8 @@ import math
 
 import numpy as np
 
-from speech3.sequence.denominator import Denominator, assemble
-from speech3.sequence.graph import Graph
-from speech3.sequence.phone_lm import PhoneLm, estimate
+from speech3.sequence.graph import Graph, PhoneLm, estimate
+from speech3.sequence.lfmmi import Denominator, assemble
 
 
 def toy_denominator(seed: int = 0, phones: int = 3, pdfs: int = 7) -> Denominator:

@@ -12,14 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
-from speech3.frames.segments import segment_labels
-from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.denominator import assemble
-from speech3.sequence.forward_backward import denominator_posteriors
-from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerators import NEVER, UNSEEN, numerator_posteriors
-from speech3.sequence.phone_lm import START, estimate
-from speech3.sequence.sparse import denominator_log_z
+from speech3.frames.packed import segment_labels
+from speech3.sequence.forward_backward import denominator_log_z, denominator_posteriors
+from speech3.sequence.graph import NEVER, START, UNSEEN, estimate, numerator_posteriors
+from speech3.sequence.lfmmi import AlignmentNumerators, LfMmi, assemble
 
 LEAK = 0.1
 
