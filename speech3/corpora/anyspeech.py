@@ -23,10 +23,19 @@ from speech3.data.datadir import FILES, DataDir, Fault, read_datadir, write_data
 from speech3.data.subsets import check_apart, seconds_of, split_by_speaker, split_by_utterance
 from speech3.data.transcripts import plain_words, sentences
 from speech3.errors import Speech3Error, listed
-from speech3.language import lexicon as langdir
 from speech3.language.graphemes import read_graphemes
 from speech3.language.guess import Table, Words, guess
-from speech3.language.lexicon import Cutter, single_letters, train_pieces
+from speech3.language.lexicon import (
+    NOT_WORDS,
+    Cutter,
+    LangDir,
+    arpa_words,
+    find,
+    is_word,
+    listed_phones,
+    single_letters,
+    train_pieces,
+)
 from speech3.language.pronounce import check_vocabulary, scripts
 from speech3.runtime.files import atomic_path, write_lines, write_text
 from speech3.runtime.progress import say
@@ -229,7 +238,7 @@ def prepare(
     if tier and all(_is_datadir(data.path) for data in parts.values()):
         raise Speech3Error(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
     write_corpus(
-        parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
+        parts, find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
         graphemes=given, plain="train" in plain,
     )  # fmt: skip
     if faults:
@@ -241,7 +250,7 @@ def prepare(
 
 def write_corpus(
     parts: Mapping[str, DataDir],
-    given: langdir.LangDir,
+    given: LangDir,
     out: Path,
     *,
     lang: str | None,
@@ -272,8 +281,8 @@ def write_corpus(
     change: Callable[[str], str] = partial(plain_words, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
     counts = Counter(_words(parts["train"]))
-    further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
-    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in langdir.NOT_WORDS)
+    further = set(arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
+    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in NOT_WORDS)
     every = sum((Counter(_words(data)) for data in parts.values()), Counter[str]())
     _say_scripts(every)
     if forms := compatibility_words(every):
@@ -372,7 +381,7 @@ class _Text(Iterable[list[str]]):
 
 def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
     for name in ("dev", "test"):
-        spoken = Counter(filter(langdir.is_word, _words(parts[name])))
+        spoken = Counter(filter(is_word, _words(parts[name])))
         total, unknown = spoken.total(), sum(count for word, count in spoken.items() if word not in vocabulary)
         if not unknown:
             continue
@@ -450,7 +459,7 @@ def _copy_arpa(arpa: Path, out: Path) -> None:
 
 def _write_phones(lexicon: Path | None, out: Path) -> None:
     """Write Kaldi's lists of silence and other phones beside the lexicon, if the user's lexicon has them."""
-    lists = langdir.listed_phones(lexicon) if lexicon else (frozenset[str](), frozenset[str]())
+    lists = listed_phones(lexicon) if lexicon else (frozenset[str](), frozenset[str]())
     for name, phones in zip(("silence_phones.txt", "nonsilence_phones.txt"), lists, strict=True):
         (out / name).unlink(missing_ok=True)  # of an earlier lexicon
         if phones:

@@ -37,12 +37,11 @@ from speech3.errors import Speech3Error, listed
 from speech3.hmm.alignment.oov import Guesses, by_espeak, by_letters, with_pronunciations
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.fst import Fst
-from speech3.language import lexicon as langdir
 from speech3.language.added_words import AddedWord, add_words, read_added
 from speech3.language.arpa import ArpaLm, read_arpa
 from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
 from speech3.language.kneser_ney import estimate
-from speech3.language.lexicon import UNKNOWN, WORD_START, Lexicon, Pronunciation, read_lexicon, write_lexicon
+from speech3.language.lexicon import UNKNOWN, WORD_START, Lexicon, Pronunciation, is_word, read_lexicon, write_lexicon
 from speech3.language.mixtures import read_checked
 from speech3.runtime.files import read_json, write_text
 from speech3.runtime.progress import say
@@ -217,7 +216,7 @@ def _pronounced(
     """
     source = sources.add or sources.grammar or sources.sentences
     others = language.words if isinstance(language, ArpaLm) and sources.lang else []
-    unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and langdir.is_word(word))]
+    unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and is_word(word))]
     if not unknown:
         return hmm, Guesses((), "", {})
     try:
@@ -238,10 +237,10 @@ def _pronounced(
 
 def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
     """Refuse words in upper case when the whole lexicon is in lower case, and the reverse."""
-    known = [word for word in lexicon.by_word if langdir.is_word(word) and word.upper() != word.lower()]
+    known = [word for word in lexicon.by_word if is_word(word) and word.upper() != word.lower()]
     for case, changed in (("upper", str.upper), ("lower", str.lower)):
         if known and all(word == changed(word) for word in known):
-            wrong = [word for word in words if word != changed(word) and langdir.is_word(word)]
+            wrong = [word for word in words if word != changed(word) and is_word(word)]
             if wrong:
                 raise Speech3Error(
                     f"{source}: {listed(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"

@@ -38,7 +38,6 @@ import numpy as np
 
 from speech3.data.datadir import SYMBOLS
 from speech3.errors import Speech3Error
-from speech3.language.arpa import BOS, EOS
 from speech3.language.kneser_ney import estimate
 from speech3.language.lexicon import JOINER, NOT_WORDS
 from speech3.language.mixtures import listed, normalized

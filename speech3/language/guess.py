@@ -10,13 +10,15 @@ from pathlib import Path
 from speech3.data.transcripts import doubts, lowered
 from speech3.errors import Speech3Error
 from speech3.language import espeak
-from speech3.language import pronounce as convert
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
 from speech3.language.lexicon import LexiconLine, entries, lexicon_lines, read_lexicon_text
 from speech3.language.pronounce import (
+    Conversion,
     Phones,
     ipa_phones,
+    learn,
     letters,
+    phone_errors,
     read_in,
     replace_rare,
     script,
@@ -319,7 +321,7 @@ def _converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> 
     return {word: [phones] for word in words if (phones := convertible(said[word]))}, reasons
 
 
-def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: str) -> convert.Conversion:
+def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
     """The conversion from espeak's phones to the lexicon's, learned from the words of the lexicon."""
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < _ENOUGH_PAIRS:
@@ -327,9 +329,9 @@ def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: s
             f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {_ENOUGH_PAIRS}"
             " are needed to learn its phones; add pronunciations, remove the lexicon, or omit lang"
         )
-    conversion = convert.learn(pairs)
+    conversion = learn(pairs)
     checked = pairs[:50]
-    wrong = convert.phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
+    wrong = phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
     if wrong > 0.5:
         say(
             f"  {lexicon} and espeak-ng ({lang}) disagree on over half of the phones: check that {lang} is its language"
@@ -369,6 +371,6 @@ def from_spelling(
     step = -(-len(pairs) // _MOST_PAIRS)
     held_out = pairs[step - 1 :: 20 * step] if step > 1 else pairs[::20]
     taught = pairs[::step] if step > 1 else [pair for place, pair in enumerate(pairs) if place % 20]
-    conversion = convert.learn(taught)
-    wrong = convert.phone_errors([[truth] for _, truth in held_out], [conversion(word) for word, _ in held_out])
+    conversion = learn(taught)
+    wrong = phone_errors([[truth] for _, truth in held_out], [conversion(word) for word, _ in held_out])
     return {word: () if _BRACKETED.fullmatch(word) else conversion(letters(word)) for word in wanted}, wrong

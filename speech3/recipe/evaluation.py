@@ -437,7 +437,7 @@ def report(e: Experiment) -> None:
     """Write ``report.html``."""
     systems = [_system(e, system) for system in e.shown]
     best = best_of(systems, e.recipe.metric)
-    suspects = suspects(e, {system.name: system.score for system in systems}, best.name)
+    suspect = suspects(e, {system.name: system.score for system in systems}, best.name)
     write_report(e.out / "report.html", Report(
         title=f"{e.name}: {len(e.shown)} systems",
         command=e.command,
@@ -445,8 +445,8 @@ def report(e: Experiment) -> None:
         metric=e.recipe.metric,
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
         picture=picture(e),
-        material=material(e, best.name, best.score, suspects),
-        suspects=suspects,
+        material=material(e, best.name, best.score, suspect),
+        suspects=suspect,
         unknown=unknown(e, best.name),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
         environment=environment(),

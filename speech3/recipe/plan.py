@@ -162,7 +162,6 @@ def _ended(out: Path, name: str) -> str:
 def _hmm_steps(e: Experiment) -> list[Step]:
     """The steps from words to an alignment, by GMMs or a network; and the aligner, whose alignments are inspected."""
     from speech3.recipe import stages
-    from speech3.recipe import stages as flat
 
     recipe, lfmmi = e.recipe, e.recipe.lfmmi
     hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start", "bmmi"})
@@ -173,13 +172,13 @@ def _hmm_steps(e: Experiment) -> list[Step]:
         assert lfmmi is not None
         check_frequencies(recipe.flat.model, e.presets[lfmmi.features], f"lfmmi.features={lfmmi.features}", "flat.")
         steps = [
-            Step("hmm/flat.frames", partial(flat.prepare, e),
+            Step("hmm/flat.frames", partial(stages.prepare, e),
                  [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
                  [e.model(FLAT_HMM) / "denominator.safetensors",
                   *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
                  [_extracted(lfmmi.features)], owns=e.frames(FLAT),
                  keys=("hmm", "flat.longest_s", "flat.training.dtype", "lfmmi.longer_histories")),
-            Step("hmm/flat", partial(flat.train_flat, e),
+            Step("hmm/flat", partial(stages.train_flat, e),
                  [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
                  [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT),
                  keys=("flat.model", "flat.training", "seed"),
@@ -209,9 +208,9 @@ def _hmm_steps(e: Experiment) -> list[Step]:
 
 
 def _bmmi_step(e: Experiment) -> Step:
-    from speech3.recipe import stages as bmmi
+    from speech3.recipe import stages
 
-    return Step(f"train/{BMMI}", partial(bmmi.train_gmms, e), e.recipe.hmm.bmmi.model_dump(),
+    return Step(f"train/{BMMI}", partial(stages.train_gmms, e), e.recipe.hmm.bmmi.model_dump(),
                 [e.model(BMMI) / "model.safetensors"], ["hmm/align"], owns=e.model(BMMI),
                 keys=("hmm.bmmi",))  # fmt: skip
 
@@ -285,7 +284,7 @@ def _training_settings(e: Experiment) -> dict[str, object]:
 
 
 def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
-    from speech3.recipe import stages as lfmmi
+    from speech3.recipe import stages
 
     system = e.recipe.lfmmi
     assert system is not None
@@ -299,16 +298,16 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     questions, tree_features = (_questions(e), [_extracted(e.recipe.hmm.features)]) if flat else ([], [])
     return {
         "hmm": [
-            Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
+            Step("hmm/lfmmi", partial(stages.train_hmm, e), [system.leaves, system.longer_histories],
                  [hmm / "denominator.safetensors", hmm / "hmm.json"],
                  ["hmm/align", *tree_features], questions, owns=hmm,
                  keys=("lfmmi.leaves", "lfmmi.longer_histories")),
         ],
         "train": [
-            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_lfmmi_frames, e, e.frames(LFMMI)),
+            Step(f"train/{LFMMI}.frames", partial(stages.pack_lfmmi_frames, e, e.frames(LFMMI)),
                  _packing(e, system.training.dtype), frames, ["hmm/lfmmi", *_packed(e, system.features)],
                  owns=e.frames(LFMMI), keys=("lfmmi.training.dtype", *_augmenting(e)), bulky=True),
-            Step(f"train/{LFMMI}", partial(lfmmi.train_lfmmi, e),
+            Step(f"train/{LFMMI}", partial(stages.train_lfmmi, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
                  _started(e, LFMMI), owns=e.model(LFMMI),

@@ -44,7 +44,6 @@ from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.extract import extract
 from speech3.frames.packed import pack, segment_labels, segment_numbers, segment_starts
-from speech3.hmm import train as passes
 from speech3.hmm.alignment.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.alignment.oov import has_phones, with_words
 from speech3.hmm.alignments import Alignment
@@ -52,7 +51,16 @@ from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
 from speech3.hmm.first_and_loop import SUBSAMPLING, convert, train_tree
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, load_hmm, monophone_tree
-from speech3.hmm.train import GmmSystem, Workers, biphone_leaves, lfmmi_passes, sized, train_monophone, train_triphone
+from speech3.hmm.train import (
+    GmmSystem,
+    Workers,
+    biphone_leaves,
+    lfmmi_passes,
+    realign,
+    sized,
+    train_monophone,
+    train_triphone,
+)
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.ark import ArkReader, Computed, IntArkReader, write_ark
 from speech3.language.lexicon import Lexicon, mark_positions, read_lexicon
@@ -189,8 +197,8 @@ def train_tri(e: Experiment) -> None:
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
-        realign = partial(passes.realign, label="alignment by monophones")
-        workers.run(realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
+        by_monophones = partial(realign, label="alignment by monophones")
+        workers.run(by_monophones, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         system = train_triphone(workers, mono, hmm, generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
     _save(e, "tri", system, features, preset)

@@ -26,14 +26,17 @@ from torch import Tensor
 
 from speech3.config import AugmentConfig
 from speech3.data.audio import AudioError
-from speech3.data.augment import noises as rooms
 from speech3.data.augment.noises import (
     Sound,
+    babble,
+    colored_noise,
     find_responses,
     find_sounds,
+    hum,
     read_response,
     read_sound,
     read_whole,
+    room_response,
     some,
     split_speech,
     utterance_sounds,
@@ -272,7 +275,7 @@ class _Chain:
         else:
             rt60_s = self.rng.uniform(*self.of.config.rt60_s)
             wall_m, direct_db = self.rng.uniform(*_WALL_M), self.rng.uniform(*_DIRECT_DB)
-            response_R = rooms.room_response(self.rate_hz, rt60_s, wall_m, direct_db, self.rng)
+            response_R = room_response(self.rate_hz, rt60_s, wall_m, direct_db, self.rng)
             about = f"rt60:{rt60_s:.2f}s"
         self.wave_1S = reverberate(self.wave_1S, self.lengths_1, _tensor(response_R))
         self.done.append(f"reverb={about}")
@@ -323,9 +326,9 @@ class _Chain:
         if self.of.noises:
             sound = self._one(self.of.noises)
             return read_sound(sound, self.rate_hz, count, self.rng), sound.name
-        colored_S = rooms.colored_noise(count, self.rng.uniform(*_SLOPE_DB), self.rng)
+        colored_S = colored_noise(count, self.rng.uniform(*_SLOPE_DB), self.rng)
         if self.rng.random() < _HUM:
-            return colored_S + rooms.hum(count, self.rate_hz, self.rng), "hum"
+            return colored_S + hum(count, self.rate_hz, self.rng), "hum"
         return colored_S, "coloured"
 
     def _babble(self, count: int) -> tuple[np.ndarray, str]:
@@ -336,7 +339,7 @@ class _Chain:
         else:
             others = self._others(self.of.voices)
             heard = [self._voice(others)[0] for _ in range(voices)]
-        return rooms.babble(heard, count, self.rng), f"babble:{voices}"
+        return babble(heard, count, self.rng), f"babble:{voices}"
 
     def _one(self, sounds: Sequence[Sound]) -> Sound:
         return sounds[int(self.rng.integers(len(sounds)))]

@@ -283,7 +283,7 @@ def suspicions(aligned: Aligned, texts: Mapping[str, str | None], subsampling: i
         for utterance, reason in aligned.bad.items()
         if utterance in aligned.retried
     ]
-    for utterance, confidence in aligned.confidences.items():
+    for utterance, confidences in aligned.confidences.items():
         words = (texts.get(utterance) or "").split()
         doubtful_W = doubtful_words(aligned, utterance, limits.word, doubtful)
         reasons = []
