@@ -49,7 +49,7 @@ def validate(
     offsets, values that are not numbers, sizes, and numbers of frames that do not fit the recordings. Warnings (such as
     digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
     """
-    from speech3.data.validate import some_of_each_kind, validate
+    from speech3.data.validation import some_of_each_kind, validate
 
     report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
     for faults, what in ((report.warnings, "warnings"), (report.faults, "faults")):
@@ -78,9 +78,9 @@ def fix(
     a transfer in text mode gets a mended copy in OUT/mended. `speech3 validate OUT` then finds no fault, or only that
     there is no `text`.
     """
-    from speech3.data.validate import fix
+    from speech3.data.validation import fix_datadir
 
-    repaired = fix(directory, out, jobs=jobs)
+    repaired = fix_datadir(directory, out, jobs=jobs)
     for line in (*repaired.warnings, *repaired.changes):
         typer.echo(str(line))
     removed = f": {' '.join(repaired.removed)}" if repaired.removed else ""
@@ -104,14 +104,14 @@ def stats(
     amount of speech per speaker; `oov.txt` lists the words that the lexicon lacks, the most frequent first.
     """
     from speech3.data.datadir import read_datadir
-    from speech3.data.stats import describe, measure, warn
+    from speech3.data.stats import describe_corpus, measure_corpus, warn_of_problems
     from speech3.language.lexicon import read_lexicon
     from speech3.runtime.files import write_json, write_text
 
     words = read_lexicon(lexicon).by_word if lexicon else None
-    stats = measure(read_datadir(directory), words)
-    print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe(stats))
-    warn(stats)
+    stats = measure_corpus(read_datadir(directory), words)
+    print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe_corpus(stats))
+    warn_of_problems(stats)
     if out:
         from speech3.evaluate.figures import write_histograms
 
@@ -325,7 +325,7 @@ def extract(
     from speech3.config import AugmentConfig, FeatureConfig, load_preset
     from speech3.data.augment.augmenter import make_augmenter
     from speech3.data.datadir import read_datadir
-    from speech3.features.extract import extract
+    from speech3.features.extraction import extract
 
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
     augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None

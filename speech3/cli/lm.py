@@ -146,7 +146,7 @@ def perplexity(
     import json
 
     from speech3.language.mixtures import read_checked
-    from speech3.language.train_lm import describe, measure_text
+    from speech3.language.train_lm import describe_perplexity, measure_text
 
     found = measure_text(read_checked(lm), texts)
-    print(json.dumps(found.as_json(), indent=1) if as_json else describe(found))
+    print(json.dumps(found.as_json(), indent=1) if as_json else describe_perplexity(found))

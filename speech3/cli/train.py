@@ -64,7 +64,7 @@ def recipe(
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
     from speech3.recipe.plan import CHOOSE, DATA, SELF_STAGE, chose_nothing, steps
-    from speech3.recipe.steps import describe, is_done, make_plan, run_plan
+    from speech3.recipe.steps import describe_plan, is_done, make_plan, run_plan
     from speech3.runtime.progress import console
 
     if corpus is None:
@@ -91,13 +91,19 @@ def recipe(
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
         first = sum(each.step.stage == DATA for each in plan)
     if dry_run:
-        from speech3.recipe.plan import costs, find_speech, remarks, totals
+        from speech3.recipe.plan import cost_remarks, expected_costs, hours_of_speech, totals_table
 
-        speech = find_speech(experiment, plan)
-        expected = costs(experiment, speech) if speech else {}
-        print(*[line for line in (speech, describe(plan, remarks(expected, experiment.jobs))) if line], sep="\n")
+        speech = hours_of_speech(experiment, plan)
+        expected = expected_costs(experiment, speech) if speech else {}
+        print(
+            *[line for line in (speech, describe_plan(plan, cost_remarks(expected, experiment.jobs))) if line], sep="\n"
+        )
         if any(each.why for each in plan):
-            print(totals(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
+            print(
+                totals_table(expected, plan, experiment)
+                if speech
+                else "expected: not known before the stage data has run"
+            )
         return
     chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE), 0)
     if chosen:
@@ -342,7 +348,7 @@ def simulate(
     """
     from speech3.config import TrainConfig, load_config
     from speech3.errors import Speech3Error
-    from speech3.evaluate.compare import print_table, write_curves
+    from speech3.evaluate.comparison import print_table, write_curves
     from speech3.train.curves import make_table
     from speech3.train.simulation import own_methods, preset_methods, simulate
 
@@ -386,7 +392,7 @@ def simulate(
 
 
 def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: list[float], models: list[str]) -> None:
-    from speech3.evaluate.compare import throughput_text, write_throughput
+    from speech3.evaluate.comparison import throughput_text, write_throughput
     from speech3.train.simulation import throughput
 
     found = throughput(config, workers, gigabits, models)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.data.paths import matching
+from speech3.data.paths import matching_paths
 from speech3.errors import Speech3Error
 from speech3.runtime.files import write_text
 
@@ -67,7 +67,7 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
 def _recordings(source: Path) -> dict[tuple[str, Path], tuple[str, str]]:
     words, found = list(DIGITS), {}
     for directory in (source / "recordings", source / "audio", source):
-        for path in matching(directory, "*.wav"):
+        for path in matching_paths(directory, "*.wav"):
             if match := _NAME.fullmatch(path.name):
                 digit, speaker, number = match.groups()
                 found[f"{speaker}-{digit}-{int(number):02d}", path.absolute()] = (words[int(digit)], speaker)

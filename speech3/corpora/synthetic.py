@@ -24,7 +24,7 @@ from speech3.data.augment import noises
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.language.espeak import Synthesis, synthesize
-from speech3.language.lexicon import entries
+from speech3.language.lexicon import lexicon_entries
 from speech3.language.pronounce import Phones
 from speech3.runtime.files import explained_disk_errors, write_text
 from speech3.runtime.parallel import available_jobs, parallel_map
@@ -160,7 +160,7 @@ def read_speakers(corpus: str, split: str | None = None) -> list[Speaker]:
 def read_lexicon(corpus: str) -> dict[str, list[Phones]]:
     """The pronunciations of each word."""
     path = data_file(corpus, "lexicon.txt")
-    return entries(path.read_text(encoding="utf-8"), path)
+    return lexicon_entries(path.read_text(encoding="utf-8"), path)
 
 
 def data_file(corpus: str, name: str) -> Path:

@@ -332,7 +332,7 @@ def plain_reading(lattice: WordLattice, number_W: np.ndarray) -> Reading:
     return Reading(number_W[lattice.word_A].astype(np.int64), np.full(len(lattice.frame_S), NO_WORD, np.int64))
 
 
-def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str], list[str]]:
+def expand_pieces(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str], list[str]]:
     """Expand a lattice of word pieces so that all paths to a state have the same unfinished word.
 
     Returns

@@ -34,7 +34,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import Segment, word_segments, write_ctm
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import PdfsOnly
-from speech3.io.ark import Computed
+from speech3.io.ark import ComputedMapping
 from speech3.runtime.files import write_text
 from speech3.runtime.progress import progress, say
 
@@ -130,7 +130,7 @@ _BLOCK_S = 10.0
 
 
 @dataclass(frozen=True)
-class Parts:
+class UtteranceParts:
     """The parts of each utterance that was cut, in order: their names, and their starts within it, in seconds."""
 
     begins_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
     )
 
 
-def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]:
+def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, UtteranceParts]:
     """The data directory with its long utterances cut at pauses.
 
     The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: the extraction of
@@ -211,7 +211,7 @@ def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]
         raise Speech3Error(
             f"{data.path}: no utterance contains speech: they are equally loud throughout; listen to them"
         )
-    return replace(data, utterances=dict(sorted(utterances.items()))), Parts(begins_s)
+    return replace(data, utterances=dict(sorted(utterances.items()))), UtteranceParts(begins_s)
 
 
 def _length_s(data: DataDir, utterance: Utterance) -> float:
@@ -259,7 +259,7 @@ def word_times(
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
-    alignments, bad = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs, strict=False)
+    alignments, bad = recognizer.align(ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False)
     times = times_in(recognizer, alignments, decoding)
     for found in decoding.hypotheses:
         if found.units and found.utterance not in times:
@@ -327,7 +327,7 @@ def write_decoding(
     feats: Mapping[str, np.ndarray],
     decoding: Decoding,
     jobs: int = 1,
-    parts: Parts = Parts(),  # it is frozen
+    parts: UtteranceParts = UtteranceParts(),  # it is frozen
 ) -> Decoding:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 

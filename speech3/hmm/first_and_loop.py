@@ -24,7 +24,7 @@ SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
 
 
-def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
+def to_first_and_loop(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     """Convert an alignment to `FIRST_AND_LOOP` phones at every `subsampling`-th frame.
 
     Each phone boundary moves to the nearest boundary between outputs. Phones left without an output get one: the

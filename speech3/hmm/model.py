@@ -284,7 +284,7 @@ class PdfsOnly:
         write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 
-def difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
+def output_difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
     """How the outputs of two models differ, in words; empty if they are the same, as far as that is known."""
     if one.num_pdfs != other.num_pdfs:
         return f"one has {one.num_pdfs} senones, the other {other.num_pdfs}"

@@ -234,7 +234,7 @@ def _hop_text(stream: IO[bytes]) -> None:
 V = TypeVar("V")
 
 
-class Computed(Mapping[str, V]):
+class ComputedMapping(Mapping[str, V]):
     """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
 
     def __init__(self, keys: Collection[str], function: Callable[[str], V]) -> None:
@@ -380,7 +380,7 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     return stream
 
 
-def key_at(location: str, directory: Path) -> str | None:
+def ark_key_at(location: str, directory: Path) -> str | None:
     """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
     match = _RANGE.search(location)
     location = location[: match.start()] if match else location

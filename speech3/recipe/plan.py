@@ -172,7 +172,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
         assert lfmmi is not None
         check_frequencies(recipe.flat.model, e.presets[lfmmi.features], f"lfmmi.features={lfmmi.features}", "flat.")
         steps = [
-            Step("hmm/flat.frames", partial(stages.prepare, e),
+            Step("hmm/flat.frames", partial(stages.prepare_flat, e),
                  [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
                  [e.model(FLAT_HMM) / "denominator.safetensors",
                   *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
@@ -210,7 +210,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
 def _bmmi_step(e: Experiment) -> Step:
     from speech3.recipe import stages
 
-    return Step(f"train/{BMMI}", partial(stages.train_gmms, e), e.recipe.hmm.bmmi.model_dump(),
+    return Step(f"train/{BMMI}", partial(stages.train_bmmi, e), e.recipe.hmm.bmmi.model_dump(),
                 [e.model(BMMI) / "model.safetensors"], ["hmm/align"], owns=e.model(BMMI),
                 keys=("hmm.bmmi",))  # fmt: skip
 
@@ -298,7 +298,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     questions, tree_features = (_questions(e), [_extracted(e.recipe.hmm.features)]) if flat else ([], [])
     return {
         "hmm": [
-            Step("hmm/lfmmi", partial(stages.train_hmm, e), [system.leaves, system.longer_histories],
+            Step("hmm/lfmmi", partial(stages.train_lfmmi_hmm, e), [system.leaves, system.longer_histories],
                  [hmm / "denominator.safetensors", hmm / "hmm.json"],
                  ["hmm/align", *tree_features], questions, owns=hmm,
                  keys=("lfmmi.leaves", "lfmmi.longer_histories")),
@@ -434,7 +434,7 @@ class Cost:
         return self.seconds / min(self.processes or cores, cores)
 
 
-def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
+def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     """Hours of speech; None if they are not known before the stage `data` has run."""
     try:
         if not any(each.why for each in plan if each.step.stage == "data"):
@@ -447,7 +447,7 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     return Speech(hours * faster, exact=False) if hours else None
 
 
-def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
+def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
     e = e.sized(speech.train)
     recipe = e.recipe
@@ -515,7 +515,7 @@ def _bytes(config: FeatureConfig, width: int) -> float:
     return 0.0 if config.kind == "given" else 3.6e6 / config.frame_shift * dim_of(config) * width
 
 
-def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
+def cost_remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
     """For each step, what the plan prints about its cost: ``; about 5 min, 1.2 GB``."""
     return {name: f"; {_remark(cost, cores)}" for name, cost in expected.items()}
 
@@ -525,7 +525,7 @@ def _remark(cost: Cost, cores: int) -> str:
     return ", ".join([*time, *([_size(cost.size)] if cost.size else [])])
 
 
-def totals(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
+def totals_table(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
     """A table of the stages that would run: their times on 2 and on 16 cores, and with `jobs`; and their disk space."""
     cores = sorted({*_CORES, e.jobs})
     running = [each.step for each in plan if each.why]

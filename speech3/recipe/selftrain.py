@@ -23,13 +23,13 @@ from speech3.corpora.folder import read_untranscribed
 from speech3.data.audio import AudioError
 from speech3.data.datadir import Utterance, read_datadir, write_datadir
 from speech3.data.stats import lengths_s
-from speech3.decode.lattice_directory import Wanted, decode_latticed
+from speech3.decode.lattice_directory import WantedResults, decode_latticed
 from speech3.decode.output import parts_at_pauses, times_in
 from speech3.decode.recognizer import Recognizer, load_recognizer
-from speech3.features.extract import extract
+from speech3.features.extraction import extract
 from speech3.frames.packed import segment_labels
 from speech3.hmm.alignment.times import read_ctm, write_ctm
-from speech3.io.ark import ArkReader, Computed, IntArkReader, write_ark
+from speech3.io.ark import ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.recipe import stages
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.stages import More, train_group
@@ -78,16 +78,16 @@ def transcribe(e: Experiment) -> None:
     for number, part in enumerate(parts, 1):
         if not _file(out, number, "ctm").exists():
             say(f"  part {number} of {len(parts)}")
-            _transcribe_part(recognizer, Computed(dict.fromkeys(part), feats.__getitem__), out, number, e.jobs)
+            _transcribe_part(recognizer, ComputedMapping(dict.fromkeys(part), feats.__getitem__), out, number, e.jobs)
     write_lines(out / "hyp.ctm", (path.read_text(encoding="utf-8") for path in sorted(out.glob("part*.ctm"))))
 
 
 def _transcribe_part(
     recognizer: Recognizer, feats: Mapping[str, np.ndarray], out: Path, number: int, jobs: int
 ) -> None:
-    decoding, _ = decode_latticed(recognizer, feats, out, Wanted(), jobs)
+    decoding, _ = decode_latticed(recognizer, feats, out, WantedResults(), jobs)
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
-    said = Computed(texts, feats.__getitem__)
+    said = ComputedMapping(texts, feats.__getitem__)
     alignments, bad = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
     if bad:  # without an alignment there are no labels to train on
         say(f"  {len(bad)} of {len(texts)} utterances could not be aligned and are not used, such as {_first(bad)}")

@@ -563,7 +563,7 @@ def _continues(left: Mapping[str, Any], record: Mapping[str, Any], step: Step) -
     return bool(step.elastic and alike) and not _changed_settings(left["settings"], record["settings"], step.elastic)
 
 
-def describe(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
+def describe_plan(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
     """The plan as text, a line for each step: whether it would run and why, and what is expected of it."""
     lines = []
     for plan in plans:

@@ -38,7 +38,7 @@ from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.models import AcousticModel, build
 from speech3.models.base import SmoothedCrossEntropy, cross_entropy
-from speech3.models.dnn import WORTH_IT, bf16_over_float32, use
+from speech3.models.dnn import BF16_WORTH_IT, bf16_over_float32, use_gemm_library
 from speech3.models.groups import GroupLasso, has_units, used_units, without_units
 from speech3.models.lstm import Lstm
 from speech3.runtime.files import read_json
@@ -182,7 +182,7 @@ def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
     precision = "float32"
     if earlier and (earlier / "run.json").exists():
         precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
-    elif possible and (faster := bf16_over_float32()) > WORTH_IT:
+    elif possible and (faster := bf16_over_float32()) > BF16_WORTH_IT:
         precision = "bf16"
         say(f"using bf16 ({faster:.1f} x faster here than float32)")
     return config.model_copy(update={"training": training.model_copy(update={"precision": precision})})
@@ -318,7 +318,7 @@ class BuildParts:
         """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
-        use(self.product)
+        use_gemm_library(self.product)
         use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)

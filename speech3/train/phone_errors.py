@@ -15,7 +15,7 @@ from torch import nn
 from speech3.frames.packed import PackedFrames, segment_numbers
 from speech3.hmm.clustering import group_numbers
 from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.hmm.phone_loop import Biphones, LoopPhones, best_phones, biphones, errors, loop_phones, phone_bigram
+from speech3.hmm.phone_loop import Biphones, LoopPhones, best_phones, biphones, edit_distance, loop_phones, phone_bigram
 from speech3.language.lexicon import Lexicon
 from speech3.models import AcousticModel, logits
 
@@ -60,7 +60,7 @@ class PhoneErrors:
             frames = slice(*self.heldout.offsets_U1[utterance : utterance + 2])
             feats_TF = torch.from_numpy(np.array(self.heldout.frames_NF[frames])).to(self.device)
             reference = self.phones.spoken(self.segments(self.heldout.senones_N[frames]))
-            wrong += errors(reference, self._heard(logits(model, feats_TF).cpu().numpy()))
+            wrong += edit_distance(reference, self._heard(logits(model, feats_TF).cpu().numpy()))
             total += len(reference)
         return wrong / total if total else float("nan")
 

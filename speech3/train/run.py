@@ -42,7 +42,7 @@ from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import load_outputs
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.models import network_tensors
-from speech3.models.dnn import product, use
+from speech3.models.dnn import gemm_library, use_gemm_library
 from speech3.runtime.files import read_json, write_json
 from speech3.runtime.native import keep_freed_memory
 from speech3.runtime.progress import Interrupt, Metrics, deferred_interrupt, progress, say
@@ -67,7 +67,15 @@ from speech3.train.parts import (
     with_precision,
 )
 from speech3.train.phone_errors import phone_errors
-from speech3.train.rundir import RunDirectory, Schedule, Standing, advance, complete, estimate_statistics, mean_of
+from speech3.train.rundir import (
+    RunDirectory,
+    Schedule,
+    Standing,
+    advance,
+    copy_model_files,
+    estimate_statistics,
+    mean_of,
+)
 
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -349,9 +357,9 @@ class _Run:
         self.config, self.directory, self.packed = config, directory, packed
         resumed = directory.newest()
         if resumed:
-            use(resumed[2])  # the other library rounds differently
+            use_gemm_library(resumed[2])  # the other library rounds differently
         self.one, world = open_worlds(
-            config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, product())
+            config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, gemm_library())
         )
         if world:
             opened.callback(world.close)
@@ -505,11 +513,11 @@ class _Run:
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
             **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
             "seconds": standing.seconds, "history": standing.history, "before": standing.before,
-            "product": product(),
+            "product": gemm_library(),
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
-        complete(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
+        copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
         write_card(self.directory.path)
         return about
@@ -588,7 +596,7 @@ class _Run:
         tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
         tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
-        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, product())
+        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, gemm_library())
 
     def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
         self.standing = standing

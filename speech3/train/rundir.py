@@ -98,7 +98,7 @@ OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not ev
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
-def complete(model: Path, hmm: Path, data: Path) -> None:
+def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
     """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
     What does not exist there is removed from `model`, where an earlier run may have left it. The network has the

@@ -263,7 +263,7 @@ def model_seeds(root: Path, experiment: Path) -> dict[str, tuple[Path, str, Read
 def archive_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     """Archives of features and alignments, with and without compression, an index, packed frames."""
     from speech3.decode.lattice_archive import read_lattices, write_lattices
-    from speech3.frames.packed import open_packed, pack
+    from speech3.frames.packed import open_packed, write_frames
     from speech3.io.ark import ArkReader, read_int_ark, write_ark
 
     draw = np.random.default_rng(1)
@@ -287,7 +287,7 @@ def archive_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     write_lattices(root / "lat.ark", list(read_lattices(root / "lat.txt")))
     for name in ("lat.txt", "lat.ark"):
         found[name] = (root / name, consumed(read_lattices))
-    pack(root / "a.frames", feats, labels, 7, utterances=list(feats))
+    write_frames(root / "a.frames", feats, labels, 7, utterances=list(feats))
     found["a.frames"] = (root / "a.frames", lambda path: open_packed(path).verify())
     return found
 

@@ -1,4 +1,4 @@
-"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.watch` until the run ends.
+"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.run_watch` until the run ends.
 
 A view of a training run, during or after it, from its ``metrics.jsonl`` and ``run.json``.
 

@@ -36,7 +36,7 @@ from speech3.config import FeatureConfig
 from speech3.data import audio
 from speech3.data.augment.augmenter import Augmenter
 from speech3.data.datadir import DataDir
-from speech3.data.paths import resolve
+from speech3.data.paths import resolve_path
 from speech3.errors import Speech3Error, check_bad, listed
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
 from speech3.io.ark import index_line, write_entry
@@ -155,7 +155,7 @@ def fingerprint(
         add([augmenter.config.model_dump(mode="json"), augmenter.seed, *(sound.location for sound in sounds)])
         for sound in sounds:
             if not sound.location.endswith("|"):
-                files[f"{sound.directory}: {sound.location}"] = resolve(sound.location, sound.directory)
+                files[f"{sound.directory}: {sound.location}"] = resolve_path(sound.location, sound.directory)
     for ids in units:
         for key in ids:
             utt = data.utterances[key]
@@ -164,7 +164,7 @@ def fingerprint(
             add([key, utt.start_s, utt.end_s, *places])
             for name in (places[0], *(re.sub(r"(:\d+)?(\[[^\]]*\])?$", "", place) for place in archives)):
                 if name and not name.endswith("|") and name not in files:
-                    files[name] = resolve(name, data.path)
+                    files[name] = resolve_path(name, data.path)
         add(len(ids))
     for path in files.values():
         try:
