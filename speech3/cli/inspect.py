@@ -23,7 +23,7 @@ def doctor() -> None:
 
     `speech3 doctor`
     """
-    from speech3.evaluate.doctor import examine_machine
+    from speech3.evaluate import examine_machine
 
     for finding in examine_machine(Path.cwd()):
         print(f"{finding.name:16} {finding.value}")
@@ -56,15 +56,14 @@ def inspect(
     names it.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.evaluate.inspection import inspect, picture_path
-    from speech3.evaluate.picture import write_picture
+    from speech3.evaluate import inspect, picture_path, write_picture
 
     preset = load_preset(FeatureConfig, "features", features)
     place = picture_path(file, out)
     found = inspect(file, preset, utterance)
     write_picture(found.picture, place)
-    for name, describe_model in [*found.lines, ("picture", str(place))]:
-        print(f"{name:<12}{describe_model}")
+    for name, words in [*found.lines, ("picture", str(place))]:
+        print(f"{name:<12}{words}")
 
 
 def model_info(
@@ -84,7 +83,7 @@ def model_info(
     import json
     from dataclasses import asdict
 
-    from speech3.models.info import describe_model, model_info
+    from speech3.models import describe_model, model_info
 
     info = model_info(model)
     print(json.dumps(asdict(info), indent=1) if as_json else describe_model(info))
@@ -101,7 +100,7 @@ def watch(
     every ten seconds within one. The training itself is not affected, and may run on another machine that shares the
     directory. Without a terminal, as in a pipe, the current state is printed once.
     """
-    from speech3.evaluate.run_watch import watch
+    from speech3.evaluate import watch
 
     watch(run)
 

@@ -71,12 +71,17 @@ def transcribe(
     shows the words so far on a line that is rewritten as they change; without a terminal, lines `partial WORDS` and
     `final WORDS` are printed. A pause of half a second ends a line. Ctrl-C ends the audio.
     """
-    from speech3.decode.apply import same_features, transcribe, transcription_json, with_mean_scores
-    from speech3.decode.new_graph import replace_graph
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.decode.streaming import transcribe_arriving
+    from speech3.decode import (
+        load_recognizer,
+        replace_graph,
+        same_features,
+        transcribe,
+        transcribe_arriving,
+        transcription_json,
+        with_mean_scores,
+    )
     from speech3.errors import Speech3Error
-    from speech3.hmm.alignment.times import ctm_line
+    from speech3.hmm import ctm_line
 
     recognizer = replace_graph(load_recognizer(model), graph, hot)
     if others:
@@ -149,15 +154,22 @@ def decode(
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import features_of_all, say_skipped
-    from speech3.decode.lattice_directory import NBEST_FILE, WantedResults, decode_latticed
-    from speech3.decode.new_graph import replace_graph
-    from speech3.decode.output import UtteranceParts, cut_long_utterances, write_decoding
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.decode.search import without_words
-    from speech3.features.extraction import silent_in
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import (
+        NBEST_FILE,
+        UtteranceParts,
+        WantedResults,
+        cut_long_utterances,
+        decode_latticed,
+        features_of_all,
+        load_recognizer,
+        replace_graph,
+        say_skipped,
+        without_words,
+        write_decoding,
+    )
+    from speech3.features import silent_in
+    from speech3.runtime import available_jobs
 
     recognizer, jobs = replace_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
@@ -210,10 +222,9 @@ def rescore(
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
     """
-    from speech3.decode.lattice_directory import open_lattices
-    from speech3.decode.rescoring import RescoreOptions, rescore, write_times
-    from speech3.evaluate.text import read_text
-    from speech3.runtime.parallel import available_jobs
+    from speech3.decode import RescoreOptions, open_lattices, rescore, write_times
+    from speech3.evaluate import read_text
+    from speech3.runtime import available_jobs
 
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
     directory = open_lattices(decoded)
@@ -259,8 +270,7 @@ def graph(
 
     The model's tuned acoustic scale and word penalty stay in use.
     """
-    from speech3.decode.new_graph import GraphSources, make_graph
-    from speech3.decode.grammar import GRAPH_LEXICON
+    from speech3.decode import GRAPH_LEXICON, GraphSources, make_graph
 
     found = make_graph(model, out, GraphSources(lm, text, order, grammar, sentences, lexicon, add, lang))
     guessed, about = found.guessed, found.about
@@ -311,10 +321,9 @@ def align(
     `speech3 align exp/minilibri/aligner data/lectures exp/lectures --lang en-us` also pronounces words that are not in
     the lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.align import align_datadir
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import align_datadir, load_recognizer
+    from speech3.runtime import available_jobs
 
     found = align_datadir(
         load_recognizer(model), read_datadir(directory), out, jobs or available_jobs(), lexicon=lexicon, lang=lang
@@ -356,13 +365,19 @@ def tune(
     from tempfile import TemporaryDirectory
 
     from speech3.config import changed
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import features_for, say_skipped
-    from speech3.decode.graph import DECODE_SETTINGS
-    from speech3.decode.recognizer import TUNING_FILE, load_recognizer, load_tuning, tune_recognizer
+    from speech3.data import read_datadir
+    from speech3.decode import (
+        DECODE_SETTINGS,
+        TUNING_FILE,
+        features_for,
+        load_recognizer,
+        load_tuning,
+        say_skipped,
+        tune_recognizer,
+    )
     from speech3.errors import Speech3Error, listed
-    from speech3.evaluate.text import ERROR_RATES
-    from speech3.runtime.parallel import available_jobs
+    from speech3.evaluate import ERROR_RATES
+    from speech3.runtime import available_jobs
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
@@ -405,10 +420,9 @@ def forward(
 
     The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import features_for, say_skipped, write_loglikes
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import features_for, load_recognizer, say_skipped, write_loglikes
+    from speech3.runtime import available_jobs
 
     recognizer = load_recognizer(model)
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
@@ -439,7 +453,7 @@ def export(
 
     `speech3 score DIR/text float/hyp.txt --against int8/hyp.txt`
     """
-    from speech3.decode.model_export import export
+    from speech3.decode import export
 
     done = export(model, out, int8=int8)
     for form in done.forms:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from speech3.evaluate.wer import PairedTest, Score
+    from speech3.evaluate import PairedTest, Score
 
 
 class Format(StrEnum):
@@ -81,17 +81,24 @@ def score(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
-    from speech3.data.transcripts import case_doubts, lower_case, normalize_text, parse_steps
+    from speech3.data import case_doubts, lower_case, normalize_text, parse_steps
     from speech3.errors import Speech3Error
-    from speech3.evaluate import tables
-    from speech3.evaluate.confidence import confidence_lines, reliability_beside
-    from speech3.evaluate.text import Texts, find_speakers, read_all, read_ids
-    from speech3.evaluate.wer import paired_test, score
+    from speech3.evaluate import (
+        Texts,
+        confidence_lines,
+        find_speakers,
+        paired_test,
+        read_all,
+        read_ids,
+        reliability_beside,
+        score,
+        tables,
+    )
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
-        from speech3.evaluate.tables import oracle_texts
+        from speech3.evaluate import oracle_texts
 
         if steps:
             raise Speech3Error(
@@ -122,7 +129,7 @@ def score(
     if details:
         tables.write_details(details, scores[0])
     if card:
-        from speech3.evaluate.tables import write_scores  # loads PyTorch
+        from speech3.evaluate import write_scores  # loads PyTorch
 
         write_scores(card, str(ref.parent), scores[0])
     warnings = [*texts.notes]

@@ -8,12 +8,10 @@ resource_aishell/lexicon.txt                           lines ``word initial fina
 from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
-from speech3.data.datadir import DataDir, Utterance
-from speech3.data.paths import matching_paths
+from speech3.data import DataDir, Utterance, matching_paths
 from speech3.errors import Speech3Error
-from speech3.language.lexicon import LangDir
-from speech3.runtime.files import write_text
-from speech3.runtime.text import read_utf8
+from speech3.language import LangDir
+from speech3.runtime import read_utf8, write_text
 
 UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7_176}  # with a transcript
 _TRANSCRIPT = Path("transcript", "aishell_transcript_v0.8.txt")

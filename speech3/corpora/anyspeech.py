@@ -19,28 +19,38 @@ from functools import partial
 from pathlib import Path
 
 from speech3.corpora.folder import has_recordings, read_folder
-from speech3.data.datadir import DATADIR_FILES, DataDir, Fault, read_datadir, write_datadir
-from speech3.data.subsets import check_apart, seconds_of, split_by_speaker, split_by_utterance
-from speech3.data.transcripts import plain_words, sentences_of_file
+from speech3.data import (
+    DATADIR_FILES,
+    DataDir,
+    Fault,
+    check_apart,
+    plain_words,
+    read_datadir,
+    seconds_of,
+    sentences_of_file,
+    split_by_speaker,
+    split_by_utterance,
+    write_datadir,
+)
 from speech3.errors import Speech3Error, listed
-from speech3.language.graphemes import read_graphemes
-from speech3.language.guessing import PronouncedVocabulary, PronunciationTable, guess_pronunciations
-from speech3.language.lexicon import (
+from speech3.language import (
     NOT_WORDS,
     Cutter,
     LangDir,
+    PronouncedVocabulary,
+    PronunciationTable,
     arpa_words,
+    check_vocabulary,
     find_lang,
+    guess_pronunciations,
     is_word,
     listed_phones,
+    read_graphemes,
+    scripts_of,
     single_letters,
     train_pieces,
 )
-from speech3.language.pronounce import check_vocabulary, scripts_of
-from speech3.runtime.files import atomic_path, write_lines, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import UNREADABLE, open_text
-from speech3.runtime.unicode_form import compatibility_words
+from speech3.runtime import UNREADABLE, atomic_path, compatibility_words, open_text, say, write_lines, write_text
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1

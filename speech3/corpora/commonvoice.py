@@ -18,14 +18,10 @@ from pathlib import Path
 import soundfile
 
 from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
-from speech3.data.datadir import DataDir, Utterance
-from speech3.data.transcripts import case_doubts, lower_case, normalize_text, parse_steps, words_with_sharp_s
+from speech3.data import DataDir, Utterance, case_doubts, lower_case, normalize_text, parse_steps, words_with_sharp_s
 from speech3.errors import Speech3Error, check_bad
-from speech3.language import espeak
-from speech3.language.lexicon import find_lang
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import to_one_form
+from speech3.language import espeak, find_lang
+from speech3.runtime import read_utf8, say, to_one_form
 
 _SPLITS = ("train", "dev", "test")
 _ALL = "validated.tsv"

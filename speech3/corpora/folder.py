@@ -24,14 +24,28 @@ from pathlib import Path
 import soundfile
 
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
-from speech3.data.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
-from speech3.data.datadir import DataDir, Fault, Utterance, read_datadir, segment_name, symbols_in
-from speech3.data.paths import files_below, is_sync_conflict, moved_value, resolve_path
-from speech3.data.stats import channel_mixes
-from speech3.data.transcripts import case_doubts, marked_at_edge, plain_words
+from speech3.data import (
+    END_TOLERANCE_S,
+    AudioError,
+    AudioInfo,
+    DataDir,
+    Fault,
+    Utterance,
+    case_doubts,
+    channel_mixes,
+    files_below,
+    info,
+    is_sync_conflict,
+    marked_at_edge,
+    moved_value,
+    plain_words,
+    read_datadir,
+    resolve_path,
+    segment_name,
+    symbols_in,
+)
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.progress import progress, say
-from speech3.runtime.text import read_utf8
+from speech3.runtime import progress, read_utf8, say
 
 TRANSCRIPTS = (".eaf", ".textgrid", ".txt")  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")

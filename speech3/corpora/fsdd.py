@@ -7,10 +7,9 @@ george and lucas for testing, one of the other four for tuning, the remaining th
 import re
 from pathlib import Path
 
-from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.data.paths import matching_paths
+from speech3.data import DataDir, Utterance, matching_paths, write_datadir
 from speech3.errors import Speech3Error
-from speech3.runtime.files import write_text
+from speech3.runtime import write_text
 
 TEST_SPEAKERS = ("george", "lucas")
 # General American pronunciations, in the phones of the CMU dictionary without stress.

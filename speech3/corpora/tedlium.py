@@ -16,13 +16,10 @@ from collections.abc import Set
 from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
-from speech3.data.datadir import DataDir, Utterance, segment_name
-from speech3.data.paths import matching_paths
+from speech3.data import DataDir, Utterance, matching_paths, segment_name
 from speech3.errors import Speech3Error, listed
-from speech3.language.lexicon import LangDir, lexicon_text, read_dictionary, without_variant
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
+from speech3.language import LangDir, lexicon_text, read_dictionary, without_variant
+from speech3.runtime import read_utf8, say, write_text
 
 _IGNORED = "ignore_time_segment_in_scoring"
 _PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}

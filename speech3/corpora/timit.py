@@ -14,13 +14,9 @@ from pathlib import Path
 
 from speech3.config import shipped
 from speech3.corpora.anyspeech import say_if_incomplete
-from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.data.paths import entry_of_any_case, matching_paths
-from speech3.data.transcripts import phones61
+from speech3.data import DataDir, Utterance, entry_of_any_case, matching_paths, phones61, write_datadir
 from speech3.errors import Speech3Error
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
+from speech3.runtime import read_utf8, say, write_text
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"

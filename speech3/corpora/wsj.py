@@ -21,14 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
-from speech3.data.datadir import DataDir, Utterance
-from speech3.data.paths import entry_of_any_case, files_below, matching_paths
+from speech3.data import DataDir, Utterance, entry_of_any_case, files_below, matching_paths
 from speech3.errors import Speech3Error
-from speech3.language.espeak import check_english
-from speech3.language.lexicon import LangDir, lexicon_text, read_dictionary
-from speech3.runtime.files import atomic_path, write_json, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8, to_utf8
+from speech3.language import LangDir, check_english, lexicon_text, read_dictionary
+from speech3.runtime import atomic_path, read_utf8, say, to_utf8, write_json, write_text
 
 
 class Set(NamedTuple):

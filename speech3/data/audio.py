@@ -34,7 +34,7 @@ from speech3.data.paths import (
 from speech3.data.resample import can_resample, checked_rate
 from speech3.data.resample import resample as change_rate
 from speech3.errors import Speech3Error
-from speech3.runtime.files import atomic_path
+from speech3.runtime import atomic_path
 
 _WINDOW_S = 0.02
 _SILENT_DB = 40.0  # a channel that is quieter than the loudest by more than this has no sound of its own

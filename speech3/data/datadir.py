@@ -20,9 +20,7 @@ from pathlib import Path
 from speech3.data import paths
 from speech3.data.paths import moved_rspecifier, moved_value
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.text import NotTextError, to_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import NotTextError, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import say
+from speech3.runtime import say
 
 
 def pipe_directory(command: str, directory: Path) -> Path:

@@ -17,7 +17,7 @@ from speech3.data.audio import AudioInfo, channel_mix, info
 from speech3.data.datadir import DataDir, Utterance
 from speech3.data.paths import resolve_path
 from speech3.errors import Speech3Error, check_bad
-from speech3.runtime.progress import progress, say
+from speech3.runtime import progress, say
 
 FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
 _HEARD_S = 60.0  # of each recording with several channels

@@ -17,7 +17,7 @@ from speech3.data.datadir import DataDir, Fault, read_table
 from speech3.data.paths import moved_rspecifier, moved_value, pipe_directory, resolve_path
 from speech3.data.stats import lengths_s
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.progress import say
+from speech3.runtime import say
 
 _SHOWN = 3
 

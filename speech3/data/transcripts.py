@@ -27,9 +27,7 @@ from typing import IO, Literal, NamedTuple
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import progress, say
-from speech3.runtime.text import UNREADABLE, has_nul, not_utf8, open_text, text_stream
-from speech3.runtime.unicode_form import composed, to_one_form
+from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
 
 Size = Literal[39, 48]
 _DELETED = "-"
@@ -259,10 +257,10 @@ def _refuse_symbols(lines: Lines, forbidden: frozenset[str]) -> None:
         words = line.split()
         found = sorted({*symbols_in(words), *forbidden.intersection(words)})
         if found:
-            with_progress = "|".join(found)
+            shown = "|".join(found)
             raise Speech3Error(
                 f"{lines.path}:{number}: {' and '.join(found)} in the text, which nobody can say; give the words alone,"
-                f" one sentence per line: sed -E 's:(^| )({with_progress})( |$): :g' {lines.path}"
+                f" one sentence per line: sed -E 's:(^| )({shown})( |$): :g' {lines.path}"
             )
 
 

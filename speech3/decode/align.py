@@ -9,38 +9,34 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import FeatureConfig
-from speech3.data.datadir import DATADIR_FILES, DataDir, Utterance, write_datadir
-from speech3.data.stats import lengths_s
+from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.alignment.align import (
-    Aligned,
-    Suspicion,
-    Transcripts,
-    align,
-    suspicions,
-    usable_transcripts,
-    write_alignments,
-)
-from speech3.hmm.alignment.longform import (
+from speech3.hmm import (
     LONG_UTTERANCE_S,
+    Aligned,
+    FrameClock,
+    Hmm,
     LongLayout,
     LongPart,
     PartFeats,
+    Scorer,
+    Suspicion,
+    Transcripts,
+    align_utterances,
+    by_espeak,
     lay_out_long,
     part_names,
     part_texts,
+    suspicions,
+    unknown_words,
+    usable_transcripts,
+    with_new_words,
+    write_alignments,
 )
-from speech3.hmm.alignment.oov import by_espeak, unknown_words, with_new_words
-from speech3.hmm.alignment.times import FrameClock
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import Scorer
-from speech3.language.lexicon import Pronunciation, read_lexicon
-from speech3.language.pronounce import check_vocabulary
-from speech3.runtime.files import write_text
-from speech3.runtime.parallel import parallel_map
-from speech3.runtime.progress import say
+from speech3.language import Pronunciation, check_vocabulary, read_lexicon
+from speech3.runtime import parallel_map, say, write_text
 
 _FIRST = 5  # number of utterances listed for an unknown word
 
@@ -105,7 +101,7 @@ def align_datadir(
         transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
         begin_s, end_s = part.times_s(clock)
         durations[name] = min(end_s, durations.get(part.utterance, end_s)) - begin_s
-    aligned = align(
+    aligned = align_utterances(
         recognizer.hmm, recognizer.scorer, transcripts, PartFeats(feats, parts, config),
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
     )  # fmt: skip

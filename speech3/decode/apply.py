@@ -23,23 +23,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.data import audio
-from speech3.data.datadir import DataDir
-from speech3.data.resample import OnlineResampler, checked_rate, checked_samples
+from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
 from speech3.decode.recognizer import Recognizer, Result, Word, result_of, warn_of_rate, words_of_segments
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.cmvn import silent_frames
-from speech3.features.compute import finish_features, static_features
-from speech3.features.extraction import extract
-from speech3.hmm.alignment.times import Segment
-from speech3.hmm.gmm import Gmm
-from speech3.hmm.model import Hmm, output_difference
-from speech3.hmm.train import Scorer
-from speech3.io.ark import ArkReader, write_ark
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import progress, say
+from speech3.features import extract, finish_features, silent_frames, static_features
+from speech3.hmm import Gmm, Hmm, Scorer, Segment, output_difference
+from speech3.io import ArkReader, write_ark
+from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once

@@ -5,7 +5,7 @@ L: from phones to words, with optional silence and disambiguation symbols (Kaldi
 Joining pieces into words.
 
 A piece that begins a word starts with ``▁``, as SentencePiece writes it; in a vocabulary with such pieces, all others
-continue a word. In a vocabulary of words and letters, letters are joined where they have ``￭`` (`speech3.language.added_words`).
+continue a word. In a vocabulary of words and letters, letters are joined where they have ``￭``.
 
 Unseen words in a decoding graph: a letter model, the weight of new words, and the pronunciations of letters.
 
@@ -23,16 +23,26 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error, listed
-from speech3.hmm.alignment.oov import has_phones, with_pronunciations
-from speech3.hmm.alignment.times import Segment
-from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.io.fst import ARC, Fst, FstBuilder
-from speech3.language.added_words import add_letter_model
-from speech3.language.arpa import read_arpa, write_arpa
-from speech3.language.grammar import WordGraph
-from speech3.language.lexicon import JOINER, UNKNOWN, WORD_START, Lexicon, Pronunciation, read_lexicon, write_lexicon
-from speech3.language.ngrams import EOS, NEVER, ArpaLm, states_of
-from speech3.runtime.files import read_json
+from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, with_pronunciations
+from speech3.io import ARC, Fst, FstBuilder
+from speech3.language import (
+    EOS,
+    JOINER,
+    NEVER,
+    UNKNOWN,
+    WORD_START,
+    ArpaLm,
+    Lexicon,
+    Pronunciation,
+    WordGraph,
+    add_letter_model,
+    read_arpa,
+    read_lexicon,
+    states_of,
+    write_arpa,
+    write_lexicon,
+)
+from speech3.runtime import read_json
 
 EPSILON, BACKOFF = "<eps>", "#0"
 _LN10 = math.log(10)

@@ -43,14 +43,10 @@ from speech3.decode.grammar import (
 )
 from speech3.decode.phrases import Phrases
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.oov import with_pronunciations
-from speech3.hmm.model import FIRST_AND_LOOP, Hmm
-from speech3.io.fst import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
-from speech3.language.arpa import ArpaLm, write_arpa
-from speech3.runtime.files import read_json, write_json, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import to_one_form
+from speech3.hmm import FIRST_AND_LOOP, Hmm, with_pronunciations
+from speech3.io import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
+from speech3.language import ArpaLm, write_arpa
+from speech3.runtime import read_json, read_utf8, say, to_one_form, write_json, write_text
 
 _GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))

@@ -37,9 +37,9 @@ from speech3.decode.beam_search import costs_to_end
 from speech3.decode.grammar import bare, continues, mark_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import Speech3Error
-from speech3.io.fst import Fst
-from speech3.language.ngrams import ArpaLm, states_of
-from speech3.runtime.native import jit
+from speech3.io import Fst
+from speech3.language import ArpaLm, states_of
+from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)

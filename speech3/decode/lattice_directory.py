@@ -29,12 +29,10 @@ from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.kaldi.model import read_symbol_table
-from speech3.io.fst import read_fst
-from speech3.language.arpa import read_arpa
-from speech3.language.ngrams import ArpaLm
-from speech3.runtime.files import read_json, write_json, write_text
-from speech3.runtime.progress import progress
+from speech3.hmm import read_symbol_table
+from speech3.io import read_fst
+from speech3.language import ArpaLm, read_arpa
+from speech3.runtime import progress, read_json, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"

@@ -24,12 +24,10 @@ import numpy as np
 from speech3.decode.graph import DECODE_SETTINGS, decode_directory
 from speech3.decode.recognizer import NetworkScorer, Recognizer, load_recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.train import Scorer
-from speech3.io.checkpoint import read_about
-from speech3.models import AcousticModel
-from speech3.models.onnx import to_onnx
-from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.runtime.files import atomic_path
+from speech3.hmm import Scorer
+from speech3.io import read_about
+from speech3.models import AcousticModel, OnnxNetwork, to_onnx
+from speech3.runtime import atomic_path
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto

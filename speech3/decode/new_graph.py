@@ -28,25 +28,34 @@ from typing import Any
 import numpy as np
 
 from speech3.config import LmConfig
-from speech3.data.transcripts import sentences_of_file
+from speech3.data import sentences_of_file
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
 from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, Graph, build_graph, decode_directory
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.recognizer import Recognizer
 from speech3.errors import Speech3Error, listed
-from speech3.hmm.alignment.oov import GuessedPronunciations, by_espeak, by_letters, with_pronunciations
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.io.fst import Fst
-from speech3.language.added_words import AddedWord, add_words, read_added
-from speech3.language.arpa import ArpaLm, read_arpa
-from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
-from speech3.language.kneser_ney import estimate_lm
-from speech3.language.lexicon import UNKNOWN, WORD_START, Lexicon, Pronunciation, is_word, read_lexicon, write_lexicon
-from speech3.language.mixtures import read_checked
-from speech3.runtime.files import read_json, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
+from speech3.io import Fst
+from speech3.language import (
+    UNKNOWN,
+    WORD_START,
+    AddedWord,
+    ArpaLm,
+    Lexicon,
+    Pronunciation,
+    WordGraph,
+    add_words,
+    estimate_lm,
+    is_word,
+    read_added,
+    read_arpa,
+    read_checked,
+    read_jsgf,
+    read_lexicon,
+    read_sentences,
+    write_lexicon,
+)
+from speech3.runtime import composed, read_json, read_utf8, say, write_text
 
 _DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
@@ -391,7 +400,7 @@ def _can_spell(text: str, pieces: Collection[str]) -> bool:
 
 
 def replace_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
-    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words (`speech3.decode.new_graph`).
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words.
 
     The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
 

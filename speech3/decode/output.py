@@ -25,18 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.data import audio
-from speech3.data.datadir import DataDir, Utterance, segment_name
+from speech3.data import DataDir, Utterance, audio, segment_name
 from speech3.decode.grammar import join_segments
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.times import Segment, word_segments, write_ctm
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.model import PdfsOnly
-from speech3.io.ark import ComputedMapping
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import progress, say
+from speech3.hmm import Alignment, PdfsOnly, Segment, word_segments, write_ctm
+from speech3.io import ComputedMapping
+from speech3.runtime import progress, say, write_text
 
 LONG_S = 60.0  # a recording longer than this is cut
 _SHORTEST_S, _LONGEST_S = 10.0, 28.0  # of a part, before its silence is trimmed

@@ -36,19 +36,25 @@ from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, l
 from speech3.decode.search import Decoding, decode, decode_settings
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, load_settings, tune
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.compute import static_dim
-from speech3.hmm.alignment import align as aligning
-from speech3.hmm.alignment.times import FrameClock, Segment, frame_clock
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.gmm import load_gmm
-from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
-from speech3.hmm.train import LARGEST_PSEUDO, Scorer
-from speech3.io.ark import ComputedMapping
-from speech3.io.checkpoint import read_about
-from speech3.models import AcousticModel, load_network, logits
-from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.runtime.files import read_json
-from speech3.runtime.progress import progress, say
+from speech3.features import static_dim
+from speech3.hmm import (
+    LARGEST_PSEUDO,
+    Alignment,
+    FrameClock,
+    Hmm,
+    PdfsOnly,
+    Scorer,
+    Segment,
+    align_utterances,
+    frame_clock,
+    load_gmm,
+    load_hmm,
+    load_outputs,
+    usable_transcripts,
+)
+from speech3.io import ComputedMapping, read_about
+from speech3.models import AcousticModel, OnnxNetwork, load_network, logits
+from speech3.runtime import progress, read_json, say
 
 if TYPE_CHECKING:
     from speech3.decode.streaming import Stream
@@ -222,8 +228,8 @@ class Recognizer:
         Speech3Error
             More than 5 % of the utterances are bad, or most words are not in the lexicon.
         """
-        transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
-        found = aligning.align(
+        transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
+        found = align_utterances(
             self.hmm, self.scorer, transcripts, feats,
             beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
         )  # fmt: skip

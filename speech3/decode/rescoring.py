@@ -54,13 +54,9 @@ from speech3.decode.search import Decoding, Hypothesis, small_enough
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import Speech3Error, listed
-from speech3.io.ark import ArkReader
-from speech3.language.arpa import ArpaLm
-from speech3.language.lexicon import UNKNOWN
-from speech3.language.mixtures import read_checked
-from speech3.runtime.files import write_json, write_text
-from speech3.runtime.progress import progress, say
-from speech3.runtime.text import read_utf8
+from speech3.io import ArkReader
+from speech3.language import UNKNOWN, ArpaLm, read_checked
+from speech3.runtime import progress, read_utf8, say, write_json, write_text
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]

@@ -33,8 +33,7 @@ from numpy.typing import ArrayLike
 from rich.cells import cell_len
 
 from speech3.config import DecodeConfig
-from speech3.data.pcm import PcmDecoder, arriving_bytes
-from speech3.data.resample import OnlineResampler, checked_rate, checked_samples
+from speech3.data import OnlineResampler, PcmDecoder, arriving_bytes, checked_rate, checked_samples
 from speech3.decode.apply import word_of
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
@@ -53,18 +52,10 @@ from speech3.decode.recognizer import (
 )
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import OnlineCmvn
-from speech3.features.compute import OnlineFeatures
-from speech3.hmm.alignment.times import word_segments
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import WorkerShare, align_one
-from speech3.models.base import AcousticModel
-from speech3.models.lstm import Lstm
-from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
-from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.runtime.native import announce_compiling
-from speech3.runtime.progress import deferred_interrupt, say
+from speech3.features import OnlineCmvn, OnlineFeatures
+from speech3.hmm import Alignment, Hmm, WorkerShare, align_one, word_segments
+from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
+from speech3.runtime import announce_compiling, deferred_interrupt, say
 
 
 def online_scores(recognizer: Recognizer) -> OnlineNetwork:

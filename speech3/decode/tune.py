@@ -31,8 +31,7 @@ from speech3.decode.grammar import join_confidences
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
-from speech3.runtime.files import explained_disk_errors, read_json, write_json
-from speech3.runtime.progress import progress, say
+from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct

@@ -15,20 +15,21 @@ from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.engine.throughput import LEVEL, Conclusion, Point
 from speech3.errors import Speech3Error
 from speech3.evaluate.tables import grid, per_cent
-from speech3.runtime.files import read_json, write_json
-from speech3.runtime.progress import read_metrics
-from speech3.train.curves import (
+from speech3.runtime import read_json, read_metrics, write_json
+from speech3.train import (
+    BYTES_PER_GIGABIT,
     Asynchrony,
     Curve,
     EfficiencyRow,
     EfficiencyTable,
+    MeasuredNetwork,
+    Throughput,
     asynchrony,
     make_table,
     read_curve,
     staleness_mean,
     staleness_p95,
 )
-from speech3.train.simulation import BYTES_PER_GIGABIT, MeasuredNetwork, Throughput
 
 _SHIFT_MS = 10.0  # frame shift assumed if there is no features.yaml
 _NONE = "-"

@@ -18,9 +18,9 @@ import soundfile
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.language.espeak import voices
-from speech3.models.dnn import BF16_WORTH_IT, bf16_over_float32, gemm_library
-from speech3.runtime.parallel import available_jobs, container_limit
+from speech3.language import voices
+from speech3.models import BF16_WORTH_IT, bf16_over_float32, gemm_library
+from speech3.runtime import available_jobs, container_limit
 
 _PACKAGES = ("speech3", "torch", "torchaudio", "numpy", "numba", "kaldifst", "kaldi-io", "jiwer")
 

@@ -19,17 +19,14 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig, PitchConfig, parse, read_yaml
-from speech3.data import audio, paths
-from speech3.data.datadir import read_datadir
+from speech3.data import audio, paths, read_datadir
 from speech3.errors import Speech3Error
 from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitch
-from speech3.features.cmvn import silent_frames
-from speech3.features.compute import finish_features, static_dim, static_features
-from speech3.features.filterbank import mel_edges, mel_to_hertz
-from speech3.frames.packed import open_packed
-from speech3.hmm.alignment.times import frame_clock
-from speech3.io.ark import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
-from speech3.runtime.progress import progress
+from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
+from speech3.frames import open_packed
+from speech3.hmm import frame_clock
+from speech3.io import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
+from speech3.runtime import progress
 
 _MOST_HEARD_S = 600.0
 _PIECE_S = 60.0
@@ -184,7 +181,7 @@ def bin_centres(config: FeatureConfig, dim: int) -> np.ndarray | None:
 
 
 def _pitch(wave_S: np.ndarray, config: FeatureConfig) -> Pitch | None:
-    from speech3.features.pitch import track_pitch, voicing_probability
+    from speech3.features import track_pitch, voicing_probability
 
     pitch, rate_hz = config.pitch or PitchConfig(), config.sample_frequency or 0
     if rate_hz < 2 * pitch.lowpass_cutoff:

@@ -25,9 +25,9 @@ from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw
 from speech3.evaluate.html import Clip, counted, escape
 from speech3.evaluate.tables import UNITS, per_cent
 from speech3.evaluate.wer import Counts, Metric, Score, Utterance, paired_test
-from speech3.models.info import parameters_of
-from speech3.runtime.files import write_text
-from speech3.train.curves import Asynchrony, asynchrony, curve_of
+from speech3.models import parameters_of
+from speech3.runtime import write_text
+from speech3.train import Asynchrony, asynchrony, curve_of
 
 Records = Sequence[Mapping[str, Any]]
 _PER = "Phone error rate, held-out, %"

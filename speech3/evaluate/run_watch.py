@@ -22,8 +22,8 @@ from rich.text import Text
 
 from speech3.config import TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.runtime.files import Tail, read_json
-from speech3.train.curves import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
+from speech3.runtime import Tail, read_json
+from speech3.train import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
 
 Record = Mapping[str, Any]
 

@@ -13,17 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decode.graph import DECODE_SETTINGS
-from speech3.decode.lattice_composition import expand_pieces
-from speech3.decode.lattice_directory import LatticeDir, open_lattices
-from speech3.decode.lattice_paths import oracle_words
-from speech3.decode.tune import load_settings
-from speech3.decode.word_lattice import WordLattice
+from speech3.decode import (
+    DECODE_SETTINGS,
+    LatticeDir,
+    WordLattice,
+    expand_pieces,
+    load_settings,
+    open_lattices,
+    oracle_words,
+)
 from speech3.errors import Speech3Error, listed
 from speech3.evaluate.wer import Counts, Metric, PairedTest, Score, Utterance
-from speech3.runtime.files import write_text
-from speech3.runtime.unicode_form import to_one_form
-from speech3.train.card import Scored, write_card
+from speech3.runtime import to_one_form, write_text
+from speech3.train import Scored, write_card
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # most rows of each table that `full` prints

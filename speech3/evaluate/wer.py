@@ -24,7 +24,7 @@ from typing import Any, Literal
 import jiwer
 import numpy as np
 
-from speech3.data.transcripts import lower_case, normalize_text, words_with_sharp_s
+from speech3.data import lower_case, normalize_text, words_with_sharp_s
 from speech3.errors import Speech3Error
 from speech3.evaluate.text import characters, read_text
 
@@ -297,7 +297,7 @@ def score(
     -------
     Score
         WER counts words; CER counts the characters of the words joined by single spaces, without spaces next to letters
-        of scripts that do not use them (`speech3.evaluate.text.characters`). The reference of an utterance may be empty:
+        of scripts that do not use them (`characters`). The reference of an utterance may be empty:
         all words of its hypothesis are insertions.
 
     Raises

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig
-from speech3.data.resample import checked_rate
+from speech3.data import checked_rate
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import OnlineCmvn, OnlineSlidingCmvn, normalise, silent_frames
 from speech3.features.context import add_deltas, splice

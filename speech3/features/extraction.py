@@ -33,16 +33,11 @@ import yaml
 
 from speech3 import __version__
 from speech3.config import FeatureConfig
-from speech3.data import audio
-from speech3.data.augment.augmenter import Augmenter
-from speech3.data.datadir import DataDir
-from speech3.data.paths import resolve_path
+from speech3.data import Augmenter, DataDir, audio, resolve_path
 from speech3.errors import Speech3Error, check_bad, listed
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
-from speech3.io.ark import index_line, write_entry
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.parallel import available_jobs, parallel_map
-from speech3.runtime.progress import say
+from speech3.io import index_line, write_entry
+from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 2
 

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.data.resample import checked_rate
+from speech3.data import checked_rate
 from speech3.errors import Speech3Error
 
 

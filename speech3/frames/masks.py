@@ -24,8 +24,8 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig, TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.features.filterbank import mel_edges, mel_scale, mel_to_hertz
-from speech3.runtime.native import to_device
+from speech3.features import mel_edges, mel_scale, mel_to_hertz
+from speech3.runtime import to_device
 
 
 @dataclass(frozen=True)

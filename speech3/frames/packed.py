@@ -37,14 +37,11 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.data.datadir import DataDir
-from speech3.data.subsets import split_by_speaker
+from speech3.data import DataDir, split_by_speaker
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.cmvn import repeated_frames
-from speech3.features.extraction import extract
-from speech3.io.ark import ArkReader, IntArkReader
-from speech3.runtime.files import atomic_path, explained_disk_errors, read_json, write_json
-from speech3.runtime.progress import progress, say
+from speech3.features import extract, repeated_frames
+from speech3.io import ArkReader, IntArkReader
+from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
 
 _MAGIC = b"SP3FRAME"
 _VERSION = 1

@@ -19,10 +19,8 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
-from speech3.language.graphemes import phone_marks, plain_phone
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.progress import progress
-from speech3.runtime.text import read_utf8
+from speech3.language import Lexicon, phone_marks, plain_phone
+from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
 

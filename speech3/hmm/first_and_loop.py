@@ -17,8 +17,8 @@ from speech3.hmm.alignments import Alignment, evened_out
 from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, num_outputs
 from speech3.hmm.train import alignment_stats
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.progress import progress
+from speech3.language import Lexicon
+from speech3.runtime import progress
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.language.lexicon import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
-from speech3.runtime.files import read_json, write_json
+from speech3.io import load_tensors, save_tensors
+from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
+from speech3.runtime import read_json, write_json
 
 
 @dataclass(frozen=True)

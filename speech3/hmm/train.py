@@ -59,15 +59,16 @@ from speech3.hmm.model import (
     num_outputs,
 )
 from speech3.hmm.transcript import TranscriptGraph, best_path, transcript_graph
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.parallel import (
+from speech3.language import Lexicon
+from speech3.runtime import (
+    Metrics,
     end_with_parent,
     out_of_memory,
     processes_work,
+    progress,
     starting_workers,
     without_shared_memory,
 )
-from speech3.runtime.progress import Metrics, progress
 
 R = TypeVar("R")
 _GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass

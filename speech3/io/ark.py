@@ -29,8 +29,7 @@ from typing import IO, TypeVar, cast
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.runtime.files import atomic_path, write_text
-from speech3.runtime.text import read_utf8
+from speech3.runtime import atomic_path, read_utf8, write_text
 
 TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
 _HEADER = struct.Struct("<ffii")  # smallest value, range, rows, columns

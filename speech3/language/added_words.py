@@ -17,7 +17,7 @@ out-of-vocabulary words for robust speech recognition"; Kaldi's utils/lang/make_
 
     p(spelled w | h) = p(new | h) p(letters of w)
 
-`new` is a word added to the word model (`speech3.language.added_words`) with only a unigram probability. So p(new | h) is large
+`new` is a word added to the word model with only a unigram probability. So p(new | h) is large
 after histories that many different words have followed, because their Kneser-Ney back-off weights are large. The word
 after a spelled one has its unigram probability.
 
@@ -36,15 +36,14 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.data.datadir import SYMBOLS
+from speech3.data import SYMBOLS
 from speech3.errors import Speech3Error
 from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import JOINER, NOT_WORDS
 from speech3.language.mixtures import listed, normalized
 from speech3.language.ngrams import BOS, EOS, NEVER, ROOT, UNKNOWN, ArpaLm, Ngrams, Rows, from_ngrams, from_rows, step
 from speech3.language.pronounce import Phones
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | SYMBOLS
@@ -258,7 +257,7 @@ def add_letter_model(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
     letters
         As `letter_model` returns it.
     weight
-        Unigram probability of a new word before all are scaled down to sum to one, as in `speech3.language.added_words`.
+        Unigram probability of a new word before all are scaled down to sum to one.
     """
     firsts = {ngram[1]: prob for ngram, (prob, _) in letters.ngrams[1].items() if ngram[0] == BOS}
     total = math.log10(sum(10.0**prob for prob in firsts.values()))

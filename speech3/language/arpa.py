@@ -22,11 +22,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
-from speech3.runtime.files import atomic_path
-from speech3.runtime.native import jit
-from speech3.runtime.progress import progress
-from speech3.runtime.text import UNREADABLE, has_nul, open_text
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
 
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TENS = 10.0 ** np.arange(19)

@@ -28,12 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.data.datadir import symbols_in
-from speech3.data.transcripts import sentences_of_file
+from speech3.data import sentences_of_file, symbols_in
 from speech3.errors import Speech3Error
 from speech3.language.lexicon import NOT_WORDS
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 _MOST = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
@@ -87,7 +85,7 @@ def check_words(words: Iterable[str], path: Path) -> None:
 
 
 def _prefix_tree(sentences: Iterable[tuple[str, ...]], source: str) -> WordGraph:
-    counts = Counter(sentences_of_file)
+    counts = Counter(sentences)
     passing: Counter[int] = Counter()  # number of sentences that pass through each state
     next_state: dict[tuple[int, str], int] = {}
     ends: Counter[int] = Counter()

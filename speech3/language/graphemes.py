@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from speech3.data.transcripts import APOSTROPHES, lower_case
+from speech3.data import APOSTROPHES, lower_case
 from speech3.errors import Speech3Error
 from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
-from speech3.runtime.text import read_utf8
+from speech3.runtime import read_utf8
 
 LONG = "꞉"
 _LENGTHS = frozenset("ː:꞉ˑ·")
@@ -266,17 +266,17 @@ def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
     -------
     Empty if there is none.
     """
-    phone_marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()
+    marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()
     for word, count in counts.items():
         silent = spell.silent(word)
         for mark in {character for character in silent if not character.isdigit()}:
-            phone_marks[mark] += count
+            marks[mark] += count
             marked[word] += count
         if any(character.isdigit() for character in silent):
             numbers[word] += count
-    punctuation = f"{', '.join(f'{mark} in {phone_marks[mark]:,} words' for mark in _commonest(phone_marks))}, as {_quoted(marked)}"
+    punctuation = f"{', '.join(f'{mark} in {marks[mark]:,} words' for mark in _commonest(marks))}, as {_quoted(marked)}"
     digits = f"digits in {numbers.total():,} words, as {_quoted(numbers)}: write numbers as words"
-    return "; ".join([punctuation] * bool(phone_marks) + [digits] * bool(numbers))
+    return "; ".join([punctuation] * bool(marks) + [digits] * bool(numbers))
 
 
 def _quoted(words: Mapping[str, int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from speech3.data.transcripts import case_doubts, lower_case
+from speech3.data import case_doubts, lower_case
 from speech3.errors import Speech3Error
 from speech3.language import espeak
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
@@ -25,7 +25,7 @@ from speech3.language.pronounce import (
     spelled_out,
     stand_ins,
 )
-from speech3.runtime.progress import say
+from speech3.runtime import say
 
 UNKNOWN_LINE = "<unk> SPN"
 _LEAST_HEARD = 5  # phones with fewer occurrences in training are replaced by similar ones

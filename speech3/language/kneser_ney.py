@@ -41,12 +41,11 @@ from types import TracebackType
 
 import numpy as np
 
-from speech3.data.transcripts import read_sentences, with_progress
+from speech3.data import read_sentences, with_progress
 from speech3.errors import Speech3Error
 from speech3.language.arpa import write_rows
 from speech3.language.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Rows, from_rows
-from speech3.runtime.files import explained_disk_errors
-from speech3.runtime.progress import progress
+from speech3.runtime import explained_disk_errors, progress
 
 _BLOCK_SENTENCES = 1 << 14
 
@@ -258,7 +257,7 @@ class Windows:
 
 
 def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> Windows:
-    """`Windows` of sentences in blocks of `speech3.language.kneser_ney`, kept in the spool until all words have numbers.
+    """`Windows` of sentences in blocks, kept in the spool until all words have numbers.
 
     The order is at most the length of the longest sentence with its `<s>` and `</s>`; 0 if there is no sentence.
     """

@@ -25,14 +25,10 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from speech3.data.datadir import SYMBOLS
-from speech3.data.paths import matching_paths
+from speech3.data import SYMBOLS, matching_paths
 from speech3.errors import Speech3Error, listed
 from speech3.language.pronounce import Phones, letters
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, read_utf8, say, write_text
 
 WORD_START = "▁"
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.language.added_words`)
@@ -144,7 +140,7 @@ def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
 
 def lexicon_text(entries: list[tuple[str, tuple[str, ...]]]) -> str:
     """The text of Kaldi's lexicon.txt."""
-    return "".join(f"{word} {' '.join(phones)}\n" for word, phones in lexicon_entries)
+    return "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
 
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})

@@ -190,7 +190,7 @@ def best_weights(
     Parameters
     ----------
     blocks
-        The text in blocks of `speech3.language.kneser_ney`, numbered with `tuning_numbers`; words that no model has are left out.
+        The text in blocks, numbered with `tuning_numbers`; words that no model has are left out.
     source
         What to call the text in messages.
 

@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from speech3.data.transcripts import lower_case
+from speech3.data import lower_case
 from speech3.errors import Speech3Error, listed
 
 Phones = tuple[str, ...]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from speech3.data.transcripts import STDIN, Lines, read_lines, with_progress
+from speech3.data import STDIN, Lines, read_lines, with_progress
 from speech3.errors import Speech3Error
 from speech3.language.kneser_ney import (
     BOS_NUMBER,
@@ -31,8 +31,7 @@ from speech3.language.kneser_ney import (
 )
 from speech3.language.lexicon import is_word, lexicon_rows
 from speech3.language.ngrams import BOS, EOS, UNKNOWN, ArpaLm, score
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 
 @dataclass(frozen=True)

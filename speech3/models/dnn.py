@@ -49,10 +49,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from speech3.config import DnnConfig
-from speech3.config.models import Activation, Normalization
-from speech3.frames.chunks import ChunkInputs
-from speech3.frames.minibatches import window_indices
+from speech3.config import Activation, DnnConfig, Normalization
+from speech3.frames import ChunkInputs, window_indices
 from speech3.models.base import AcousticModel
 
 

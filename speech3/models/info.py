@@ -19,8 +19,8 @@ from torch import nn
 
 from speech3.config import FeatureConfig, ModelConfig, load_preset, parse, presets, read_yaml
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import Gmm, load_gmm
-from speech3.io.checkpoint import read_about
+from speech3.hmm import Gmm, load_gmm
+from speech3.io import read_about
 from speech3.models.base import AcousticModel, logits
 from speech3.models.cnn import Convolution
 from speech3.models.registry import load_network

@@ -22,29 +22,39 @@ import torch
 import yaml
 
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpora import digits
-from speech3.corpora.anyspeech import SET_NAMES
-from speech3.data import audio
-from speech3.data.datadir import DataDir, read_datadir
-from speech3.data.stats import lengths_s
-from speech3.decode.graph import DECODE_SETTINGS, GRAPH
-from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
-from speech3.decode.output import write_decoding, write_hypotheses
-from speech3.decode.recognizer import BEAM, RETRY_BEAM, TUNING_FILE, Recognizer, load_recognizer, tune_recognizer
-from speech3.decode.rescoring import RescoreOptions, rescore
-from speech3.decode.search import Decoding, without_words
-from speech3.decode.tune import Tuning, error_rate_of
+from speech3.corpora import SET_NAMES, digits
+from speech3.data import DataDir, audio, lengths_s, read_datadir
+from speech3.decode import (
+    BEAM,
+    DECODE_SETTINGS,
+    GRAPH,
+    RETRY_BEAM,
+    TUNING_FILE,
+    Decoding,
+    Recognizer,
+    RescoreOptions,
+    Tuning,
+    WantedResults,
+    decode_latticed,
+    error_rate_of,
+    load_recognizer,
+    open_lattices,
+    rescore,
+    tune_recognizer,
+    without_words,
+    write_decoding,
+    write_hypotheses,
+)
 from speech3.errors import Speech3Error
-from speech3.evaluate import tables
-from speech3.evaluate.boundaries import compare_boundaries
-from speech3.evaluate.confidence import reliability_beside
-from speech3.evaluate.doctor import environment_facts
-from speech3.evaluate.figures import AlignedUtterance
-from speech3.evaluate.html import encode_clip
-from speech3.evaluate.page import (
+from speech3.evaluate import (
+    ERROR_RATES,
+    PHONE_CLASSES,
     PICTURES_SHOWN,
     WORST_SHOWN,
+    AlignedUtterance,
+    Metric,
     Report,
+    Score,
     SplitVolume,
     Suspect,
     Suspects,
@@ -52,24 +62,25 @@ from speech3.evaluate.page import (
     UnknownWords,
     UtteranceMaterial,
     best_of,
+    compare_boundaries,
+    encode_clip,
+    environment_facts,
+    read_text,
+    reliability_beside,
+    score,
+    tables,
     write_report,
+    write_scores,
 )
-from speech3.evaluate.tables import write_scores
-from speech3.evaluate.text import ERROR_RATES, PHONE_CLASSES, read_text
-from speech3.evaluate.wer import Metric, Score, score
-from speech3.features.compute import static_features
-from speech3.features.extraction import silent_in
-from speech3.hmm.alignment.align import align, suspicions, usable_transcripts
-from speech3.hmm.alignment.times import Segment, read_ctm
-from speech3.io.ark import ArkReader
-from speech3.io.checkpoint import load_tensors
-from speech3.language.lexicon import is_word
+from speech3.features import silent_in, static_features
+from speech3.hmm import Segment, align_utterances, read_ctm, suspicions, usable_transcripts
+from speech3.io import ArkReader, load_tensors
+from speech3.language import is_word
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
-from speech3.runtime.files import read_json, write_json, write_text
-from speech3.runtime.progress import read_metrics, say
-from speech3.train.rundir import share_graphs
+from speech3.runtime import read_json, read_metrics, say, write_json, write_text
+from speech3.train import share_graphs
 
 _MOST_EXAMINED_S = 7200.0  # seconds of test that are examined for suspicious transcripts: about a minute of work
 _LEAST_WORDS = 2  # of an utterance of which no word was recognised, to be suspicious
@@ -167,7 +178,7 @@ def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects 
         examined.append(name)
     recognizer = aligning_recognizer(e, "aligner")
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
-    aligned = align(
+    aligned = align_utterances(
         recognizer.hmm, recognizer.scorer,
         usable_transcripts(texts, recognizer.hmm.lexicon, examined, strict=False), feats,
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=e.jobs, acoustic_scale=recognizer.alignment_scale, scored=True,

@@ -18,25 +18,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpora.anyspeech import LETTERS
-from speech3.data.datadir import read_datadir
-from speech3.data.transcripts import read_lines, read_sentences, with_progress
-from speech3.decode.grammar import UNSEEN_WEIGHT, Spelling, join_words, one_word_grammar, spelling_with
-from speech3.decode.graph import GRAPH, TUNING_GRAPH, build_graph
+from speech3.corpora import LETTERS
+from speech3.data import read_datadir, read_lines, read_sentences, with_progress
+from speech3.decode import (
+    GRAPH,
+    TUNING_GRAPH,
+    UNSEEN_WEIGHT,
+    Spelling,
+    build_graph,
+    join_words,
+    one_word_grammar,
+    spelling_with,
+)
 from speech3.errors import Speech3Error
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.language import lexicon
-from speech3.language.added_words import letter_model, letter_units, new_word_weight
-from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
-from speech3.language.kneser_ney import estimate_lm
-from speech3.language.lexicon import read_lexicon
-from speech3.language.mixtures import read_checked
-from speech3.language.train_lm import perplexity
+from speech3.hmm import Hmm, load_hmm
+from speech3.language import (
+    ArpaLm,
+    estimate_lm,
+    letter_model,
+    letter_units,
+    lexicon,
+    new_word_weight,
+    perplexity,
+    read_arpa,
+    read_checked,
+    read_lexicon,
+    write_arpa,
+)
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
-from speech3.runtime.files import write_text
-from speech3.runtime.parallel import parallel_map
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
+from speech3.runtime import parallel_map, read_utf8, say, write_text
 
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"

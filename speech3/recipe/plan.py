@@ -18,18 +18,13 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.config import FeatureConfig, ModelConfig
-from speech3.config.models import ModelConfig, check_frequencies
-from speech3.config.training import NOT_COMPUTED
-from speech3.corpora import commonvoice, librispeech
-from speech3.corpora.folder import AUDIO
-from speech3.data.datadir import read_datadir
-from speech3.data.paths import files_below
-from speech3.data.stats import lengths_s, sphere_length_s
+from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, check_frequencies
+from speech3.corpora import AUDIO, commonvoice, librispeech
+from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s
 from speech3.errors import Speech3Error
-from speech3.features.compute import static_dim
-from speech3.hmm.train import lfmmi_passes, triphone_leaves
-from speech3.models.registry import build
+from speech3.features import static_dim
+from speech3.hmm import lfmmi_passes, triphone_leaves
+from speech3.models import build
 from speech3.recipe.experiment import (
     BMMI,
     FLAT,

@@ -37,57 +37,60 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
-from speech3.corpora.anyspeech import HELD_OUT_LEXICON
-from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
-from speech3.data.datadir import read_datadir
-from speech3.decode.recognizer import Recognizer, load_recognizer
+from speech3.corpora import HELD_OUT_LEXICON
+from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
+from speech3.decode import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.extraction import extract
-from speech3.frames.packed import segment_labels, segment_numbers, segment_starts, write_frames
-from speech3.hmm.alignment.align import Transcripts, usable_transcripts, write_alignments
-from speech3.hmm.alignment.oov import has_phones, with_new_words
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
-from speech3.hmm.first_and_loop import SUBSAMPLING, to_first_and_loop, train_tree
-from speech3.hmm.gmm import load_gmm
-from speech3.hmm.model import FIRST_AND_LOOP, Hmm, load_hmm, monophone_tree
-from speech3.hmm.train import (
+from speech3.features import extract
+from speech3.frames import segment_labels, segment_numbers, segment_starts, write_frames
+from speech3.hmm import (
+    FIRST_AND_LOOP,
+    NO_WORD,
+    SUBSAMPLING,
+    Alignment,
     GmmSystem,
+    Hmm,
+    Transcripts,
     Workers,
     biphone_leaves,
+    group_numbers,
+    has_phones,
     lfmmi_passes,
+    load_gmm,
+    load_hmm,
+    monophone_tree,
+    phone_groups,
+    read_phone_sets,
     realign,
+    to_first_and_loop,
     train_monophone,
+    train_tree,
     train_triphone,
+    usable_transcripts,
+    with_new_words,
     with_sizes,
+    write_alignments,
 )
-from speech3.hmm.transcript import NO_WORD
-from speech3.io.ark import ArkReader, ComputedMapping, IntArkReader, write_ark
-from speech3.language.lexicon import Lexicon, mark_positions, read_lexicon
+from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.language import Lexicon, mark_positions, read_lexicon
 from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.language import check_given
-from speech3.runtime.files import read_json, write_json
-from speech3.runtime.progress import Metrics, progress, say
-from speech3.sequence import bmmi
-from speech3.sequence.discriminative import silence_senones
-from speech3.sequence.graph import estimate_phone_lm
-from speech3.sequence.lfmmi import make_denominator, random_phones, word_labels
-from speech3.train.rundir import copy_model_files
+from speech3.runtime import Metrics, progress, read_json, say, write_json
+from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_phones, silence_senones, word_labels
+from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
 
 
 def make_data(e: Experiment) -> None:
     """Write the data directories and the lexicon."""
-    prepare_flat, lm = CORPORA[e.recipe.corpus], e.recipe.lm
+    prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
         raise Speech3Error(
             "units=sentencepiece estimates its language model on pieces: give lm.order instead, and text in"
             " lang/text of the source"
         )
-    known = {
-        p.name: p.annotation for p in inspect.signature(prepare_flat).parameters.values() if p.kind is p.KEYWORD_ONLY
-    }
+    known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
     of_corpus = ("lang", "lexicon", "units", "pieces", "tier", "graphemes")  # keys that most corpora do not use
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in (*of_corpus, "sample_rate")}}
     passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
@@ -104,7 +107,7 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
-    prepare_flat(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
+    prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
     check_given(e)
 
 

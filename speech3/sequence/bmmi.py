@@ -25,12 +25,10 @@ import torch
 
 from speech3.config import BmmiConfig
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, extended_baum_welch, zero_stats
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import Workers, WorkerShare
-from speech3.io.ark import IntArkReader
-from speech3.language.lexicon import UNKNOWN
-from speech3.runtime.progress import Metrics, progress, say
+from speech3.hmm import Gmm, GmmStats, Hmm, Workers, WorkerShare, accumulate_weighted, extended_baum_welch, zero_stats
+from speech3.io import IntArkReader
+from speech3.language import UNKNOWN
+from speech3.runtime import Metrics, progress, say
 from speech3.sequence.discriminative import Discriminative, senone_graph
 
 _FRAMES = 150  # of a chunk, about

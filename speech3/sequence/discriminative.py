@@ -49,7 +49,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from speech3.errors import Speech3Error
-from speech3.hmm.model import Hmm
+from speech3.hmm import Hmm
 from speech3.sequence import forward_backward
 from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate_phone_lm, graph_arrays, sources
 
@@ -152,7 +152,7 @@ class Discriminative:
     cross_entropy
         Weight of frame cross-entropy, added to the criterion.
     silence_S
-        bool: the senones of silence and noise (`speech3.sequence.discriminative.silence_senones`); None: none are known.
+        bool: the senones of silence and noise (`silence_senones`); None: none are known.
     """
 
     graph: Graph

@@ -1,6 +1,6 @@
 """Forward-backward over a graph for a batch of chunks, compiled for the CPU (Povey et al. 2016).
 
-The batch is the innermost, contiguous axis, so an arc is one multiply-add of vectors (`speech3.sequence.forward_backward`).
+The batch is the innermost, contiguous axis, so an arc is one multiply-add of vectors.
 Before the leak is added, forward probabilities are scaled to sum to one in each frame, so float32 is enough. In the
 leaky HMM every state can follow every other with a small probability, so no chunk has probability zero; the leak is
 also a term of the backward pass, without which the gradient would not be exact.

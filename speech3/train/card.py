@@ -13,9 +13,9 @@ import yaml
 
 from speech3.config import FeatureConfig, TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
-from speech3.models.info import (
+from speech3.frames import PackedFrames
+from speech3.hmm import Hmm, PdfsOnly, load_outputs
+from speech3.models import (
     ModelInfo,
     features_of_model,
     layer_table,
@@ -25,7 +25,7 @@ from speech3.models.info import (
     per_cent,
     workers_in_words,
 )
-from speech3.runtime.files import write_text
+from speech3.runtime import write_text
 from speech3.train.rundir import CARD
 
 _EPOCHS = 8  # rows of the table of epochs, at most

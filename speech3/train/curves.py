@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from speech3.engine.world import ShardReport, shares
 from speech3.errors import Speech3Error
-from speech3.runtime.files import explained_disk_errors, read_json
-from speech3.runtime.progress import read_metrics, say
+from speech3.runtime import explained_disk_errors, read_json, read_metrics, say
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

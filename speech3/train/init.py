@@ -16,10 +16,10 @@ from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, parse, read_yaml
 from speech3.errors import Speech3Error
-from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import Hmm, PdfsOnly, load_outputs, output_difference
-from speech3.io.checkpoint import load_tensors, read_about
-from speech3.runtime.progress import say
+from speech3.frames import PackedFrames
+from speech3.hmm import Hmm, PdfsOnly, load_outputs, output_difference
+from speech3.io import load_tensors, read_about
+from speech3.runtime import say
 from speech3.train.parts import num_outputs
 
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family

@@ -12,11 +12,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.frames.packed import PackedFrames, segment_numbers
-from speech3.hmm.clustering import group_numbers
-from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.hmm.phone_loop import Biphones, LoopPhones, best_phones, biphones, edit_distance, loop_phones, phone_bigram
-from speech3.language.lexicon import Lexicon
+from speech3.frames import PackedFrames, segment_numbers
+from speech3.hmm import (
+    Biphones,
+    Hmm,
+    LoopPhones,
+    PdfsOnly,
+    best_phones,
+    biphones,
+    edit_distance,
+    group_numbers,
+    loop_phones,
+    phone_bigram,
+)
+from speech3.language import Lexicon
 from speech3.models import AcousticModel, logits
 
 ACOUSTIC_SCALE = 0.3  # phone errors of a small network on minilibri: 64 % at 0.1, 53 at 0.2, 51 at 0.3, 50 at 0.4, 0.5

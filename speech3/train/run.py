@@ -24,8 +24,7 @@ import torch
 from torch import nn
 
 import speech3
-from speech3.config import SimulationConfig, TrainConfig, TrainingConfig
-from speech3.config.training import NOT_COMPUTED
+from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig, TrainingConfig
 from speech3.engine import opening
 from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import device_of, precision, threads
@@ -36,16 +35,20 @@ from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.workers import Unkillable
 from speech3.engine.world import Loss, Parts, Progress, World
 from speech3.errors import MOST_BAD, Speech3Error
-from speech3.frames.chunks import Chunks, Sequences
-from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import load_outputs
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.models import network_tensors
-from speech3.models.dnn import gemm_library, use_gemm_library
-from speech3.runtime.files import read_json, write_json
-from speech3.runtime.native import keep_freed_memory
-from speech3.runtime.progress import Interrupt, Metrics, deferred_interrupt, progress, say
+from speech3.frames import Chunks, Minibatches, PackedFrames, Sequences
+from speech3.hmm import load_outputs
+from speech3.io import load_tensors, save_tensors
+from speech3.models import gemm_library, network_tensors, use_gemm_library
+from speech3.runtime import (
+    Interrupt,
+    Metrics,
+    deferred_interrupt,
+    keep_freed_memory,
+    progress,
+    read_json,
+    say,
+    write_json,
+)
 from speech3.train.card import counted, write_card
 from speech3.train.curves import open_writer, staleness_mean, staleness_p95
 from speech3.train.init import Init, read_init

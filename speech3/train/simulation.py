@@ -31,12 +31,9 @@ from speech3.engine.device import device_of
 from speech3.engine.opening import own_method
 from speech3.engine.throughput import Conclusion, Costs, Point, conclusions, measure_costs, throughputs
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed
-from speech3.models.base import AcousticModel
-from speech3.models.dnn import gemm_library
-from speech3.models.info import layers_of
-from speech3.runtime.parallel import parallel_map
-from speech3.runtime.progress import say
+from speech3.frames import open_packed
+from speech3.models import AcousticModel, gemm_library, layers_of
+from speech3.runtime import parallel_map, say
 from speech3.train.curves import SHARES, Curve, read_curve, time_to
 from speech3.train.init import read_init
 from speech3.train.parts import BuildParts, check_objective, make_parts, minibatches, with_precision

@@ -18,7 +18,8 @@ from speech3.recipe.plan import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 LM = ("lm train", "lm prune", "lm interpolate", "lm perplexity")
-VERBS = [verb for group in cli._GROUPS.values() for verb in group if verb != "lm"] + list(LM)
+MODULES = [verbs for group in cli._GROUPS.values() for verbs in group.values()]
+VERBS = [*(verb for verbs in MODULES for verb in verbs if verb != "lm"), *LM]
 
 
 @pytest.fixture
@@ -55,10 +56,8 @@ def test_version(program) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("place", ["before the verb", "after the verb", "not at all"])
 def test_quiet_leaves_results_and_errors(tmp_path: Path, place: str) -> None:
     (tmp_path / "text.txt").write_text("a b\na c\n")
-    program = (
-        "import sys, speech3.cli as cli; from speech3.runtime.progress import say; from speech3.language import train; "
-    )
-    program += "kept = train.train; train.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
+    program = "import sys, speech3.cli as cli; from speech3.runtime.progress import say; from speech3.language import train_lm; "
+    program += "kept = train_lm.train; train_lm.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
     arguments = ["lm", "train", "text.txt", "--out", "lm.arpa"]
 
     def run() -> subprocess.CompletedProcess[str]:

@@ -122,9 +122,8 @@ def test_the_error_rate_of_the_chosen_point_is_that_of_a_search(graph, scores, m
         seen.append(searched)
         assert setting in made and len(made) == len(set(made)) <= 6
         rates = [
-            error_rate_of(truth, {key: each[0] for key, each in decode_settings(graph, scores, config, [around]).items()},
-                    jiwer.wer)
-            for around in ((s, p) for s in scales for p in penalties)
+            error_rate_of(truth, {key: each[0] for key, each in found.items()}, jiwer.wer)
+            for found in (decode_settings(graph, scores, config, [(s, p)]) for s in scales for p in penalties)
         ]  # fmt: skip
         assert best.error_rate <= np.quantile(rates, 0.25), "among the best of the grid"
     assert max(seen) > 0.1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from drawn import Drawn, draw
 
-from speech3.hmm.alignment.align import Aligned, Transcripts, align, limits_of, suspicions
+from speech3.hmm.alignment.align import Aligned, Transcripts, align_utterances, limits_of, suspicions
 from speech3.hmm.alignment.oov import unknown_words, with_new_words
 from speech3.hmm.alignment.times import Confidence, confidence, spread
 from speech3.hmm.alignments import Alignment
@@ -42,7 +42,7 @@ def test_neither_units_nor_offsets_matter(hmm: Hmm) -> None:
     drawn = draw(hmm, 1, seed=5)
     name, gmm = "u000", truth(hmm, drawn)
     transcripts = Transcripts(drawn.words, {})
-    found = align(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=500, jobs=1, scored=True)
+    found = align_utterances(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=500, jobs=1, scored=True)
     loglikes = gmm.loglikes(drawn.feats[name])
     other = confidence(found.alignments[name], hmm, [3 * loglikes[:7] - 700, 3 * loglikes[7:] - 700])
     assert other.words_W == pytest.approx(found.confidences[name].words_W, abs=1e-4)
@@ -56,8 +56,8 @@ def test_right_words_are_surer_than_wrong_ones_and_these_are_listed(hmm: Hmm) ->
     for name in wrong:
         words[name][0] = "cc" if words[name][0] != "cc" else "ab"
     gmm, transcripts = truth(hmm, drawn), Transcripts(words, {})
-    found = align(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=1e6, jobs=1, scored=True)
-    same = align(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=1e6, jobs=1)
+    found = align_utterances(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=1e6, jobs=1, scored=True)
+    same = align_utterances(hmm, gmm, transcripts, drawn.feats, beam=50, retry_beam=1e6, jobs=1)
     assert {n: a.phones.tolist() for n, a in same.alignments.items()} == {
         n: a.phones.tolist() for n, a in found.alignments.items()
     }
@@ -85,7 +85,9 @@ def test_no_path_is_the_worst_suspicion(hmm: Hmm) -> None:
     drawn = draw(hmm, 3, seed=3)
     drawn.words["u001"] = ["cc", "ab", "ca"]
     transcripts = Transcripts(drawn.words, {"u9": "has no transcript"})
-    found = align(hmm, truth(hmm, drawn), transcripts, drawn.feats, beam=0.2, retry_beam=0.3, jobs=1, scored=True)
+    found = align_utterances(
+        hmm, truth(hmm, drawn), transcripts, drawn.feats, beam=0.2, retry_beam=0.3, jobs=1, scored=True
+    )
     assert "u001" in found.bad and "u001" in found.retried and found.bad["u9"] == "has no transcript"
     listed = suspicions(found, {name: " ".join(said) for name, said in drawn.words.items()})
     assert "u001" in [s.utterance for s in listed if s.confidence == 0] and "u9" not in [s.utterance for s in listed]

@@ -14,7 +14,7 @@ from speech3.corpora import digits
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.evaluate.boundaries import compare_boundaries
 from speech3.features.extraction import extract
-from speech3.hmm.alignment.align import align, usable_transcripts
+from speech3.hmm.alignment.align import align_utterances, usable_transcripts
 from speech3.hmm.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.hmm.clustering import phone_groups
 from speech3.hmm.train import Workers, train_monophone, with_sizes
@@ -43,7 +43,9 @@ def _aligned(
     config = hmm.model_copy(update={"mono": hmm.aligner})
     with Workers(words[train.path].words, feats[train.path], jobs) as workers:
         system = train_monophone(workers, lexicon, config, np.random.default_rng(1), Metrics(out / "metrics"))
-    aligned = align(system.hmm, system.gmm, words[test.path], feats[test.path], beam=15, retry_beam=60, jobs=1)
+    aligned = align_utterances(
+        system.hmm, system.gmm, words[test.path], feats[test.path], beam=15, retry_beam=60, jobs=1
+    )
     assert len(aligned.bad) <= 0.01 * len(feats[test.path])
     return {key: phone_segments(a, lexicon, frame_clock(features)) for key, a in aligned.alignments.items()}
 

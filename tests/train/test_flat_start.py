@@ -7,7 +7,7 @@ from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.decode.recognizer import NetworkScorer
 from speech3.errors import Speech3Error
 from speech3.frames.packed import write_frames
-from speech3.hmm.alignment.align import Transcripts, align
+from speech3.hmm.alignment.align import Transcripts, align_utterances
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, monophone_tree
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network
@@ -68,7 +68,7 @@ def test_finds_the_boundaries_of_phones(corpus, tmp_path):
     assert history[-1]["heldout_per"] < 0.3  # of the first pronunciations; one word in four has two
     network, log_prior_P, _ = load_network(tmp_path / "out")
     scorer = NetworkScorer(network, log_prior_P, pseudo_likelihoods=True)
-    found = align(
+    found = align_utterances(
         hmm, scorer, Transcripts(words, {}), feats, beam=15, retry_beam=60, jobs=1, acoustic_scale=1.0
     ).alignments  # fmt: skip
     # The pronunciation that was used, too. A silence of one output may stand where there is none.

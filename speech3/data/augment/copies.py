@@ -21,9 +21,7 @@ from speech3.data.augment.augmenter import Augmenter, make_augmenter
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.data.paths import moved_value
 from speech3.errors import Speech3Error, check_bad
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.parallel import available_jobs, parallel_map
-from speech3.runtime.progress import say
+from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
 

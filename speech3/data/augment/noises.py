@@ -19,7 +19,7 @@ from speech3.data import audio
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.data.paths import files_below, resolve_path
 from speech3.errors import Speech3Error
-from speech3.runtime.text import read_utf8
+from speech3.runtime import read_utf8
 
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
 _LONGEST_RESPONSE_S = 10.0

@@ -38,11 +38,9 @@ from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import Scorer, Workers, WorkerShare
 from speech3.hmm.transcript import NO_WORD
-from speech3.io.ark import ComputedMapping, write_ark
-from speech3.language.lexicon import UNKNOWN, Lexicon
-from speech3.language.pronounce import check_vocabulary
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import progress
+from speech3.io import ComputedMapping, write_ark
+from speech3.language import UNKNOWN, Lexicon, check_vocabulary
+from speech3.runtime import progress, write_text
 
 _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
 
@@ -100,7 +98,7 @@ class Aligned:
     confidences: dict[str, Confidence] = field(default_factory=dict)  # empty unless requested
 
 
-def align(
+def align_utterances(
     hmm: Hmm,
     scorer: Scorer,
     transcripts: Transcripts,

@@ -35,15 +35,14 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.data.datadir import segment_name
+from speech3.data import segment_name
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import normalise, repeated_frames
-from speech3.features.context import add_deltas, splice
+from speech3.features import add_deltas, normalise, repeated_frames, splice
 from speech3.hmm.alignment.times import FrameClock, Segment, frame_clock, spread
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import Scorer
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
-from speech3.language.lexicon import UNKNOWN
+from speech3.language import UNKNOWN
 
 GARBAGE = 0.27
 # Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.

@@ -11,11 +11,17 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
-from speech3.language.espeak import voice_of
-from speech3.language.guessing import from_spelling, guess_pronunciations
-from speech3.language.lexicon import Lexicon, Pronunciation, Silences, mark_positions
-from speech3.language.pronounce import Phones
-from speech3.runtime.files import write_text
+from speech3.language import (
+    Lexicon,
+    Phones,
+    Pronunciation,
+    Silences,
+    from_spelling,
+    guess_pronunciations,
+    mark_positions,
+    voice_of,
+)
+from speech3.runtime import write_text
 
 
 def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str, list[str]]:

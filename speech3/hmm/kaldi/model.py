@@ -26,10 +26,9 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree
-from speech3.io.kaldi_object import KaldiObject, opened_object
-from speech3.language.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import to_one_form
+from speech3.io import KaldiObject, opened_object
+from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
+from speech3.runtime import read_utf8, to_one_form
 
 _CLASS = -1  # the key of the pdf class
 
