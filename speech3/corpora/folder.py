@@ -45,7 +45,7 @@ from speech3.data import (
     symbols_in,
 )
 from speech3.errors import Speech3Error, listed
-from speech3.runtime import read_utf8, say
+from speech3.runtime import progress, read_utf8, say
 
 TRANSCRIPTS = (".eaf", ".textgrid", ".txt")  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
@@ -317,7 +317,7 @@ def read_folder(
     voices = _voices(tiers.values())
     infos: dict[str, AudioInfo] = {}
     named = set[str]()
-    for item in reporting(items, len(items), f"headers of {source}"):
+    for item in progress(items, len(items), f"headers of {source}"):
         try:
             infos[item.key] = info(item.audio)
             found.wrong_header(item.audio, infos[item.key])
@@ -346,7 +346,7 @@ def read_folder(
 def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
     """The tiers that contain the transcript, for each TextGrid and ELAN file."""
     read: dict[Path, list[Tier]] = {}
-    for item in reporting(items, len(items), f"transcripts of {source}"):
+    for item in progress(items, len(items), f"transcripts of {source}"):
         reader = _READERS.get(item.transcript.suffix.lower())
         try:
             if reader:
@@ -576,7 +576,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         say(f"  left out: {paths[recording]}: is the same recording as {original}")
     spans = {key: each for key, each in spans.items() if key not in copies}
     utterances: dict[str, Utterance] = {}
-    for recording in reporting(spans, len(spans), f"headers of {source}"):
+    for recording in progress(spans, len(spans), f"headers of {source}"):
         try:
             length_s = info(paths[recording], directory=source).duration_s
         except AudioError as error:

@@ -17,7 +17,7 @@ from speech3.data.audio import AudioInfo, channel_mix, info
 from speech3.data.datadir import DataDir, Utterance
 from speech3.data.paths import resolve_path
 from speech3.errors import Speech3Error, check_bad
-from speech3.runtime import say
+from speech3.runtime import progress, say
 
 FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
 _HEARD_S = 60.0  # of each recording with several channels
@@ -39,7 +39,7 @@ def read_headers(data: DataDir) -> Headers:
     for utterance in data.utterances.values() if data.recordings else ():
         used.setdefault(utterance.recording, []).append(utterance)
     found = Headers({}, {})
-    for recording in reporting(used, len(used), f"headers of {data.path}"):
+    for recording in progress(used, len(used), f"headers of {data.path}"):
         try:
             found.infos[recording] = info(data.recordings[recording], directory=data.path)
         except Speech3Error as error:
@@ -64,7 +64,7 @@ def say_claims(claims: Mapping[str, str]) -> None:
 def channel_mixes(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:
     """For recordings of which not all channels become one by averaging, judged by their begin, which ones and why."""
     found = {}
-    for recording in reporting(recordings, len(recordings), "channels") if recordings else ():
+    for recording in progress(recordings, len(recordings), "channels") if recordings else ():
         try:
             mix = channel_mix(recordings[recording], directory=directory, most_s=_HEARD_S)
         except Speech3Error:

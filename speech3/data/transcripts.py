@@ -27,7 +27,7 @@ from typing import IO, Literal, NamedTuple
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
 from speech3.errors import Speech3Error
-from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, say, text_stream, to_one_form
+from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
 
 Size = Literal[39, 48]
 _DELETED = "-"
@@ -318,7 +318,7 @@ def with_progress(blocks: Iterable[Lines], paths: Sequence[Path], label: str) ->
     """Pass blocks of lines through and show progress: megabytes of files, or characters of standard input."""
     if STDIN not in paths:
         total = sum(path.stat().st_size for path in paths if path.exists())
-        yield from reporting(blocks, total >> 20, f"{label}, MB", place=lambda lines: (lines.done >> 20, ""))
+        yield from progress(blocks, total >> 20, f"{label}, MB", place=lambda lines: (lines.done >> 20, ""))
         return
     size, following = 0, time.monotonic() + _QUIET_SECONDS
     for lines in blocks:

@@ -31,7 +31,7 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
 from speech3.hmm import Gmm, Hmm, Scorer, Segment, output_difference
 from speech3.io import ArkReader, write_ark
-from speech3.runtime import say, write_text
+from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
@@ -98,7 +98,7 @@ def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: dic
     total = len(feats) + len(bad)
 
     def scores() -> Iterator[tuple[str, np.ndarray]]:
-        for utterance, loglikes_TP in reporting(recognizer.scores(feats), len(feats), "forward"):
+        for utterance, loglikes_TP in progress(recognizer.scores(feats), len(feats), "forward"):
             if not np.isfinite(loglikes_TP).all():
                 bad[utterance] = NOT_NUMBERS
                 check_bad(bad, total, str(out), "so far have no scores")
@@ -154,7 +154,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         else:
             blocks = audio.read_blocks(path, _BLOCK_S)
             parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
-            shown = reporting(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
+            shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
             words, segments = _long(recognizer, name, shown, rate_hz, times)
         yield Transcription(name, " ".join(words), segments, about.duration_s)
 

@@ -32,7 +32,7 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import read_fst
 from speech3.language import ArpaLm, read_arpa
-from speech3.runtime import read_json, write_json, write_text
+from speech3.runtime import progress, read_json, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
@@ -269,7 +269,7 @@ def decode_latticed(
     failed: dict[str, str] = {}
     lines: list[str] = []
     kept = Kept()
-    shown = reporting(recognizer.scores(feats), len(feats), "decoding")
+    shown = progress(recognizer.scores(feats), len(feats), "decoding")
     results = latticed(graph, shown, config, setting, jobs, make)
 
     def lattices() -> Iterator[tuple[str, WordLattice]]:

@@ -32,7 +32,7 @@ from speech3.decode.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
 from speech3.hmm import Alignment, PdfsOnly, Segment, word_segments, write_ctm
 from speech3.io import ComputedMapping
-from speech3.runtime import say, write_text
+from speech3.runtime import progress, say, write_text
 
 LONG_S = 60.0  # a recording longer than this is cut
 _SHORTEST_S, _LONGEST_S = 10.0, 28.0  # of a part, before its silence is trimmed
@@ -185,7 +185,7 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
     """
     begins_s: dict[str, dict[str, float]] = {}
     utterances = dict(data.utterances)
-    shown = reporting(data.utterances.values(), len(data.utterances), "lengths")
+    shown = progress(data.utterances.values(), len(data.utterances), "lengths")
     for utterance, length_s in [(each, length) for each in shown if (length := _length_s(data, each)) > longest_s]:
         try:
             parts = {part.id: part for part in parts_at_pauses(data, utterance, length_s)}
@@ -229,7 +229,7 @@ def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Ite
     blocks = audio.read_blocks(
         recording, _BLOCK_S, directory=data.path, start_s=utterance.start_s, end_s=utterance.end_s
     )
-    shown = reporting(
+    shown = progress(
         cut_at_pauses(blocks, rate_hz), int(length_s), utterance.id, place=lambda cut: (int(cut.begin_s), "")
     )
     for cut in shown:

@@ -54,7 +54,7 @@ from speech3.hmm import (
 )
 from speech3.io import ComputedMapping, read_about
 from speech3.models import AcousticModel, OnnxNetwork, load_network, logits
-from speech3.runtime import read_json, say
+from speech3.runtime import progress, read_json, say
 
 if TYPE_CHECKING:
     from speech3.decode.streaming import Stream
@@ -208,7 +208,7 @@ class Recognizer:
         """Decode with the tuned settings, through the model's own graph or another one (see `search.decode`)."""
         graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
-        shown = reporting(scores, len(feats), "decoding") if len(feats) > 1 else scores
+        shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
         return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs, confidences=confidences)
 
     def align(
@@ -268,7 +268,7 @@ def tune_recognizer(
     best, setting = found.best, (found.best.acoustic_scale, found.best.word_penalty)
     if rest:
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
-        shown = reporting(scores(rest), len(rest), "rest of dev")
+        shown = progress(scores(rest), len(rest), "rest of dev")
         words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
         found = replace(found, words={**found.words, **words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))

@@ -56,7 +56,7 @@ from speech3.decode.word_lattice import WordLattice
 from speech3.errors import Speech3Error, listed
 from speech3.io import ArkReader
 from speech3.language import UNKNOWN, ArpaLm, read_checked
-from speech3.runtime import read_utf8, say, write_json, write_text
+from speech3.runtime import progress, read_utf8, say, write_json, write_text
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
@@ -324,7 +324,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
                 f" as {UNKNOWN}"
             )
         rescored = by_ngrams(directory, model, old)
-    items: Iterator[tuple[str, Rescored]] = iter(reporting(rescored, len(utterances), "rescoring"))
+    items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, len(utterances), "rescoring"))
     weight, rates = options.weight, dict[float, float]()
     if options.references is not None:
         known = dict(items)

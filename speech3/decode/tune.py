@@ -31,7 +31,7 @@ from speech3.decode.grammar import join_confidences
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
-from speech3.runtime import explained_disk_errors, read_json, say, write_json
+from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
@@ -203,7 +203,7 @@ def tune(
     centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
     with closing(_Kept(scores)) as kept:
         while centre not in exact:
-            shown = reporting(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
+            shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
             found = dict(lattices(graph, shown, quick, centre, jobs))
             words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
             exact[centre] = Point(*centre, error_rate_of(references, words[centre], error_rate))
@@ -229,7 +229,7 @@ def _calibrated(
     """Fit a calibration to the words found; lattices are determinised one at a time to save memory."""
     posteriors: list[float] = []
     correct: list[bool] = []
-    for utterance, each in reporting(found.items(), len(found), "confidences"):
+    for utterance, each in progress(found.items(), len(found), "confidences"):
         values = confidences_in(graph, each[1], each[0].units, scale) if each else None
         if each and values:
             posteriors += join_confidences(each[0].units, values, graph.mark) if graph.mark else values

@@ -46,7 +46,7 @@ from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.workers import Unkillable, forked_from_server
 from speech3.engine.world import NUMBERED, Parts, Progress, Rate, minibatch_seed, shares
 from speech3.errors import Speech3Error, listed
-from speech3.runtime import Interrupt, available_jobs, deferred_interrupt, keep_freed_memory, say
+from speech3.runtime import Interrupt, available_jobs, deferred_interrupt, keep_freed_memory, progress, say
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
 
@@ -235,7 +235,7 @@ class _Run:
         moves: Any = trainer.epoch(rate, sum(done.seconds for done in self.history))
         label = f"epoch {epoch}/{self.build.training.max_epochs}"
         if not self.quiet:
-            moves = reporting(moves, total, label, place=lambda done: (done.ended, self._text(done)))
+            moves = progress(moves, total, label, place=lambda done: (done.ended, self._text(done)))
         saved_s = trainer.done.seconds
         for done in moves:
             if self.interrupt:

@@ -26,6 +26,7 @@ from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_fr
 from speech3.frames import open_packed
 from speech3.hmm import frame_clock
 from speech3.io import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
+from speech3.runtime import progress
 
 _MOST_HEARD_S = 600.0
 _PIECE_S = 60.0
@@ -47,7 +48,7 @@ def recordings_lines(path: Path, entries: Mapping[str, str], most: int) -> Lines
     rates: dict[str, int] = {}
     seconds: dict[str, float] = {}
     bad: dict[str, str] = {}
-    for name in reporting(list(islice(entries, most)), min(most, len(entries)), "headers"):
+    for name in progress(list(islice(entries, most)), min(most, len(entries)), "headers"):
         try:
             about = audio.info(entries[name], directory=path.parent)
         except Speech3Error as error:
@@ -360,7 +361,7 @@ def _features(path: Path, entries: Mapping[str, str], drawn: str, what: str) -> 
 
     def read() -> Iterator[tuple[str, np.ndarray]]:
         names = list(islice(entries, MOST_READ))
-        for name in reporting(names, len(names), "read"):
+        for name in progress(names, len(names), "read"):
             try:
                 yield name, _matrix(path, name, entries[name])
             except Speech3Error as error:
@@ -457,7 +458,7 @@ def _packed(path: Path, utterance: str | None) -> Inspection:
     drawn = packed.utterances.index(_chosen(path, packed.utterances, utterance))
     config, offsets = _config_beside(path), packed.offsets_U1
     read = min(MOST_READ, len(packed.utterances))
-    numbers = reporting(range(read), read, "read")
+    numbers = progress(range(read), read, "read")
     feats = ((packed.utterances[u], packed.frames_NF[offsets[u] : offsets[u + 1]]) for u in numbers)
     statistics = _statistics(path, packed.dim, feats)
     shift_ms = config.frame_shift if config else 10.0

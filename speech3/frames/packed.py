@@ -41,7 +41,7 @@ from speech3.data import DataDir, split_by_speaker
 from speech3.errors import Speech3Error, check_bad
 from speech3.features import extract, repeated_frames
 from speech3.io import ArkReader, IntArkReader
-from speech3.runtime import atomic_path, explained_disk_errors, read_json, say, write_json
+from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
 
 _MAGIC = b"SP3FRAME"
 _VERSION = 1
@@ -104,7 +104,7 @@ class Sections:
             The message names the file, the first block at fault and its bytes.
         """
         count = len(self._checksums)
-        blocks = reporting(range(count), count, f"verify {self.path.name}") if count > _SHOWN_BLOCKS else range(count)
+        blocks = progress(range(count), count, f"verify {self.path.name}") if count > _SHOWN_BLOCKS else range(count)
         end = max(start + size for name, (start, size) in self._places.items() if name != "checksums")
         self._map.madvise(mmap.MADV_NORMAL)
         for block in blocks:
@@ -528,7 +528,7 @@ class _Packer:
         Speech3Error
             More than 5 % of the utterances are unusable; raised as soon as that is certain.
         """
-        for utterance in reporting(utterances, len(utterances), f"pack {self.path.name}"):
+        for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
             if isinstance(usable, str):
                 skipped[utterance] = usable

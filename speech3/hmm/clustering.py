@@ -20,7 +20,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
 from speech3.language import Lexicon, phone_marks, plain_phone
-from speech3.runtime import read_utf8
+from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
 
@@ -271,7 +271,7 @@ def build_tree(
             rows = np.flatnonzero(np.isin(data.context[:, 1], group) & (data.context[:, 3] == state))
             if group[0] not in lexicon.context_free:
                 _offer(heap, data, questions, rows, node, min_frames, sides)
-    for _ in reporting(range(len(tree.side), leaves), leaves - len(tree.side), "tree"):
+    for _ in progress(range(len(tree.side), leaves), leaves - len(tree.side), "tree"):
         if not heap:
             break
         _, node, (side, question), rows = heapq.heappop(heap)

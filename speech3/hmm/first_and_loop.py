@@ -18,6 +18,7 @@ from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, num_outputs
 from speech3.hmm.train import alignment_stats
 from speech3.language import Lexicon
+from speech3.runtime import progress
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
@@ -129,7 +130,7 @@ def train_tree(
             )
         return alignment_stats(alignment, feats_KD, _SIDES)
 
-    shown = reporting(alignments.items(), len(alignments), "statistics for the tree")
+    shown = progress(alignments.items(), len(alignments), "statistics for the tree")
     (stats,) = merged_stats(stats_of(*item) for item in shown)
     tree = build_tree(
         stats, lexicon, leaves, min_frames, extra,

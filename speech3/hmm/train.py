@@ -65,6 +65,7 @@ from speech3.runtime import (
     end_with_parent,
     out_of_memory,
     processes_work,
+    progress,
     starting_workers,
     without_shared_memory,
 )
@@ -99,7 +100,7 @@ class WorkerShare:
     def shown(self, label: str) -> Iterable[str]:
         """The utterances; only the first share shows its progress, since all shares cost about the same."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
-        return self.words if self.number else reporting(self.words, len(self.words), f"{label}{of_all}")
+        return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
         """The HMM of a transcript; the first ones are kept until another tree is used."""
@@ -416,7 +417,7 @@ def train_monophone(
     one_pdf_each = context_free_tree(np.repeat(number_P[:, None], THREE_STATES.states, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
     iterations = config.mono.phone_iterations
-    for _ in reporting(range(iterations), iterations, "mono GMM, phones as a whole"):
+    for _ in progress(range(iterations), iterations, "mono GMM, phones as a whole"):
         workers.run(realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
     workers.run(divide_equally)
@@ -499,7 +500,7 @@ def _train(
     first = len(gmm.weight)
     failed: dict[str, str] = {}
     last = stage.iterations + 1  # after the iterations, only the alignment with their result
-    for iteration in reporting(range(1, last + 1), last, f"{name} GMM"):
+    for iteration in progress(range(1, last + 1), last, f"{name} GMM"):
         if iteration in (*stage.realign, last):
             failed = _merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
         if iteration == last:

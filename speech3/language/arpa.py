@@ -22,7 +22,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
-from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text
+from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
 
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TENS = 10.0 ** np.arange(19)
@@ -309,7 +309,7 @@ class _Parser:
                     found, rows = found + len(rows), []
                     yield found
 
-        for _ in reporting(read(), count, f"{self.path.name}: {order}-grams", place=lambda found: (found, "")):
+        for _ in progress(read(), count, f"{self.path.name}: {order}-grams", place=lambda found: (found, "")):
             pass
         if order == 1:
             self._check_ends()
@@ -372,7 +372,7 @@ def write_rows(
     path = Path(path)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
         lines = _lines(vocabulary, sizes, orders)
-        shown = reporting(lines, sum(-(-size // _BLOCK) for size in sizes), f"writing {path.name}: blocks")
+        shown = progress(lines, sum(-(-size // _BLOCK) for size in sizes), f"writing {path.name}: blocks")
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0, compresslevel=_PACKED) as packed:
                 packed.writelines(line.encode() for line in shown)

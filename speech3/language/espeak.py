@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.runtime import deferred_interrupt
+from speech3.runtime import deferred_interrupt, progress
 
 # Constants of espeak-ng's public interface (speak_lib.h), which is stable across its releases.
 _SYNCHRONOUS = 2
@@ -269,7 +269,7 @@ def pronounce(texts: Sequence[str], voice: str) -> list[list[list[str]]]:
     with _fresh_library() as (library, _):
         _set_voice(library, voice)
         library.espeak_TextToPhonemes.restype = ctypes.c_char_p
-        for text in reporting(texts, len(texts), f"espeak-ng ({voice})"):
+        for text in progress(texts, len(texts), f"espeak-ng ({voice})"):
             buffer = ctypes.create_string_buffer(text.encode())
             rest = ctypes.c_void_p(ctypes.addressof(buffer))
             words: list[str] = []

@@ -45,7 +45,7 @@ from speech3.data import read_sentences, with_progress
 from speech3.errors import Speech3Error
 from speech3.language.arpa import write_rows
 from speech3.language.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Rows, from_rows
-from speech3.runtime import explained_disk_errors
+from speech3.runtime import explained_disk_errors, progress
 
 _BLOCK_SENTENCES = 1 << 14
 
@@ -325,14 +325,14 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
     first_B = _ranges(_sum(windows.ends_V, np.zeros(words, np.int64)))
     packing = _Packing(order, words)
     total, pieces = windows.pieces
-    for words_RN, count_R in reporting(pieces, total, "counting: pieces"):
+    for words_RN, count_R in progress(pieces, total, "counting: pieces"):
         rows_R = packing.merged(packing.packed(words_RN, count_R))
         last_R = packing.words(rows_R)[:, 0]
         spool.add_split(("packed",), np.searchsorted(first_B, last_R, "right") - 1, rows_R)
     counts = Counts(
         order, first_B, np.zeros(words, np.int64), np.zeros((order + 1, 4), np.int64), np.zeros(order + 1, np.int64)
     )
-    for part in reporting(range(len(first_B)), len(first_B), "counting: ranges of words"):
+    for part in progress(range(len(first_B)), len(first_B), "counting: ranges of words"):
         rows_R = packing.merged(spool.take(("packed", part), packing.dtype))
         if len(rows_R):
             _count_range(counts, packing.words(rows_R), rows_R["count"], part, minimums, spool)
@@ -519,9 +519,9 @@ def estimated(
     prob_V = _words(counts.count_V, discounts_N4[1])
     backoff_V = np.ones(len(numbers))
     ranges = range(len(counts.first_B))
-    for part in reporting(ranges, len(ranges), "histories: ranges of words"):
+    for part in progress(ranges, len(ranges), "histories: ranges of words"):
         _histories(counts, discounts_N4, backoff_V, part, spool)
-    for part in reporting(ranges, len(ranges), "probabilities: ranges of words"):
+    for part in progress(ranges, len(ranges), "probabilities: ranges of words"):
         _interpolate(counts, prob_V, part, spool)
     order = max(order for order, kept in enumerate(counts.kept_N) if kept)
     orders = (_pieces(counts, prob_V, backoff_V, length, spool) for length in range(1, order + 1))

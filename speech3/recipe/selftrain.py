@@ -29,7 +29,7 @@ from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.recipe import stages
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.stages import More, train_group
-from speech3.runtime import say, write_lines, write_text
+from speech3.runtime import progress, say, write_lines, write_text
 
 CHOSEN = "chosen.txt"  # empty if no utterance is certain enough
 _PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
@@ -42,7 +42,7 @@ def make_data(e: Experiment) -> None:
     known = [read_datadir(e.data(split)) for split in ("train", "dev", "test")]
     data = read_untranscribed(Path(e.recipe.untranscribed.recordings), known)
     utterances: dict[str, Utterance] = {}
-    for utterance in reporting(data.utterances.values(), len(data.utterances), "pauses"):
+    for utterance in progress(data.utterances.values(), len(data.utterances), "pauses"):
         assert utterance.end_s is not None
         length_s = utterance.end_s - utterance.start_s
         try:

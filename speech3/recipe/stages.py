@@ -75,7 +75,7 @@ from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.language import Lexicon, mark_positions, read_lexicon
 from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.language import check_given
-from speech3.runtime import Metrics, read_json, say, write_json
+from speech3.runtime import Metrics, progress, read_json, say, write_json
 from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_phones, silence_senones, word_labels
 from speech3.train import copy_model_files
 
@@ -347,7 +347,7 @@ def train_lfmmi_hmm(e: Experiment) -> None:
     out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
     feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
     labels, too_short = IntArkReader(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}
-    for utterance, labels_T in reporting(labels.items(), len(labels), "alignment for LF-MMI"):
+    for utterance, labels_T in progress(labels.items(), len(labels), "alignment for LF-MMI"):
         try:
             to_first_and_loop(_alignment(labels_T))
         except Speech3Error as error:

@@ -28,7 +28,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm import Gmm, GmmStats, Hmm, Workers, WorkerShare, accumulate_weighted, extended_baum_welch, zero_stats
 from speech3.io import IntArkReader
 from speech3.language import UNKNOWN
-from speech3.runtime import Metrics, say
+from speech3.runtime import Metrics, progress, say
 from speech3.sequence.discriminative import Discriminative, senone_graph
 
 _FRAMES = 150  # of a chunk, about
@@ -133,7 +133,7 @@ def collect(
 def _shown(share: WorkerShare, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
     """Only the first share shows its progress, since all shares cost about the same."""
     of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
-    return iter(work) if share.number else iter(reporting(work, len(work), f"{label}{of_all}"))
+    return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))
 
 
 def weights(

@@ -44,6 +44,7 @@ from speech3.runtime import (
     Metrics,
     deferred_interrupt,
     keep_freed_memory,
+    progress,
     read_json,
     say,
     write_json,
@@ -245,7 +246,7 @@ def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: 
     model.eval()
     loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
     about = -(-heldout.num_frames // _FRAMES)  # a few more where chunks overlap
-    for inputs, targets in reporting(heldout.sequential(_FRAMES), about, "held-out"):
+    for inputs, targets in progress(heldout.sequential(_FRAMES), about, "held-out"):
         mean, right = loss(model(inputs), targets)
         loss_sum, correct = loss_sum + mean.item() * len(targets), correct + int(right)
         frames += len(targets)
@@ -412,7 +413,7 @@ class _Run:
         saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
         last = begun.history[-1]["heldout_accuracy"] if begun.history else None
         recorded = time.monotonic()
-        for done in reporting(moves, total, label, place=lambda done: progress_text(done, last)):
+        for done in progress(moves, total, label, place=lambda done: progress_text(done, last)):
             if done.restarts > self.standing.done.restarts:
                 say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
             if done.note not in ("", told):

@@ -52,7 +52,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
 from speech3.models import BatchNorm
-from speech3.runtime import locked_directory, read_json, read_metrics, say, write_json, write_text
+from speech3.runtime import locked_directory, progress, read_json, read_metrics, say, write_json, write_text
 
 _LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
 
@@ -176,7 +176,7 @@ def estimate_statistics(model: nn.Module, parts: Parts, epoch: int) -> None:
     for norm in norms:
         norm.train()
     count = min(_MINIBATCHES, len(parts.source))
-    for number in reporting(range(count), count, "statistics of the mean"):
+    for number in progress(range(count), count, "statistics of the mean"):
         for norm in norms:
             norm.momentum = 1 / (number + 1)  # the running mean is then the mean of all minibatches so far
         model(parts.source.draw(epoch, number)[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.runtime import progress as module
+from speech3.runtime import reporting as module
 from speech3.runtime.reporting import Metrics, console, progress, read_metrics, say
 
 

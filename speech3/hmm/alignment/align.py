@@ -40,7 +40,7 @@ from speech3.hmm.train import Scorer, Workers, WorkerShare
 from speech3.hmm.transcript import NO_WORD
 from speech3.io import ComputedMapping, write_ark
 from speech3.language import UNKNOWN, Lexicon, check_vocabulary
-from speech3.runtime import write_text
+from speech3.runtime import progress, write_text
 
 _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
 
@@ -205,7 +205,7 @@ def write_alignments(
     words: Mapping[str, list[Segment]] = ComputedMapping(alignments, words_of)
     if parts:
         phones, words = joined(phones, parts, clock), joined(words, parts, clock)
-    shown = reporting(alignments.items(), len(alignments), "ali.ark")
+    shown = progress(alignments.items(), len(alignments), "ali.ark")
     write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in shown))
     write_ctm(out / "phones.ctm", phones)
     write_ctm(out / "words.ctm", words)
@@ -214,7 +214,7 @@ def write_alignments(
         for old in (out / "textgrid").glob("*.TextGrid"):  # of an earlier alignment
             if old.name not in kept:
                 old.unlink()
-        for utterance, tier in reporting(phones.items(), len(phones), "textgrid"):
+        for utterance, tier in progress(phones.items(), len(phones), "textgrid"):
             end_s = max(durations.get(utterance, 0.0), tier[-1].end_s)
             tiers = {"words": words[utterance], "phones": tier}
             write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)

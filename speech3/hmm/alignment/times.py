@@ -38,7 +38,7 @@ from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD
 from speech3.language import Lexicon
-from speech3.runtime import read_utf8, write_lines, write_text
+from speech3.runtime import progress, read_utf8, write_lines, write_text
 
 _LEAST_SPREAD = 1e-3
 
@@ -176,7 +176,7 @@ def word_segments(
 
 def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Segment]]) -> None:
     """Write NIST CTM: ``utterance channel start duration label``, then the confidence if known."""
-    shown = reporting(tracks.items(), len(tracks), Path(path).name)
+    shown = progress(tracks.items(), len(tracks), Path(path).name)
     write_lines(path, (ctm_line(utterance, s) + "\n" for utterance, segments in shown for s in segments))
 
 
