@@ -16,8 +16,7 @@ import typer
 from speech3 import __version__
 from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
 from speech3.errors import Speech3Error, check_platform
-from speech3.runtime.parallel import ONE_THREAD, allow_open_files, explained
-from speech3.runtime.progress import be_quiet, restart_in_utf8, suit_terminals
+from speech3.runtime import ONE_THREAD, allow_open_files, be_quiet, explained_limit, restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # The groups of `speech3 --help`, in this order.
@@ -38,9 +37,9 @@ _READ_DATA = frozenset(
 
 def _refuse_commands(refused: bool) -> None:
     if refused:
-        from speech3.data.paths import refuse
+        from speech3.data import refuse_commands
 
-        refuse()
+        refuse_commands()
 
 
 _NO_COMMANDS = Annotated[
@@ -144,7 +143,7 @@ def main() -> None:
         print(f"error: {found}: is a file; expected a directory", file=sys.stderr)
         sys.exit(1)
     except (OSError, RuntimeError, MemoryError) as error:
-        if found := explained(error):
+        if found := explained_limit(error):
             print(f"error: {found}", file=sys.stderr)
             sys.exit(1)
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
-from speech3.runtime.progress import be_quiet
+from speech3.runtime import be_quiet
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 Quiet = Annotated[

@@ -49,7 +49,7 @@ def validate(
     offsets, values that are not numbers, sizes, and numbers of frames that do not fit the recordings. Warnings (such as
     digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
     """
-    from speech3.data.validate import some_of_each_kind, validate
+    from speech3.data import some_of_each_kind, validate
 
     report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
     for faults, what in ((report.warnings, "warnings"), (report.faults, "faults")):
@@ -78,9 +78,9 @@ def fix(
     a transfer in text mode gets a mended copy in OUT/mended. `speech3 validate OUT` then finds no fault, or only that
     there is no `text`.
     """
-    from speech3.data.validate import fix
+    from speech3.data import fix_datadir
 
-    repaired = fix(directory, out, jobs=jobs)
+    repaired = fix_datadir(directory, out, jobs=jobs)
     for line in (*repaired.warnings, *repaired.changes):
         typer.echo(str(line))
     removed = f": {' '.join(repaired.removed)}" if repaired.removed else ""
@@ -103,17 +103,16 @@ def stats(
     Only the headers of the audio are read. `stats.png` shows the distributions of the lengths of utterances and of the
     amount of speech per speaker; `oov.txt` lists the words that the lexicon lacks, the most frequent first.
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.data.stats import describe, measure, warn
-    from speech3.language.lexicon import read_lexicon
-    from speech3.runtime.files import write_json, write_text
+    from speech3.data import describe_corpus, measure_corpus, read_datadir, warn_of_problems
+    from speech3.language import read_lexicon
+    from speech3.runtime import write_json, write_text
 
     words = read_lexicon(lexicon).by_word if lexicon else None
-    stats = measure(read_datadir(directory), words)
-    print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe(stats))
-    warn(stats)
+    stats = measure_corpus(read_datadir(directory), words)
+    print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe_corpus(stats))
+    warn_of_problems(stats)
     if out:
-        from speech3.evaluate.figures import write_histograms
+        from speech3.evaluate import write_histograms
 
         write_json(out / "stats.json", stats.as_json())
         write_histograms(stats, out / "stats.png")
@@ -149,8 +148,7 @@ def subset(
     twenty speakers. A list has the names in its first column, so `text` and `utt2spk` files are lists of utterances.
     Audio and features stay where they are.
     """
-    from speech3.data.datadir import read_datadir, write_datadir
-    from speech3.data.subsets import read_list, subset
+    from speech3.data import read_datadir, read_list, subset, write_datadir
     from speech3.errors import Speech3Error
 
     def wanted(value: str | None) -> int | list[str] | None:
@@ -191,8 +189,7 @@ def combine(
     No utterance may be in two of the directories. Transcripts, genders and features that one of them lacks are left
     out, with a note.
     """
-    from speech3.data.datadir import read_datadir, write_datadir
-    from speech3.data.subsets import combine
+    from speech3.data import combine, read_datadir, write_datadir
     from speech3.errors import Speech3Error
 
     if out.resolve() in {directory.resolve() for directory in directories}:
@@ -228,8 +225,7 @@ def split(
     A recogniser tested on speakers that it was trained on looks better than it is, so a speaker stays in one part.
     The shares above are the default. `speech3 split data/all data/folds 5` makes five equal parts.
     """
-    from speech3.data.datadir import read_datadir, write_datadir
-    from speech3.data.subsets import parse_shares, split_by_speaker, split_by_utterance
+    from speech3.data import parse_shares, read_datadir, split_by_speaker, split_by_utterance, write_datadir
     from speech3.errors import Speech3Error
 
     shares = parse_shares(parts or ["train=0.8", "dev=0.1", "test=0.1"])
@@ -268,9 +264,8 @@ def augment(
     `noise_dir: /corpora/musan`, `rir_dir: /corpora/RIRS_NOISES`.
     """
     from speech3.config import AugmentConfig, load_preset
-    from speech3.data.augment.copies import augment_data
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import say_skipped
+    from speech3.data import augment_data, read_datadir
+    from speech3.decode import say_skipped
 
     config = load_preset(AugmentConfig, "augment", augment)
     report = augment_data(read_datadir(directory), out, config, copies=copies, seed=seed, jobs=jobs)
@@ -323,9 +318,8 @@ def extract(
     to files): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`
     """
     from speech3.config import AugmentConfig, FeatureConfig, load_preset
-    from speech3.data.augment.augmenter import make_augmenter
-    from speech3.data.datadir import read_datadir
-    from speech3.features.extract import extract
+    from speech3.data import make_augmenter, read_datadir
+    from speech3.features import extract
 
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
     augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None

@@ -23,9 +23,9 @@ def doctor() -> None:
 
     `speech3 doctor`
     """
-    from speech3.evaluate.doctor import examine
+    from speech3.evaluate import examine_machine
 
-    for finding in examine(Path.cwd()):
+    for finding in examine_machine(Path.cwd()):
         print(f"{finding.name:16} {finding.value}")
         if finding.remedy:
             print(f"{'':16} -> {finding.remedy}")
@@ -56,15 +56,14 @@ def inspect(
     names it.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.evaluate.inspect import inspect, picture_path
-    from speech3.evaluate.picture import write_picture
+    from speech3.evaluate import inspect, picture_path, write_picture
 
     preset = load_preset(FeatureConfig, "features", features)
     place = picture_path(file, out)
     found = inspect(file, preset, utterance)
     write_picture(found.picture, place)
-    for name, words in [*found.lines, ("picture", str(place))]:
-        print(f"{name:<12}{words}")
+    for name, describe_model in [*found.lines, ("picture", str(place))]:
+        print(f"{name:<12}{describe_model}")
 
 
 def model_info(
@@ -84,10 +83,10 @@ def model_info(
     import json
     from dataclasses import asdict
 
-    from speech3.models.info import model_info, words
+    from speech3.models import describe_model, model_info
 
     info = model_info(model)
-    print(json.dumps(asdict(info), indent=1) if as_json else words(info))
+    print(json.dumps(asdict(info), indent=1) if as_json else describe_model(info))
 
 
 def watch(
@@ -101,7 +100,7 @@ def watch(
     every ten seconds within one. The training itself is not affected, and may run on another machine that shares the
     directory. Without a terminal, as in a pipe, the current state is printed once.
     """
-    from speech3.evaluate.watch import watch
+    from speech3.evaluate import watch
 
     watch(run)
 
@@ -120,7 +119,7 @@ def compare(
     run. Error rates are shown for runs that a recipe has scored. Unfinished runs are shown as they are now. `--out`
     writes `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
-    from speech3.evaluate import compare
+    from speech3.evaluate import comparison as compare
 
     comparison = compare.compare_runs(runs)
     print(

@@ -31,9 +31,9 @@ def import_(
     `hmm` of `speech3 train`, and the trained model decodes with Kaldi's graph. With `--lang`, and if all phones have
     three states in a row, OUT is a complete HMM, with which `speech3 align` works as well.
     """
-    from speech3.decode.kaldi import import_kaldi
-    from speech3.hmm.model import PdfsOnly
-    from speech3.runtime.progress import say
+    from speech3.decode import import_kaldi
+    from speech3.hmm import PdfsOnly
+    from speech3.runtime import say
 
     found = import_kaldi(alignment, out, lang, graph)
     if isinstance(found.outputs, PdfsOnly):
@@ -64,8 +64,7 @@ def export_kaldi(
 
     For a model trained with LF-MMI, use `utils/mkgraph.sh --self-loop-scale 1.0` and `--acoustic-scale=1.0`.
     """
-    from speech3.hmm.kaldi.convert import export_kaldi
-    from speech3.hmm.model import load_hmm
+    from speech3.hmm import export_kaldi, load_hmm
 
     hmm = load_hmm(model)
     export_kaldi(hmm, out)

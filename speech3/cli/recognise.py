@@ -71,21 +71,26 @@ def transcribe(
     shows the words so far on a line that is rewritten as they change; without a terminal, lines `partial WORDS` and
     `final WORDS` are printed. A pause of half a second ends a line. Ctrl-C ends the audio.
     """
-    from speech3.decode.apply import json_of, same_features, together, transcribe
-    from speech3.decode.new_graph import with_graph
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.decode.streaming import transcribe_arriving
+    from speech3.decode import (
+        load_recognizer,
+        replace_graph,
+        same_features,
+        transcribe,
+        transcribe_arriving,
+        transcription_json,
+        with_mean_scores,
+    )
     from speech3.errors import Speech3Error
-    from speech3.hmm.alignment.times import ctm_line
+    from speech3.hmm import ctm_line
 
-    recognizer = with_graph(load_recognizer(model), graph, hot)
+    recognizer = replace_graph(load_recognizer(model), graph, hot)
     if others:
         if stream:
             raise Speech3Error("--with: cannot be combined with --stream")
         more = [load_recognizer(other) for other in others]
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
             raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
-        recognizer = together(recognizer, more)
+        recognizer = with_mean_scores(recognizer, more)
     if stream:
         if len(files) != 1 or ctm:
             raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
@@ -96,7 +101,7 @@ def transcribe(
 
     for result in transcribe(recognizer, files, times=ctm or as_json):
         if as_json:
-            print(json_of(result))
+            print(transcription_json(result))
         elif ctm:
             for word in result.words:
                 print(ctm_line("_".join(result.name.split()), word))
@@ -149,28 +154,35 @@ def decode(
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import features_together, say_skipped
-    from speech3.decode.lattice_directory import NBEST, Wanted, decode_latticed
-    from speech3.decode.new_graph import with_graph
-    from speech3.decode.output import Parts, cut_long, write_decoding
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.decode.search import without_words
-    from speech3.features.extract import silent_in
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import (
+        NBEST_FILE,
+        UtteranceParts,
+        WantedResults,
+        cut_long_utterances,
+        decode_latticed,
+        features_of_all,
+        load_recognizer,
+        replace_graph,
+        say_skipped,
+        without_words,
+        write_decoding,
+    )
+    from speech3.features import silent_in
+    from speech3.runtime import available_jobs
 
-    recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
+    recognizer, jobs = replace_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
     given = any(each.features.kind == "given" for each in (recognizer, *more))
-    data, parts = (data, Parts()) if given else cut_long(data)
-    recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
-    decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
+    data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
+    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
+    decoding, kept = decode_latticed(recognizer, feats, out, WantedResults(nbest, lattice, mbr), jobs)
     decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
     say_skipped({**skipped, **decoding.failed}, "not decoded")
     say_skipped(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
-    paths = f", {out / NBEST}" if nbest else ""
+    paths = f", {out / NBEST_FILE}" if nbest else ""
     print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
     if lattice:
         print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")
@@ -210,15 +222,14 @@ def rescore(
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
     """
-    from speech3.decode.lattice_directory import open_lattices
-    from speech3.decode.rescore import Options, rescore, write_times
-    from speech3.evaluate.text import read_text
-    from speech3.runtime.parallel import available_jobs
+    from speech3.decode import RescoreOptions, open_lattices, rescore, write_times
+    from speech3.evaluate import read_text
+    from speech3.runtime import available_jobs
 
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
     directory = open_lattices(decoded)
     paths = nbest or (0 if Path(lm).exists() or ":" not in lm else 100)
-    outcome = rescore(directory, lm, out, Options(weight, references, paths, old, ctm))
+    outcome = rescore(directory, lm, out, RescoreOptions(weight, references, paths, old, ctm))
     if ctm:
         write_times(directory, out, outcome.decoding, jobs or available_jobs())
     for tried, rate in outcome.rates.items():
@@ -259,7 +270,7 @@ def graph(
 
     The model's tuned acoustic scale and word penalty stay in use.
     """
-    from speech3.decode.new_graph import LEXICON, GraphSources, make_graph
+    from speech3.decode import LEXICON, GraphSources, make_graph
 
     found = make_graph(model, out, GraphSources(lm, text, order, grammar, sentences, lexicon, add, lang))
     guessed, about = found.guessed, found.about
@@ -310,10 +321,9 @@ def align(
     `speech3 align exp/minilibri/aligner data/lectures exp/lectures --lang en-us` also pronounces words that are not in
     the lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.align import align_datadir
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import align_datadir, load_recognizer
+    from speech3.runtime import available_jobs
 
     found = align_datadir(
         load_recognizer(model), read_datadir(directory), out, jobs or available_jobs(), lexicon=lexicon, lang=lang
@@ -355,16 +365,22 @@ def tune(
     from tempfile import TemporaryDirectory
 
     from speech3.config import changed
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import features_for, say_skipped
-    from speech3.decode.graph import SETTINGS
-    from speech3.decode.recognizer import TUNING, load_recognizer, load_tuning, tune_recognizer
+    from speech3.data import read_datadir
+    from speech3.decode import (
+        DECODE_SETTINGS,
+        TUNING_FILE,
+        features_for,
+        load_recognizer,
+        load_tuning,
+        say_skipped,
+        tune_recognizer,
+    )
     from speech3.errors import Speech3Error, listed
-    from speech3.evaluate.text import ERROR_RATES
-    from speech3.runtime.parallel import available_jobs
+    from speech3.evaluate import ERROR_RATES
+    from speech3.runtime import available_jobs
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
-    config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING)
+    config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
     data = read_datadir(directory)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
     if silent := [key for key, words in texts.items() if not words]:
@@ -378,7 +394,7 @@ def tune(
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         say_skipped(skipped, "left out")
         best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
-    print(f"{recognizer.directory / SETTINGS}: acoustic scale {best.acoustic_scale:g},", end=" ")
+    print(f"{recognizer.directory / DECODE_SETTINGS}: acoustic scale {best.acoustic_scale:g},", end=" ")
     print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")
 
 
@@ -404,10 +420,9 @@ def forward(
 
     The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
     """
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import features_for, say_skipped, write_loglikes
-    from speech3.decode.recognizer import load_recognizer
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import features_for, load_recognizer, say_skipped, write_loglikes
+    from speech3.runtime import available_jobs
 
     recognizer = load_recognizer(model)
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
@@ -438,7 +453,7 @@ def export(
 
     `speech3 score DIR/text float/hyp.txt --against int8/hyp.txt`
     """
-    from speech3.decode.export import export
+    from speech3.decode import export
 
     done = export(model, out, int8=int8)
     for form in done.forms:

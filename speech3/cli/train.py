@@ -61,11 +61,22 @@ def recipe(
     run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
     [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
     """
-    from speech3.recipe import evaluation
-    from speech3.recipe.experiment import LFMMI, open_experiment, recipes
-    from speech3.recipe.plan import CHOOSE, DATA, SELF_STAGE, chose_nothing, steps
-    from speech3.recipe.steps import describe, is_done, make_plan, run_plan
-    from speech3.runtime.progress import console
+    from speech3.recipe import (
+        CHOOSE,
+        DATA,
+        LFMMI,
+        SELF_STAGE,
+        chose_nothing,
+        describe_plan,
+        evaluation,
+        is_done,
+        make_plan,
+        open_experiment,
+        recipes,
+        run_plan,
+        steps,
+    )
+    from speech3.runtime import console
 
     if corpus is None:
         print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
@@ -91,17 +102,23 @@ def recipe(
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
         first = sum(each.step.stage == DATA for each in plan)
     if dry_run:
-        from speech3.recipe.plan import costs, find_speech, remarks, totals
+        from speech3.recipe import cost_remarks, expected_costs, hours_of_speech, totals_table
 
-        speech = find_speech(experiment, plan)
-        expected = costs(experiment, speech) if speech else {}
-        print(*[line for line in (speech, describe(plan, remarks(expected, experiment.jobs))) if line], sep="\n")
+        speech = hours_of_speech(experiment, plan)
+        expected = expected_costs(experiment, speech) if speech else {}
+        print(
+            *[line for line in (speech, describe_plan(plan, cost_remarks(expected, experiment.jobs))) if line], sep="\n"
+        )
         if any(each.why for each in plan):
-            print(totals(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
+            print(
+                totals_table(expected, plan, experiment)
+                if speech
+                else "expected: not known before the stage data has run"
+            )
         return
     chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE), 0)
     if chosen:
-        from speech3.recipe.selftrain import found_nothing
+        from speech3.recipe import found_nothing
 
         run_plan(plan, experiment.out, first=first, end=chosen)
         first = chosen
@@ -169,10 +186,10 @@ def pack(
     Then `speech3 train my.yaml` with, in my.yaml: `frames: exp/frames`, `hmm: exp/tri3`, `model: dnn`, `training: sgd`.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.data.datadir import read_datadir
-    from speech3.decode.apply import say_skipped
-    from speech3.frames.packed import pack_aligned
-    from speech3.runtime.parallel import available_jobs
+    from speech3.data import read_datadir
+    from speech3.decode import say_skipped
+    from speech3.frames import pack_aligned
+    from speech3.runtime import available_jobs
 
     config = load_preset(FeatureConfig, "features", features)
     packed = pack_aligned(
@@ -247,10 +264,9 @@ def train(
     from speech3.config import TrainConfig, load_config
     from speech3.engine.opening import own_method
     from speech3.errors import Speech3Error
-    from speech3.models.info import parameters_of
-    from speech3.runtime.progress import say
-    from speech3.train import train
-    from speech3.train.run import with_workers
+    from speech3.models import parameters_of
+    from speech3.runtime import say
+    from speech3.train import train, with_workers
 
     given = {"world": world, "workers": workers, "device": device, "cluster.address": address}
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
@@ -342,9 +358,8 @@ def simulate(
     """
     from speech3.config import TrainConfig, load_config
     from speech3.errors import Speech3Error
-    from speech3.evaluate.compare import print_table, write_curves
-    from speech3.train.curves import make_table
-    from speech3.train.simulation import own_methods, preset_methods, simulate
+    from speech3.evaluate import print_table, write_curves
+    from speech3.train import make_table, own_methods, preset_methods, simulate
 
     if models and not throughput:
         raise Speech3Error(f"--models {models}: only for --throughput; set the model to train with model=...")
@@ -386,8 +401,8 @@ def simulate(
 
 
 def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: list[float], models: list[str]) -> None:
-    from speech3.evaluate.compare import throughput_text, write_throughput
-    from speech3.train.simulation import throughput
+    from speech3.evaluate import throughput_text, write_throughput
+    from speech3.train import throughput
 
     found = throughput(config, workers, gigabits, models)
     print(throughput_text(found))

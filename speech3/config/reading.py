@@ -15,7 +15,7 @@ from speech3.config.models import TIME_DELAY, LstmConfig, ModelConfig
 from speech3.config.stages import AugmentConfig
 from speech3.config.training import TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.runtime.text import read_utf8
+from speech3.runtime import read_utf8
 
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -4,3 +4,47 @@
 folder of recordings with transcripts (`folder`, `tiers`, `textgrid`, `elan`); `digits` and `shuzi` are synthesised
 (`synthetic`).
 """
+
+from typing import TYPE_CHECKING
+
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.corpora import (
+        aishell,
+        an4,
+        anyspeech,
+        commonvoice,
+        digits,
+        fsdd,
+        librispeech,
+        shuzi,
+        tedlium,
+        timit,
+        wsj,
+        yesno,
+    )
+    from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
+    from speech3.corpora.folder import AUDIO, read_untranscribed
+else:
+    __getattr__ = door(__file__)
+
+__all__ = [
+    "AUDIO",
+    "HELD_OUT_LEXICON",
+    "LETTERS",
+    "SET_NAMES",
+    "aishell",
+    "an4",
+    "anyspeech",
+    "commonvoice",
+    "digits",
+    "fsdd",
+    "librispeech",
+    "read_untranscribed",
+    "shuzi",
+    "tedlium",
+    "timit",
+    "wsj",
+    "yesno",
+]

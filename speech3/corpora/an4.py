@@ -16,14 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
-from speech3.data.audio import write_wav
-from speech3.data.datadir import DataDir, Utterance
-from speech3.data.lost_bytes import find_damage, write_mended
+from speech3.data import DataDir, Utterance, find_damage, write_mended, write_wav
 from speech3.errors import Speech3Error
-from speech3.language.lexicon import LangDir, as_lexicon, read_dictionary
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
+from speech3.language import LangDir, lexicon_text, read_dictionary
+from speech3.runtime import read_utf8, say, write_text
 
 UTTERANCES = {"an4_train": 948, "an4_test": 130}
 _DEV_SHARE = 0.1
@@ -60,7 +56,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     parts = {**split_data(train, {"dev": _DEV_SHARE}, seed), "test": test}
     parts = {name: _movable(parts[name], out, name) for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"
-    write_text(lexicon, as_lexicon(read_dictionary(root / "etc" / "an4.dic")))
+    write_text(lexicon, lexicon_text(read_dictionary(root / "etc" / "an4.dic")))
     write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
 
 

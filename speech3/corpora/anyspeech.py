@@ -19,19 +19,33 @@ from functools import partial
 from pathlib import Path
 
 from speech3.corpora.folder import has_recordings, read_folder
-from speech3.data.datadir import FILES, DataDir, Fault, read_datadir, write_datadir
-from speech3.data.subsets import check_apart, seconds_of, split_by_speaker, split_by_utterance
-from speech3.data.transcripts import plain_words, sentences
+from speech3.data import (
+    DATADIR_FILES,
+    DataDir,
+    Fault,
+    check_apart,
+    plain_words,
+    read_datadir,
+    seconds_of,
+    sentences_of_file,
+    split_by_speaker,
+    split_by_utterance,
+    write_datadir,
+)
 from speech3.errors import Speech3Error, listed
+from speech3.language import (
+    Cutter,
+    PronouncedVocabulary,
+    PronunciationTable,
+    check_vocabulary,
+    guess_pronunciations,
+    read_graphemes,
+    scripts_of,
+    single_letters,
+    train_pieces,
+)
 from speech3.language import lexicon as langdir
-from speech3.language.graphemes import read_graphemes
-from speech3.language.guess import Table, Words, guess
-from speech3.language.lexicon import Cutter, single_letters, train_pieces
-from speech3.language.pronounce import check_vocabulary, scripts
-from speech3.runtime.files import atomic_path, write_lines, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import UNREADABLE, open_text
-from speech3.runtime.unicode_form import compatibility_words
+from speech3.runtime import UNREADABLE, atomic_path, compatibility_words, open_text, say, write_lines, write_text
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
@@ -229,7 +243,7 @@ def prepare(
     if tier and all(_is_datadir(data.path) for data in parts.values()):
         raise Speech3Error(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
     write_corpus(
-        parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
+        parts, langdir.find_lang(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
         graphemes=given, plain="train" in plain,
     )  # fmt: skip
     if faults:
@@ -282,7 +296,7 @@ def write_corpus(
             f"  warning: {len(forms)} words have letters that stand for others in Unicode (NFKC), which are different"
             f" letters here: {shown}; write the ordinary ones, unless they are meant"
         )
-    words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
+    words = guess_pronunciations(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)
     held_out = _held_out(parts, words)
@@ -314,7 +328,7 @@ def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances
 
 
 def _is_datadir(path: Path) -> bool:
-    return any((path / name).is_file() for name in FILES)
+    return any((path / name).is_file() for name in DATADIR_FILES)
 
 
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
@@ -362,7 +376,7 @@ class _Text(Iterable[list[str]]):
         if self.path is None:
             return
         empty = True
-        for sentence in sentences(self.path):
+        for sentence in sentences_of_file(self.path):
             if words := self.change(" ".join(sentence)).split():
                 empty = False
                 yield words
@@ -391,7 +405,7 @@ def _words(data: DataDir) -> Iterator[str]:
 
 def _say_scripts(counts: Mapping[str, int]) -> None:
     """Warn about letters of several scripts: mistyped look-alikes, or words of another language."""
-    found = scripts(counts)
+    found = scripts_of(counts)
     if len(found) > 1:
         (main, (letters, _)), *others = found.items()
         shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
@@ -401,7 +415,7 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
         )
 
 
-def _write_pieces(out: Path, text: Iterable[list[str]], words: Words, vocabulary: int) -> list[str]:
+def _write_pieces(out: Path, text: Iterable[list[str]], words: PronouncedVocabulary, vocabulary: int) -> list[str]:
     """Write the model, the pieces and the text in pieces; return the pieces' lines for the lexicon."""
     counts = Counter(word for sentence in text for word in sentence if word in words.known)
     model = train_pieces(counts, vocabulary)
@@ -419,7 +433,7 @@ def _write_pieces(out: Path, text: Iterable[list[str]], words: Words, vocabulary
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
 
 
-def _held_out(parts: Mapping[str, DataDir], words: Words) -> Table:
+def _held_out(parts: Mapping[str, DataDir], words: PronouncedVocabulary) -> PronunciationTable:
     """Pronounce words that only dev and test have: to align them, never to recognise them.
 
     Raises
@@ -457,7 +471,7 @@ def _write_phones(lexicon: Path | None, out: Path) -> None:
             write_text(out / name, "".join(f"{phone}\n" for phone in sorted(phones)))
 
 
-def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:
+def _write_lists(out: Path, words: PronouncedVocabulary, counts: Mapping[str, int]) -> None:
     by_count = sorted(words.guessed, key=lambda word: (-counts.get(word, 0), word))
     if by_count:
         lines = (f"{word} {counts.get(word, 0)} {' '.join(p)}\n" for word in by_count for p in words.guessed[word])

@@ -24,14 +24,28 @@ from pathlib import Path
 import soundfile
 
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
-from speech3.data.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
-from speech3.data.datadir import DataDir, Fault, Utterance, read_datadir, segment_name, symbols_in
-from speech3.data.paths import files_below, is_conflict, moved, resolve
-from speech3.data.stats import mixes_of
-from speech3.data.transcripts import doubts, marked_at_edge, plain_words
+from speech3.data import (
+    END_TOLERANCE_S,
+    AudioError,
+    AudioInfo,
+    DataDir,
+    Fault,
+    Utterance,
+    case_doubts,
+    channel_mixes,
+    files_below,
+    info,
+    is_sync_conflict,
+    marked_at_edge,
+    moved_value,
+    plain_words,
+    read_datadir,
+    resolve_path,
+    segment_name,
+    symbols_in,
+)
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.progress import progress, say
-from speech3.runtime.text import read_utf8
+from speech3.runtime import progress, read_utf8, say
 
 TRANSCRIPTS = (".eaf", ".textgrid", ".txt")  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
@@ -137,7 +151,7 @@ def _files(source: Path) -> list[Path]:
 
 def _conflicts(source: Path) -> list[Path]:
     """Copies that synchronisation made of recordings and transcripts; their originals are used."""
-    paths = (path for path in files_below(source, conflicts=True) if is_conflict(path))
+    paths = (path for path in files_below(source, conflicts=True) if is_sync_conflict(path))
     return [path for path in paths if path.suffix.lower() in (*AUDIO, *TRANSCRIPTS) and _is_utf8(path)]
 
 
@@ -318,7 +332,7 @@ def read_folder(
             found.unreadable(item.transcript, error)
     _say_skipped(source, found.faults)
     _say_marked(found.marked)
-    if doubt := doubts(found.doubtful):
+    if doubt := case_doubts(found.doubtful):
         say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
@@ -475,7 +489,7 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
 
 
 def _say_channels(recordings: Mapping[str, str], source: Path) -> None:
-    if mixes := mixes_of(recordings, source):
+    if mixes := channel_mixes(recordings, source):
         key, why = next(iter(mixes.items()))
         more = f"; {len(mixes) - 1:,} more such recordings" if len(mixes) > 1 else ""
         say(f"  {key}: as one channel, {why}{more}")
@@ -617,8 +631,8 @@ def _copies(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str
 def _absolute(location: str, directory: Path) -> str:
     """The resolved path of a recording; a command as `write_datadir` writes it."""
     if location.endswith("|"):
-        return moved(location, directory, Path.cwd())
-    return str(resolve(location, directory).resolve())
+        return moved_value(location, directory, Path.cwd())
+    return str(resolve_path(location, directory).resolve())
 
 
 def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:

@@ -19,15 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import shipped
-from speech3.data.audio import write_wav
-from speech3.data.augment import noises
-from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.data import DataDir, Utterance, noises, write_datadir, write_wav
 from speech3.errors import Speech3Error
-from speech3.language.espeak import Synthesis, synthesize
-from speech3.language.lexicon import entries
-from speech3.language.pronounce import Phones
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.parallel import available_jobs, parallel_map
+from speech3.language import Phones, Synthesis, lexicon_entries, synthesize
+from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, write_text
 
 SAMPLE_RATE_HZ = 16000
 SPLITS = ("train", "dev", "test")
@@ -160,7 +155,7 @@ def read_speakers(corpus: str, split: str | None = None) -> list[Speaker]:
 def read_lexicon(corpus: str) -> dict[str, list[Phones]]:
     """The pronunciations of each word."""
     path = data_file(corpus, "lexicon.txt")
-    return entries(path.read_text(encoding="utf-8"), path)
+    return lexicon_entries(path.read_text(encoding="utf-8"), path)
 
 
 def data_file(corpus: str, name: str) -> Path:

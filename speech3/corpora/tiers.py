@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speech3.errors import Speech3Error
-from speech3.runtime.text import read_bytes, read_utf8, to_utf8
+from speech3.runtime import read_bytes, read_utf8, to_utf8
 
 _LONGEST_EXAMPLE = 40  # characters
 _MOST_KINDS = 25  # listed in a message

@@ -22,11 +22,19 @@ import soundfile
 
 from speech3.data.containers import END_TOLERANCE_S, Corrected, examine
 from speech3.data.datadir import DataDir
-from speech3.data.paths import CommandError, cached_output_of, is_command, output_of, pipe_directory, refused, resolve
-from speech3.data.resample import can_resample, checked_rate
-from speech3.data.resample import resample as change_rate
+from speech3.data.paths import (
+    CommandError,
+    cached_output_of,
+    is_command,
+    output_of,
+    pipe_directory,
+    refused,
+    resolve_path,
+)
+from speech3.data.resampling import can_resample, checked_rate
+from speech3.data.resampling import resample as change_rate
 from speech3.errors import Speech3Error
-from speech3.runtime.files import atomic_path
+from speech3.runtime import atomic_path
 
 _WINDOW_S = 0.02
 _SILENT_DB = 40.0  # a channel that is quieter than the loudest by more than this has no sound of its own
@@ -397,7 +405,7 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
             raise AudioError("unreadable audio", text, error.problem, error.remedy) from error
     remedy = "correct its path in wav.scp, or remove the utterance" if directory else "give the path of a recording"
     try:
-        path = resolve(text, directory or Path.cwd())
+        path = resolve_path(text, directory or Path.cwd())
         exists = path.exists()
     except OSError as error:  # no permission for its directory, or too long for a name
         raise AudioError("unreadable audio", text, f"cannot be read ({error.strerror})", remedy) from error

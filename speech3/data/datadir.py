@@ -18,11 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from speech3.data import paths
-from speech3.data.paths import moved, moved_rspecifier
+from speech3.data.paths import moved_rspecifier, moved_value
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.text import NotTextError, to_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import NotTextError, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
 
@@ -431,7 +429,7 @@ def read_cmvn(table: Table | None, speakers: set[str], faults: list[Fault]) -> d
     return {speaker: value for speaker, value in read_locations(table, faults).items() if speaker in speakers}
 
 
-FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
+DATADIR_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,7 +549,7 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     if not path.is_dir():
         raise Speech3Error(f"{path}: {'not a' if path.exists() else 'no such'} directory; give a Kaldi data directory")
     faults: list[Fault] = []
-    tables = {name: read_table(path / name, faults) for name in FILES}
+    tables = {name: read_table(path / name, faults) for name in DATADIR_FILES}
     # Features alone are enough only if there is no wav.scp: an empty wav.scp is a mistake.
     sources = tables["wav.scp"] or tables["feats.scp"]
     if not (sources and sources.entries):
@@ -608,7 +606,7 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
         "spk2gender": genders,
         "cmvn.scp": {key: moved_rspecifier(value, data.path, path) for key, value in data.cmvn.items()},
         "feats.scp": {key: moved_rspecifier(value, data.path, path) for key, value in data.feats.items()},
-        "wav.scp": {key: moved(value, data.path, path) for key, value in data.recordings.items()},
+        "wav.scp": {key: moved_value(value, data.path, path) for key, value in data.recordings.items()},
     }
     for name, lines in contents.items():
         if lines:

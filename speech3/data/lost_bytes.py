@@ -17,7 +17,7 @@ import soundfile
 from speech3.data import audio
 from speech3.data.containers import Pcm16, pcm16
 from speech3.errors import Speech3Error
-from speech3.runtime.files import atomic_path
+from speech3.runtime import atomic_path
 
 _BLOCK = 128  # samples
 _SMOOTHER = 2.0  # bits: in a block, the other alignment has differences that are smaller by a factor of 4

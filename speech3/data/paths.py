@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import say
+from speech3.runtime import say
 
 
 def pipe_directory(command: str, directory: Path) -> Path:
@@ -30,19 +30,19 @@ def pipe_directory(command: str, directory: Path) -> Path:
     return directory if any((directory / word).is_file() for word in relative) else Path.cwd()
 
 
-def resolve(value: str, directory: Path) -> Path:
+def resolve_path(value: str, directory: Path) -> Path:
     """Path of a file; a relative one is looked up in the data directory, then in the working directory."""
     inside = directory / value
     return inside if Path(value).is_absolute() or inside.exists() or not Path(value).exists() else Path(value)
 
 
-def moved(value: str, old: Path, new: Path) -> str:
+def moved_value(value: str, old: Path, new: Path) -> str:
     """Rewrite a value in wav.scp of the directory `old` so that it is valid in the directory `new`."""
     if value.endswith("|"):
         here = pipe_directory(value, old)
         return value if here == Path.cwd() or old == new else f"cd {shlex.quote(os.path.abspath(old))} && {value}"  # noqa: PTH100
-    path = resolve(value, old)
-    again = resolve(value, new)
+    path = resolve_path(value, old)
+    again = resolve_path(value, new)
     same = again.exists() and path.exists() and again.samefile(path) and (new / value).exists()
     # abspath, not resolve: it keeps the name that the user gave if that is a link.
     return value if same else os.path.abspath(path)  # noqa: PTH100
@@ -52,10 +52,10 @@ def moved_rspecifier(value: str, old: Path, new: Path) -> str:
     """`moved` for a line of feats.scp or cmvn.scp: a pipe or an archive, with offset and range (``:123[0:9]``)."""
     parts = re.fullmatch(r"(.*?)((?::\d+)?(?:\[[^\]]*\])?)", value)
     assert parts  # both parts may be empty
-    return moved(parts[1].rstrip(), old, new) + parts[2]
+    return moved_value(parts[1].rstrip(), old, new) + parts[2]
 
 
-def entry(directory: Path, name: str) -> Path | None:
+def entry_of_any_case(directory: Path, name: str) -> Path | None:
     """Path of `name` in a directory; None if absent. The case is ignored: copies of old CD-ROMs have upper or lower."""
     if (exact := directory / name).exists():
         return exact
@@ -83,17 +83,17 @@ _LEFT_FOLDERS = frozenset(
 )  # fmt: skip
 
 
-def is_conflict(path: Path) -> bool:
+def is_sync_conflict(path: Path) -> bool:
     """Is this the copy of another file that synchronisation made when both were changed?"""
     return bool(_CONFLICT.fullmatch(path.name))
 
 
 def is_left_behind(path: Path) -> bool:
     """Is this what a system leaves beside files, such as `._a.wav` (macOS) and `Thumbs.db`, and no file of a user?"""
-    return bool(_LEFT.fullmatch(path.name)) or path.name.lower() in _LEFT_FOLDERS or is_conflict(path)
+    return bool(_LEFT.fullmatch(path.name)) or path.name.lower() in _LEFT_FOLDERS or is_sync_conflict(path)
 
 
-def matching(directory: Path, pattern: str) -> list[Path]:
+def matching_paths(directory: Path, pattern: str) -> list[Path]:
     """Sorted paths that match a pattern of `Path.glob`, without what systems leave behind."""
     paths = (path for path in directory.glob(pattern) if not is_left_behind(path))
     return sorted(path for path in paths if not any(map(is_left_behind, path.relative_to(directory).parents)))
@@ -119,7 +119,7 @@ def files_below(directory: Path, *, conflicts: bool = False) -> Iterator[Path]:
         directories[:] = [name for name in directories if name.lower() not in _LEFT_FOLDERS]
         directories.sort()  # of several names of a directory the same one is always taken
         paths = (place / name for name in sorted(names))
-        wanted = (path for path in paths if not is_left_behind(path) or (conflicts and is_conflict(path)))
+        wanted = (path for path in paths if not is_left_behind(path) or (conflicts and is_sync_conflict(path)))
         yield from (path for path in wanted if path.is_file())
 
 
@@ -132,7 +132,7 @@ def is_command(location: str) -> bool:
     return location.rstrip().endswith("|")
 
 
-def refuse() -> None:
+def refuse_commands() -> None:
     """Run no commands in this process and in those that it starts."""
     os.environ[VARIABLE] = "1"
 

@@ -191,7 +191,7 @@ class PcmDecoder:
         self._mix = Mix(tuple(range(channels)))
 
 
-def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
+def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` returns True.
 
     A pipe ends when its writer closes it, a file when it has not grown for `PATIENCE_S`.

@@ -15,9 +15,9 @@ import numpy as np
 
 from speech3.data.audio import AudioInfo, channel_mix, info
 from speech3.data.datadir import DataDir, Utterance
-from speech3.data.paths import resolve
+from speech3.data.paths import resolve_path
 from speech3.errors import Speech3Error, check_bad
-from speech3.runtime.progress import progress, say
+from speech3.runtime import progress, say
 
 FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
 _HEARD_S = 60.0  # of each recording with several channels
@@ -61,7 +61,7 @@ def say_claims(claims: Mapping[str, str]) -> None:
         say(f"{name}: {claim}; the audio in the file is read{more}")
 
 
-def mixes_of(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:
+def channel_mixes(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:
     """For recordings of which not all channels become one by averaging, judged by their begin, which ones and why."""
     found = {}
     for recording in progress(recordings, len(recordings), "channels") if recordings else ():
@@ -123,7 +123,7 @@ def _of_sph2pipe(data: DataDir) -> dict[str, float]:
     found = {}
     for recording, value in data.recordings.items():
         match = _SPH2PIPE.fullmatch(value) if value.endswith("|") else None
-        if match and (length := sphere_length_s(resolve(match[1] or match[2], data.path))):
+        if match and (length := sphere_length_s(resolve_path(match[1] or match[2], data.path))):
             found[recording] = length
     return found
 
@@ -135,7 +135,7 @@ def _frames(rspecifier: str, directory: Path) -> int:
         raise ValueError("not a file")
     if parts[3]:
         return int(parts[4]) - int(parts[3]) + 1
-    with resolve(parts[1], directory).open("rb") as stream:
+    with resolve_path(parts[1], directory).open("rb") as stream:
         stream.seek(int(parts[2] or 0))
         head = stream.read(22)
     compressed = re.match(rb"\0BCM[23]? .{8}(.{4})", head, re.DOTALL)
@@ -209,7 +209,7 @@ class Stats:
         }
 
 
-def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
+def measure_corpus(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
     """Compute the statistics, from the text files and the headers of the audio (of several channels, also their begin).
 
     Parameters
@@ -239,7 +239,7 @@ def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
         speaker_s={name: sum(lengths.get(key, 0.0) for key in keys) for name, keys in speakers.items()},
         words=_words(texts, lengths, len(data.utterances)) if texts else None,
         out_of_vocabulary=_missing(texts, set(lexicon)) if texts and lexicon is not None else None,
-        mixes=mixes_of({key: data.recordings[key] for key, each in infos.items() if each.channels > 1}, data.path),
+        mixes=channel_mixes({key: data.recordings[key] for key, each in infos.items() if each.channels > 1}, data.path),
     )
 
 
@@ -275,7 +275,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), **dict(zip(names, map(float, points), strict=True))}
 
 
-def describe(stats: Stats) -> str:
+def describe_corpus(stats: Stats) -> str:
     """Format the statistics for people to read."""
     counts = ", ".join(f"{count} {name}" for name, count in stats.genders.items())
     rows = [
@@ -324,7 +324,7 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
     return [*lines, f"{'':<12}{shown}{more}"] if oov.running else lines
 
 
-def warn(stats: Stats) -> None:
+def warn_of_problems(stats: Stats) -> None:
     """Print, on stderr, problems that should be known before training."""
     if len(stats.sample_rates_hz) > 1:
         say(f"{stats.path}: several sample rates; set resample: true in the feature configuration to use one")

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from speech3.data.datadir import DataDir, Fault, read_table
-from speech3.data.paths import moved, moved_rspecifier, pipe_directory, resolve
+from speech3.data.paths import moved_rspecifier, moved_value, pipe_directory, resolve_path
 from speech3.data.stats import lengths_s
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.progress import say
+from speech3.runtime import say
 
 _SHOWN = 3
 
@@ -115,7 +115,7 @@ def _same_sound(one: DataDir, other: DataDir, recording: str) -> bool:
     values, places = (one.recordings[recording], other.recordings[recording]), (one.path, other.path)
     if any(value.endswith("|") for value in values):
         return values[0] == values[1] and pipe_directory(values[0], places[0]) == pipe_directory(values[1], places[1])
-    a, b = resolve(values[0], places[0]), resolve(values[1], places[1])
+    a, b = resolve_path(values[0], places[0]), resolve_path(values[1], places[1])
     return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
 
 
@@ -305,7 +305,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
         for name, without in lacking.items()
         if without and len(without) < len(parts)
     ]
-    recordings = [{key: moved(value, data.path, out) for key, value in data.recordings.items()} for data in parts]
+    recordings = [{key: moved_value(value, data.path, out) for key, value in data.recordings.items()} for data in parts]
     feats = [{key: moved_rspecifier(value, data.path, out) for key, value in data.feats.items()} for data in parts]
     cmvn = [{key: moved_rspecifier(value, data.path, out) for key, value in data.cmvn.items()} for data in parts]
     genders = [{utt.speaker: utt.gender or "" for utt in data.utterances.values()} for data in parts]

@@ -27,9 +27,7 @@ from typing import IO, Literal, NamedTuple
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import progress, say
-from speech3.runtime.text import UNREADABLE, has_nul, not_utf8, open_text, text_stream
-from speech3.runtime.unicode_form import composed, one_form
+from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
 
 Size = Literal[39, 48]
 _DELETED = "-"
@@ -82,7 +80,7 @@ _FINAL_SIGMA, _OTHER_SIGMA = re.compile(r"(?<=\w)σ(?![\w'’])"), re.compile(r"
 _WORD = re.compile(r"\w+")
 
 
-def lowered(text: str, language: str = "", spellings: Mapping[str, str] | None = None) -> str:
+def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | None = None) -> str:
     """A text in lower case, composed (NFC).
 
     Parameters
@@ -107,7 +105,7 @@ def lowered(text: str, language: str = "", spellings: Mapping[str, str] | None =
     return unicodedata.normalize("NFC", text)
 
 
-def sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
+def words_with_sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
     """Words of German texts that occur with ß in lower case, by their spelling with ss; not those that have both.
 
     >>> sharp_s(["Die Straße", "DIE STRASSE"], "de")
@@ -120,7 +118,7 @@ def sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
     return {plain: word for word in words if "ß" in word and (plain := word.replace("ß", "ss")) not in with_ss}
 
 
-def doubts(texts: Iterable[str]) -> str:
+def case_doubts(texts: Iterable[str]) -> str:
     """What is not known of these texts in mixed case, if their language is not: a sentence, or nothing."""
     dotless = dotted = sharp = capitals = ""
     for text in texts:
@@ -243,7 +241,7 @@ def read_sentences(paths: Sequence[Path], forbidden: Iterable[str] = ()) -> Iter
         yield lines
 
 
-def sentences(path: Path, forbidden: Iterable[str] = ()) -> Iterator[list[str]]:
+def sentences_of_file(path: Path, forbidden: Iterable[str] = ()) -> Iterator[list[str]]:
     """The words of each sentence of a file, without empty ones; raises what `read_sentences` raises."""
     for lines in read_sentences([path], forbidden):
         yield from (words for line in lines.text.split("\n") if (words := line.split()))
@@ -259,10 +257,10 @@ def _refuse_symbols(lines: Lines, forbidden: frozenset[str]) -> None:
         words = line.split()
         found = sorted({*symbols_in(words), *forbidden.intersection(words)})
         if found:
-            shown = "|".join(found)
+            with_progress = "|".join(found)
             raise Speech3Error(
                 f"{lines.path}:{number}: {' and '.join(found)} in the text, which nobody can say; give the words alone,"
-                f" one sentence per line: sed -E 's:(^| )({shown})( |$): :g' {lines.path}"
+                f" one sentence per line: sed -E 's:(^| )({with_progress})( |$): :g' {lines.path}"
             )
 
 
@@ -316,7 +314,7 @@ def _say_ids(path: Path, first: str) -> None:
     say(f"{path}: each line begins with an utterance id ({first}, ...), as in Kaldi's text; the ids are left out")
 
 
-def shown(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterator[Lines]:
+def with_progress(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterator[Lines]:
     """Pass blocks of lines through and show progress: megabytes of files, or characters of standard input."""
     if STDIN not in paths:
         total = sum(path.stat().st_size for path in paths if path.exists())
@@ -395,7 +393,7 @@ def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") ->
     end = 0
     for apart in _SET_APART.finditer(text):
         words += _plain(text[end : apart.start()], listed, language)
-        words.append("_".join(lowered(apart.group(), language).split()))
+        words.append("_".join(lower_case(apart.group(), language).split()))
         end = apart.end()
     return " ".join([*words, *_plain(text[end:], listed, language)])
 
@@ -408,7 +406,7 @@ def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _composed(text: str, language: str = "") -> str:
-    return one_form(lowered(text, language))
+    return to_one_form(lower_case(text, language))
 
 
 def _plain(text: str, listed: re.Pattern[str] | None, language: str) -> list[str]:
@@ -442,7 +440,7 @@ def marked_at_edge(text: str) -> list[str]:
 
 _STEPS: dict[str, Callable[[str], str]] = {
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
-    "lower": lowered,
+    "lower": lower_case,
     "punct": _punct,
     "phones48": lambda text: fold(text, 48),
     "phones39": lambda text: fold(text, 39),
@@ -464,7 +462,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return steps
 
 
-def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lowered) -> str:
+def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lower_case) -> str:
     """Apply `steps` in their order and join the words with single spaces.
 
     ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
@@ -475,7 +473,7 @@ def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] 
     Parameters
     ----------
     lower
-        What ``lower`` does; `speech3.data.transcripts.lowered` with the language, if that is known.
+        What ``lower`` does; `speech3.data.transcripts.lower_case` with the language, if that is known.
 
     Raises
     ------

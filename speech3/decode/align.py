@@ -9,30 +9,34 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import FeatureConfig
-from speech3.data.datadir import FILES, DataDir, Utterance, write_datadir
-from speech3.data.stats import lengths_s
+from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.alignment.align import (
+from speech3.hmm import (
+    LONG_UTTERANCE_S,
     Aligned,
+    FrameClock,
+    Hmm,
+    LongLayout,
+    LongPart,
+    PartFeats,
+    Scorer,
     Suspicion,
     Transcripts,
     align,
+    by_espeak,
+    lay_out_long,
+    part_names,
+    part_texts,
     suspicions,
+    unknown_words,
     usable_transcripts,
+    with_new_words,
     write_alignments,
 )
-from speech3.hmm.alignment.longform import LONG_S, Layout, Part, PartFeats, lay_out, part_names, part_texts
-from speech3.hmm.alignment.oov import by_espeak, unknown_words, with_words
-from speech3.hmm.alignment.times import FrameClock
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import Scorer
-from speech3.language.lexicon import Pronunciation, read_lexicon
-from speech3.language.pronounce import check_vocabulary
-from speech3.runtime.files import write_text
-from speech3.runtime.parallel import parallel_map
-from speech3.runtime.progress import say
+from speech3.language import Pronunciation, check_vocabulary, read_lexicon
+from speech3.runtime import parallel_map, say, write_text
 
 _FIRST = 5  # number of utterances listed for an unknown word
 
@@ -54,7 +58,7 @@ class Outcome:
     """
 
     aligned: Aligned
-    layouts: dict[str, Layout]
+    layouts: dict[str, LongLayout]
     suspicious: list[Suspicion]
     unknown: dict[str, list[str]]
 
@@ -126,10 +130,10 @@ def _more_words(
 ) -> Recognizer:
     hmm = recognizer.hmm
     if lexicon:
-        hmm = with_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
+        hmm = with_new_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
     guessed = _guessed(hmm, texts, lang) if lang else []
     if guessed:
-        hmm = with_words(hmm, guessed, f"espeak-ng ({lang})")
+        hmm = with_new_words(hmm, guessed, f"espeak-ng ({lang})")
         write_text(out / "guessed.txt", "".join(f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed))
         say(f"{len(guessed)} words pronounced by espeak-ng ({lang}): {out}/guessed.txt")
     else:
@@ -149,9 +153,9 @@ def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronu
 def _lay_out(
     recognizer: Recognizer, transcripts: Transcripts, feats: Mapping[str, np.ndarray], durations: Mapping[str, float],
     jobs: int,
-) -> dict[str, Layout]:  # fmt: skip
+) -> dict[str, LongLayout]:  # fmt: skip
     """Cut the long utterances; remove them from the words of `transcripts`, and add to its `bad` those that fail."""
-    long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_S]
+    long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_UTTERANCE_S]
     items = [(utterance, tuple(transcripts.words.pop(utterance))) for utterance in long]
     work = functools.partial(
         _lay_out_one, recognizer.hmm, recognizer.scorer, feats, recognizer.features, recognizer.alignment_scale
@@ -174,10 +178,10 @@ def _lay_out(
 def _lay_out_one(
     hmm: Hmm, scorer: Scorer, feats: Mapping[str, np.ndarray], config: FeatureConfig, acoustic_scale: float,
     item: tuple[str, tuple[str, ...]],
-) -> Layout | str:  # fmt: skip
+) -> LongLayout | str:  # fmt: skip
     utterance, words = item
     try:
-        return lay_out(hmm, scorer, utterance, words, feats[utterance], config, acoustic_scale)
+        return lay_out_long(hmm, scorer, utterance, words, feats[utterance], config, acoustic_scale)
     except Speech3Error as error:
         return str(error)
 
@@ -221,7 +225,7 @@ def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
 
 
 def _write_split(
-    out: Path, data: DataDir, outcome: Outcome, parts: Mapping[str, Part], texts: Mapping[str, str | None],
+    out: Path, data: DataDir, outcome: Outcome, parts: Mapping[str, LongPart], texts: Mapping[str, str | None],
     durations: Mapping[str, float], clock: FrameClock,
 ) -> None:  # fmt: skip
     """Write the parts of long recordings, without the suspicious ones, as a data directory if there are any."""
@@ -238,5 +242,5 @@ def _write_split(
         recordings = {key: value for key, value in data.recordings.items() if key in used}
         write_datadir(DataDir(data.path, recordings, kept), out / "split")
     else:  # files of an earlier run would be mistaken for this one's
-        for file in FILES:
+        for file in DATADIR_FILES:
             (out / "split" / file).unlink(missing_ok=True)

@@ -23,23 +23,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.data import audio
-from speech3.data.datadir import DataDir
-from speech3.data.resample import OnlineResampler, checked_rate, checked_samples
+from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
 from speech3.decode.recognizer import Recognizer, Result, Word, result_of, warn_of_rate, words_of_segments
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.cmvn import silent_frames
-from speech3.features.compute import finish, static_features
-from speech3.features.extract import extract
-from speech3.hmm.alignment.times import Segment
-from speech3.hmm.gmm import Gmm
-from speech3.hmm.model import Hmm, difference
-from speech3.hmm.train import Scorer
-from speech3.io.ark import ArkReader, write_ark
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import progress, say
+from speech3.features import extract, finish_features, silent_frames, static_features
+from speech3.hmm import Gmm, Hmm, Scorer, Segment, output_difference
+from speech3.io import ArkReader, write_ark
+from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
@@ -173,7 +165,7 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     Parameters
     ----------
     samples
-        One channel, as floats from -1 to 1 or as integers; see `speech3.data.resample.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers; see `speech3.data.resampling.checked_samples`.
     rate_hz
         Samples per second; the samples are resampled if this differs from the model's rate.
 
@@ -273,10 +265,10 @@ def _features_of(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz:
     if not frames_1[0]:
         raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
     silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
-    return finish([feats_1TF[0]], config, [silent_T])[0].numpy()
+    return finish_features([feats_1TF[0]], config, [silent_T])[0].numpy()
 
 
-def json_of(result: Transcription) -> str:
+def transcription_json(result: Transcription) -> str:
     """A JSON line: file, duration and text of a recording, and its words with start, end and confidence.
 
     Times are in seconds; confidences are probabilities, left out where they are unknown.
@@ -346,7 +338,7 @@ class SideBySide(Mapping[str, np.ndarray]):
         return len(self.keys_)
 
 
-def together(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:
+def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:
     """The first recogniser with the mean scores of all; its graph and its settings are used.
 
     Parameters
@@ -370,7 +362,7 @@ def together(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequenc
     return replace(recognizer, scorer=MeanScorer(scorers, tuple(columns)))
 
 
-def features_together(
+def features_of_all(
     recognizer: Recognizer, others: Sequence[Recognizer], data: DataDir, jobs: int, out: Path
 ) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
     """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
@@ -386,7 +378,7 @@ def features_together(
         _check(recognizer, other)
     feats, skipped = features_for(recognizer, data, jobs, out)
     if all(same_features(recognizer, other) for other in others):
-        return (together(recognizer, others) if others else recognizer), feats, skipped
+        return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
     parts: list[Mapping[str, np.ndarray]] = [feats]
     for number, other in enumerate(others, 2):
         found, bad = (feats, {}) if same_features(recognizer, other) else features_for(
@@ -395,7 +387,7 @@ def features_together(
         parts.append(found)
         skipped = {**bad, **skipped}
     dims = [next(iter(part.values())).shape[1] for part in parts]
-    return together(recognizer, others, dims), SideBySide(parts), skipped
+    return with_mean_scores(recognizer, others, dims), SideBySide(parts), skipped
 
 
 def same_features(recognizer: Recognizer, other: Recognizer) -> bool:
@@ -414,7 +406,7 @@ def _check(one: Recognizer, other: Recognizer) -> None:
             f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; give models "
             f"with the same frame rate"
         )
-    if fault := difference(one.outputs, other.outputs):
+    if fault := output_difference(one.outputs, other.outputs):
         raise Speech3Error(f"{names}: {fault}; give models trained on the senones of one model directory")
     if one.scorer.pseudo_likelihoods != other.scorer.pseudo_likelihoods:
         raise Speech3Error(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")

@@ -27,8 +27,8 @@ import numpy as np
 from speech3.decode import token_passing as kernel
 from speech3.decode.token_passing import STATE, Tokens
 from speech3.errors import Speech3Error
-from speech3.io.fst import Fst
-from speech3.runtime.native import jit
+from speech3.io import Fst
+from speech3.runtime import jit
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,16 +23,26 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error, listed
-from speech3.hmm.alignment.oov import has_phones, with_pronunciations
-from speech3.hmm.alignment.times import Segment
-from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.io.fst import ARC, Fst, FstBuilder
-from speech3.language.added_words import with_letters
-from speech3.language.arpa import read_arpa, write_arpa
-from speech3.language.grammar import WordGraph
-from speech3.language.lexicon import JOINER, UNKNOWN, WORD_START, Lexicon, Pronunciation, read_lexicon, write_lexicon
-from speech3.language.ngrams import EOS, NEVER, ArpaLm, states_of
-from speech3.runtime.files import read_json
+from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, with_pronunciations
+from speech3.io import ARC, Fst, FstBuilder
+from speech3.language import (
+    EOS,
+    JOINER,
+    NEVER,
+    UNKNOWN,
+    WORD_START,
+    ArpaLm,
+    Lexicon,
+    Pronunciation,
+    WordGraph,
+    add_letter_model,
+    read_arpa,
+    read_lexicon,
+    states_of,
+    write_arpa,
+    write_lexicon,
+)
+from speech3.runtime import read_json
 
 EPSILON, BACKOFF = "<eps>", "#0"
 _LN10 = math.log(10)
@@ -60,7 +70,7 @@ class Grammar:
     dropped: tuple[str, ...] = ()
 
 
-def one_word(lexicon: Lexicon) -> Grammar:
+def one_word_grammar(lexicon: Lexicon) -> Grammar:
     """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`.
 
     Raises
@@ -277,8 +287,8 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
-LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
-WEIGHT = "unseen_weight"  # in graph.json
+GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
+UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +300,7 @@ class Spelling:
     letters
         The letter model (`speech3.language.added_words.letter_model`).
     weight
-        The weight of new words, for `speech3.language.added_words.with_letters`.
+        The weight of new words, for `speech3.language.added_words.add_letter_model`.
     pronunciations
         Pronunciations of the letters, in phones without positions in the word.
     """
@@ -301,12 +311,12 @@ class Spelling:
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
         """The language model with unseen words added."""
-        return with_letters(lm, self.letters, self.weight)
+        return add_letter_model(lm, self.letters, self.weight)
 
     def save(self, graph: Path) -> None:
         """Write the letter model and the pronunciations; the weight belongs in ``graph.json``."""
         write_arpa(self.letters, graph / LETTERS)
-        write_lexicon(Lexicon(self.pronunciations), graph / LEXICON)
+        write_lexicon(Lexicon(self.pronunciations), graph / GRAPH_LEXICON)
 
 
 def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str, tuple[str, ...]]) -> Spelling:
@@ -331,15 +341,15 @@ def read_spelling(graph: Path) -> Spelling | None:
     """
     if not (graph / LETTERS).exists():
         return None
-    weight = read_json(graph / "graph.json").get(WEIGHT)
-    if not isinstance(weight, float) or not (graph / LEXICON).exists():
+    weight = read_json(graph / "graph.json").get(UNSEEN_WEIGHT)
+    if not isinstance(weight, float) or not (graph / GRAPH_LEXICON).exists():
         raise Speech3Error(f"{graph}: {LETTERS} does not belong to this graph; build it again, or remove the file")
-    listed = read_lexicon(graph / LEXICON).pronunciations
+    listed = read_lexicon(graph / GRAPH_LEXICON).pronunciations
     return Spelling(read_arpa(graph / LETTERS), weight, tuple(pron for pron in listed if JOINER in pron.word))
 
 
 def with_lexicon_of(outputs: Hmm | PdfsOnly, graph: Path) -> Hmm | PdfsOnly:
     """The model with the pronunciations of a graph added, so that the words that the graph outputs can be aligned."""
-    if not (graph / LEXICON).exists() or not isinstance(outputs, Hmm):
+    if not (graph / GRAPH_LEXICON).exists() or not isinstance(outputs, Hmm):
         return outputs
-    return with_pronunciations(outputs, read_lexicon(graph / LEXICON).pronunciations, str(graph / LEXICON))
+    return with_pronunciations(outputs, read_lexicon(graph / GRAPH_LEXICON).pronunciations, str(graph / GRAPH_LEXICON))

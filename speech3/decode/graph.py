@@ -31,17 +31,22 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import SearchGraph, search_graph
-from speech3.decode.grammar import LETTERS, LEXICON, WEIGHT, Grammar, Spelling, from_arpa, lexicon_fst, mark_of
+from speech3.decode.grammar import (
+    GRAPH_LEXICON,
+    LETTERS,
+    UNSEEN_WEIGHT,
+    Grammar,
+    Spelling,
+    from_arpa,
+    lexicon_fst,
+    mark_of,
+)
 from speech3.decode.phrases import Phrases
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.oov import with_pronunciations
-from speech3.hmm.model import FIRST_AND_LOOP, Hmm
-from speech3.io.fst import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
-from speech3.language.arpa import ArpaLm, write_arpa
-from speech3.runtime.files import read_json, write_json, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import one_form
+from speech3.hmm import FIRST_AND_LOOP, Hmm, with_pronunciations
+from speech3.io import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
+from speech3.language import ArpaLm, write_arpa
+from speech3.runtime import read_json, read_utf8, say, to_one_form, write_json, write_text
 
 _GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
@@ -231,7 +236,7 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
 
 
 GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
-SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
+DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
 
 
 def decode_directory(onnx: Path) -> Path:
@@ -331,7 +336,7 @@ def build_graph(
         "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
         "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
         "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
-        **({WEIGHT: spelling.weight} if spelling else {}),
+        **({UNSEEN_WEIGHT: spelling.weight} if spelling else {}),
     }  # fmt: skip
     (out / "graph.json").unlink(missing_ok=True)  # written last: if it exists, the other files are complete
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
@@ -341,7 +346,7 @@ def build_graph(
         write_arpa(lm, out / LM)
     else:
         (out / LM).unlink(missing_ok=True)
-    for name in (LETTERS, LEXICON):
+    for name in (LETTERS, GRAPH_LEXICON):
         (out / name).unlink(missing_ok=True)
     if spelling:
         spelling.save(out)
@@ -364,7 +369,7 @@ def load_graph(path: Path | str) -> Graph:
     fst = read_fst(path / "HCLG.fst")
     try:
         listed = read_utf8(path / "words.txt").splitlines()
-        words = tuple(one_form(line.split()[0]) for line in listed)
+        words = tuple(to_one_form(line.split()[0]) for line in listed)
     except IndexError as error:
         raise Speech3Error(f"{path}/words.txt: {error}; build the graph again") from error
     check_graph(fst, about["num_pdfs"], len(words), path)

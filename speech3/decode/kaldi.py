@@ -13,12 +13,9 @@ from typing import Any
 
 from speech3.decode.graph import check_graph
 from speech3.errors import Speech3Error
-from speech3.hmm.kaldi.convert import open_alignment
-from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
-from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.io.ark import write_ark
-from speech3.io.fst import Fst, from_kaldifst, read_fst, write_fst
-from speech3.runtime.files import explained_disk_errors, write_json, write_text
+from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
+from speech3.io import Fst, from_kaldifst, read_fst, write_ark, write_fst
+from speech3.runtime import explained_disk_errors, write_json, write_text
 
 _REMEDY = "give the graph directory that mkgraph.sh made for this model"
 

@@ -26,9 +26,8 @@ import numpy as np
 from speech3.decode.beam_search import Lattice
 from speech3.decode.word_lattice import WordLattice, topological
 from speech3.errors import Speech3Error
-from speech3.io.ark import index_line
-from speech3.runtime.files import atomic_path, write_text
-from speech3.runtime.native import jit
+from speech3.io import index_line
+from speech3.runtime import atomic_path, jit, write_text
 
 
 class LatticeBody(NamedTuple):

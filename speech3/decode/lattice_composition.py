@@ -37,9 +37,9 @@ from speech3.decode.beam_search import costs_to_end
 from speech3.decode.grammar import bare, continues, mark_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import Speech3Error
-from speech3.io.fst import Fst
-from speech3.language.ngrams import ArpaLm, states_of
-from speech3.runtime.native import jit
+from speech3.io import Fst
+from speech3.language import ArpaLm, states_of
+from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)
@@ -332,7 +332,7 @@ def plain_reading(lattice: WordLattice, number_W: np.ndarray) -> Reading:
     return Reading(number_W[lattice.word_A].astype(np.int64), np.full(len(lattice.frame_S), NO_WORD, np.int64))
 
 
-def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str], list[str]]:
+def expand_pieces(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str], list[str]]:
     """Expand a lattice of word pieces so that all paths to a state have the same unfinished word.
 
     Returns

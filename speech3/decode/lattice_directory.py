@@ -29,12 +29,10 @@ from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.kaldi.model import read_symbol_table
-from speech3.io.fst import read_fst
-from speech3.language.arpa import read_arpa
-from speech3.language.ngrams import ArpaLm
-from speech3.runtime.files import read_json, write_json, write_text
-from speech3.runtime.progress import progress
+from speech3.hmm import read_symbol_table
+from speech3.io import read_fst
+from speech3.language import ArpaLm, read_arpa
+from speech3.runtime import progress, read_json, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
@@ -196,11 +194,11 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
     write_json(out / ABOUT, asdict(about))
 
 
-NBEST = "nbest.jsonl"
+NBEST_FILE = "nbest.jsonl"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedResults:
     """The results to produce in addition to words and confidences.
 
     Attributes
@@ -246,7 +244,7 @@ def decode_latticed(
     recognizer: Recognizer,
     feats: Mapping[str, np.ndarray],
     out: Path,
-    wanted: Wanted,
+    wanted: WantedResults,
     jobs: int = 1,
     graph: Graph | None = None,
 ) -> tuple[Decoding, Kept]:
@@ -296,13 +294,13 @@ def decode_latticed(
             pass
     check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")
     if wanted.nbest:
-        write_text(out / NBEST, "".join(lines))
+        write_text(out / NBEST_FILE, "".join(lines))
     else:
-        (out / NBEST).unlink(missing_ok=True)
+        (out / NBEST_FILE).unlink(missing_ok=True)
     return Decoding(tuple(found.values()), failed), kept
 
 
-def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: Wanted) -> _Made:
+def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> _Made:
     """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
     lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)

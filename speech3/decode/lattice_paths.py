@@ -21,7 +21,7 @@ import numpy as np
 
 from speech3.decode.beam_search import costs_to_end
 from speech3.decode.word_lattice import WordLattice
-from speech3.runtime.native import jit
+from speech3.runtime import jit
 
 
 @dataclass(frozen=True)

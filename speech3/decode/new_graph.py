@@ -28,26 +28,34 @@ from typing import Any
 import numpy as np
 
 from speech3.config import LmConfig
-from speech3.data.transcripts import sentences
-from speech3.decode.grammar import LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
+from speech3.data import sentences_of_file
+from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
 from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, Graph, build_graph, decode_directory
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.recognizer import Recognizer
 from speech3.errors import Speech3Error, listed
-from speech3.hmm.alignment.oov import Guesses, by_espeak, by_letters, with_pronunciations
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.io.fst import Fst
+from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
+from speech3.io import Fst
+from speech3.language import (
+    UNKNOWN,
+    WORD_START,
+    AddedWord,
+    ArpaLm,
+    Lexicon,
+    Pronunciation,
+    WordGraph,
+    add_words,
+    estimate_lm,
+    read_added,
+    read_arpa,
+    read_checked,
+    read_jsgf,
+    read_lexicon,
+    read_sentences,
+    write_lexicon,
+)
 from speech3.language import lexicon as langdir
-from speech3.language.added_words import AddedWord, add_words, read_added
-from speech3.language.arpa import ArpaLm, read_arpa
-from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
-from speech3.language.kneser_ney import estimate
-from speech3.language.lexicon import UNKNOWN, WORD_START, Lexicon, Pronunciation, read_lexicon, write_lexicon
-from speech3.language.mixtures import read_checked
-from speech3.runtime.files import read_json, write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_json, read_utf8, say, write_text
 
 _DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
@@ -74,7 +82,7 @@ class GraphSources:
     text: Path | None = None
     order: int | None = None
     grammar: Path | None = None
-    sentences: Path | None = None
+    sentences_of_file: Path | None = None
     lexicon: Path | None = None
     add: Path | None = None
     lang: str | None = None
@@ -85,7 +93,7 @@ class NewGraph:
     """The contents of graph.json, and the pronunciations that were guessed."""
 
     about: dict[str, Any]
-    guessed: Guesses = field(default_factory=lambda: Guesses((), "", {}))
+    guessed: GuessedPronunciations = field(default_factory=lambda: GuessedPronunciations((), "", {}))
 
 
 def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
@@ -164,7 +172,7 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        return estimate(sentences(sources.text), sources.order or _ORDER, source=str(sources.text))
+        return estimate_lm(sentences_of_file(sources.text), sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 
 
@@ -209,7 +217,7 @@ def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
 
 def _pronounced(
     hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str]
-) -> tuple[Hmm, Guesses]:
+) -> tuple[Hmm, GuessedPronunciations]:
     """The model with guessed pronunciations for the words that it lacks.
 
     Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
@@ -219,7 +227,7 @@ def _pronounced(
     others = language.words if isinstance(language, ArpaLm) and sources.lang else []
     unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and langdir.is_word(word))]
     if not unknown:
-        return hmm, Guesses((), "", {})
+        return hmm, GuessedPronunciations((), "", {})
     try:
         found = by_espeak(hmm, unknown, {}, sources.lang) if sources.lang else by_letters(hmm, unknown)
     except Speech3Error as error:
@@ -249,7 +257,7 @@ def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> 
 
 
 def _with_added(
-    lm: ArpaLm, added: Sequence[AddedWord], given: Sequence[Pronunciation], guessed: Guesses, source: Path
+    lm: ArpaLm, added: Sequence[AddedWord], given: Sequence[Pronunciation], guessed: GuessedPronunciations, source: Path
 ) -> ArpaLm:
     known = set(lm.words)
     if old := [word.word for word in added if word.word in known]:
@@ -269,7 +277,7 @@ def _self_loop_scale(model: Path) -> float:
 
 def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
     if pronunciations:
-        write_lexicon(Lexicon(tuple(pronunciations)), out / LEXICON)
+        write_lexicon(Lexicon(tuple(pronunciations)), out / GRAPH_LEXICON)
 
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
@@ -391,7 +399,7 @@ def _can_spell(text: str, pieces: Collection[str]) -> bool:
     return reached[-1]
 
 
-def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
+def replace_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
     """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words (`speech3.decode.new_graph`).
 
     The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.

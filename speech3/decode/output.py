@@ -25,18 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.data import audio
-from speech3.data.datadir import DataDir, Utterance, segment_name
+from speech3.data import DataDir, Utterance, audio, segment_name
 from speech3.decode.grammar import join_segments
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.times import Segment, word_segments, write_ctm
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.model import PdfsOnly
-from speech3.io.ark import Computed
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import progress, say
+from speech3.hmm import Alignment, PdfsOnly, Segment, word_segments, write_ctm
+from speech3.io import ComputedMapping
+from speech3.runtime import progress, say, write_text
 
 LONG_S = 60.0  # a recording longer than this is cut
 _SHORTEST_S, _LONGEST_S = 10.0, 28.0  # of a part, before its silence is trimmed
@@ -130,7 +126,7 @@ _BLOCK_S = 10.0
 
 
 @dataclass(frozen=True)
-class Parts:
+class UtteranceParts:
     """The parts of each utterance that was cut, in order: their names, and their starts within it, in seconds."""
 
     begins_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -176,7 +172,7 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
     )
 
 
-def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]:
+def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, UtteranceParts]:
     """The data directory with its long utterances cut at pauses.
 
     The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: the extraction of
@@ -211,7 +207,7 @@ def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]
         raise Speech3Error(
             f"{data.path}: no utterance contains speech: they are equally loud throughout; listen to them"
         )
-    return replace(data, utterances=dict(sorted(utterances.items()))), Parts(begins_s)
+    return replace(data, utterances=dict(sorted(utterances.items()))), UtteranceParts(begins_s)
 
 
 def _length_s(data: DataDir, utterance: Utterance) -> float:
@@ -259,7 +255,7 @@ def word_times(
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
-    alignments, bad = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs, strict=False)
+    alignments, bad = recognizer.align(ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False)
     times = times_in(recognizer, alignments, decoding)
     for found in decoding.hypotheses:
         if found.units and found.utterance not in times:
@@ -327,7 +323,7 @@ def write_decoding(
     feats: Mapping[str, np.ndarray],
     decoding: Decoding,
     jobs: int = 1,
-    parts: Parts = Parts(),  # it is frozen
+    parts: UtteranceParts = UtteranceParts(),  # it is frozen
 ) -> Decoding:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 

@@ -17,8 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from speech3.decode.beam_search import BestPath, Lattice, best_arcs
-from speech3.language.lexicon import WORD_START
-from speech3.runtime.native import jit
+from speech3.language import WORD_START
+from speech3.runtime import jit
 
 _WORD_START = ord(WORD_START)
 

@@ -10,7 +10,7 @@ A model directory is self-contained, however it was trained:
     decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
-An exported network (`speech3.decode.export`) is a file, OUT.onnx, which includes the config of its features, and
+An exported network (`speech3.decode.model_export`) is a file, OUT.onnx, which includes the config of its features, and
 beside it the directory OUT.decode with the other files; it is used in the same way as a model directory.
 
 Axes: T frames, F feature bins, P pdfs.
@@ -34,27 +34,32 @@ from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import with_lexicon_of
 from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode, decode_settings
-from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, load_settings, rate_of, tune
+from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, load_settings, tune
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.compute import static_dim
-from speech3.hmm.alignment import align as aligning
-from speech3.hmm.alignment.times import FrameClock, Segment, frame_clock
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.gmm import load_gmm
-from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
-from speech3.hmm.train import LARGEST_PSEUDO, Scorer
-from speech3.io.ark import Computed
-from speech3.io.checkpoint import read_about
-from speech3.models import AcousticModel, load_network, logits
-from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.runtime.files import read_json
-from speech3.runtime.progress import progress, say
+from speech3.features import static_dim
+from speech3.hmm import (
+    LARGEST_PSEUDO,
+    Alignment,
+    FrameClock,
+    Hmm,
+    PdfsOnly,
+    Scorer,
+    Segment,
+    frame_clock,
+    load_gmm,
+    load_hmm,
+    load_outputs,
+)
+from speech3.hmm import align as aligning
+from speech3.io import ComputedMapping, read_about
+from speech3.models import AcousticModel, OnnxNetwork, load_network, logits
+from speech3.runtime import progress, read_json, say
 
 if TYPE_CHECKING:
     from speech3.decode.streaming import Stream
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
-TUNING = "tuning.json"  # in a model directory
+TUNING_FILE = "tuning.json"  # in a model directory
 PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
 # Beams of forced alignment, in scaled log probabilities, wide because an utterance takes only milliseconds. They are
 # the same for LF-MMI: its scores, at a third of the frames and scale 1, differ by about as much per second of speech as
@@ -252,7 +257,7 @@ def tune_recognizer(
         say(f"  tuning on {len(chosen)} of {len(feats)} utterances, {config.tuning_minutes:g} minutes")
 
     def scores(keys: Sequence[str]) -> Iterable[tuple[str, np.ndarray]]:
-        return recognizer.scores(Computed(dict.fromkeys(keys), feats.__getitem__))
+        return recognizer.scores(ComputedMapping(dict.fromkeys(keys), feats.__getitem__))
 
     pseudo = recognizer.scorer.pseudo_likelihoods
     said = {key: references.get(key, ()) for key in feats}
@@ -265,14 +270,14 @@ def tune_recognizer(
         shown = progress(scores(rest), len(rest), "rest of dev")
         words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
         found = replace(found, words={**found.words, **words})
-        best = replace(best, error_rate=rate_of(said, found.words, error_rate))
+        best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration).save(recognizer.directory)
     return replace(found, best=best)
 
 
 def load_tuning(recognizer: Recognizer) -> DecodeConfig:
     """The tuning grid of the model's recipe, from tuning.json; the default grid if there is no such file."""
-    path = recognizer.directory / TUNING
+    path = recognizer.directory / TUNING_FILE
     return parse(DecodeConfig, read_json(path), path) if path.exists() else DecodeConfig()
 
 

@@ -34,8 +34,7 @@ from speech3.decode.lattice_paths import confidences as confidences_of
 from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad
-from speech3.runtime.native import announce_compiling
-from speech3.runtime.parallel import explained_limits
+from speech3.runtime import announce_compiling, explained_limits
 
 LATTICE_BEAM = 8.0
 _PIECE = 1000  # frames searched before `stopped` is checked again

@@ -33,8 +33,7 @@ from numpy.typing import ArrayLike
 from rich.cells import cell_len
 
 from speech3.config import DecodeConfig
-from speech3.data.pcm import PcmDecoder, arriving
-from speech3.data.resample import OnlineResampler, checked_rate, checked_samples
+from speech3.data import OnlineResampler, PcmDecoder, arriving_bytes, checked_rate, checked_samples
 from speech3.decode.apply import word_of
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
@@ -53,18 +52,10 @@ from speech3.decode.recognizer import (
 )
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import OnlineCmvn
-from speech3.features.compute import OnlineFeatures
-from speech3.hmm.alignment.times import word_segments
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import Share, align_one
-from speech3.models.base import AcousticModel
-from speech3.models.lstm import Lstm
-from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
-from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.runtime.native import announce_compiling
-from speech3.runtime.progress import deferred_interrupt, say
+from speech3.features import OnlineCmvn, OnlineFeatures
+from speech3.hmm import Alignment, Hmm, WorkerShare, align_one, word_segments
+from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
+from speech3.runtime import announce_compiling, deferred_interrupt, say
 
 
 def online_scores(recognizer: Recognizer) -> OnlineNetwork:
@@ -216,7 +207,7 @@ class Stream:
         Parameters
         ----------
         samples
-            Any number of samples, as `speech3.data.resample.checked_samples` takes them.
+            Any number of samples, as `speech3.data.resampling.checked_samples` takes them.
 
         Raises
         ------
@@ -389,7 +380,7 @@ class _Segment:
             words = recognizer.hmm.lexicon.known(found.units)
         except Speech3Error as error:
             return str(error)
-        share = Share({self._name: words}, {self._name: frames_TD})
+        share = WorkerShare({self._name: words}, {self._name: frames_TD})
         return align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), recognizer.alignment_scale)
 
 
@@ -553,7 +544,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     display = Terminal(sys.stdout) if sys.stdout.isatty() and not as_json else Lines(sys.stdout, as_json)
     stream: Stream | None = None
     with deferred_interrupt() as interrupt:
-        for wave_S in _samples(decoder, arriving(source, lambda: interrupt.pressed)):
+        for wave_S in _samples(decoder, arriving_bytes(source, lambda: interrupt.pressed)):
             if stream is None:
                 stream = recognizer.stream(decoder.rate_hz)
                 warn_of_rate(name, decoder.rate_hz, model_hz)

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.runtime.native import jit
+from speech3.runtime import jit
 
 STATE, COST, FROM, ARC = 0, 1, 2, 3
 MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi

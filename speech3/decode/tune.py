@@ -28,11 +28,10 @@ import numpy as np
 from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice, best_words
 from speech3.decode.grammar import join_confidences
-from speech3.decode.graph import SETTINGS, Graph
+from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
-from speech3.runtime.files import explained_disk_errors, read_json, write_json
-from speech3.runtime.progress import progress, say
+from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
@@ -207,7 +206,7 @@ def tune(
             shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
             found = dict(lattices(graph, shown, quick, centre, jobs))
             words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
-            exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
+            exact[centre] = Point(*centre, error_rate_of(references, words[centre], error_rate))
             tables[centre] = {centre: exact[centre].error_rate}
             if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equals, the first
                 best_found = found
@@ -256,7 +255,7 @@ class _Rates:
                 utterance: words_in(self.graph, best_words(each[1], scale, more_penalty)) if each else ()
                 for utterance, each in self.found.items()
             }
-            self.known[setting] = rate_of(self.references, words, self.error_rate)
+            self.known[setting] = error_rate_of(self.references, words, self.error_rate)
         return self.known[setting]
 
 
@@ -318,7 +317,7 @@ def check_references(references: Mapping[str, Sequence[str]], utterances: Iterab
         raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
 
 
-def rate_of(
+def error_rate_of(
     references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]], error_rate: ErrorRate
 ) -> float:
     """Error rate of the words found, over all utterances of `found`.
@@ -362,12 +361,12 @@ class DecodeSettings:
 
     def save(self, directory: Path | str) -> None:
         """Write decode.json."""
-        write_json(Path(directory) / SETTINGS, asdict(self))
+        write_json(Path(directory) / DECODE_SETTINGS, asdict(self))
 
 
 def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
     """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
-    path, model = Path(directory) / SETTINGS, model or directory
+    path, model = Path(directory) / DECODE_SETTINGS, model or directory
     if not path.exists():
         raise Speech3Error(
             f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speech3.decode.beam_search import Lattice, rest_costs
-from speech3.runtime.native import jit
+from speech3.runtime import jit
 
 _SAME = 1e-3  # Kaldi: 1/1024
 _SEED = np.uint64(0x9E3779B97F4A7C15)

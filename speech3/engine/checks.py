@@ -10,7 +10,7 @@ import torch
 from speech3.config import CodecConfig, SimulationConfig, TrainingConfig
 from speech3.engine.opening import asynchronous
 from speech3.errors import Speech3Error
-from speech3.runtime.parallel import available_jobs
+from speech3.runtime import available_jobs
 
 _CODECS = ("none", "bf16", "ternary", "topk")
 _SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients

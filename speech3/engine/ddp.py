@@ -35,7 +35,7 @@ from speech3.engine.watchdog import Clock, patience_s
 from speech3.engine.workers import LOOK_S, Failed, Task, Unkillable, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-from speech3.runtime.parallel import end_processes
+from speech3.runtime import end_processes
 
 _RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 

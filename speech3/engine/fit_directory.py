@@ -13,8 +13,8 @@ from torch import Tensor
 
 from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.runtime.files import explained_disk_errors, locked_directory
+from speech3.io import load_tensors, save_tensors
+from speech3.runtime import explained_disk_errors, locked_directory
 
 _KIND = "fit-checkpoint"
 _STATES = "states_M"

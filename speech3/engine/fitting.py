@@ -46,9 +46,7 @@ from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.workers import Unkillable, forked_from_server
 from speech3.engine.world import NUMBERED, Parts, Progress, Rate, minibatch_seed, shares
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.native import keep_freed_memory
-from speech3.runtime.parallel import available_jobs
-from speech3.runtime.progress import Interrupt, deferred_interrupt, progress, say
+from speech3.runtime import Interrupt, available_jobs, deferred_interrupt, keep_freed_memory, progress, say
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 from speech3.engine.loading import Loaders, order_of, seeded
 from speech3.engine.world import minibatch_seed
 from speech3.errors import Speech3Error, listed
-from speech3.runtime.native import to_device
+from speech3.runtime import to_device
 
 LABELS = "labels"  # the entry of a minibatch of named tensors that is its target, as in Hugging Face's models
 

@@ -16,7 +16,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from speech3.engine.handover import Packed
 from speech3.errors import Speech3Error
-from speech3.runtime.parallel import end_with_parent, starting_workers
+from speech3.runtime import end_with_parent, starting_workers
 
 _own_process: list[bool] = []  # not empty: this process is a worker's own
 Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory

@@ -22,7 +22,7 @@ import numpy as np
 
 from speech3.engine.ledger import ROW, Ledger
 from speech3.errors import Speech3Error
-from speech3.runtime.parallel import memory_left
+from speech3.runtime import memory_left
 
 SHARD = (
     "minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "draw_s", "ready", "epoch", "doing", "since",

@@ -22,7 +22,7 @@ import torch.multiprocessing
 
 from speech3.engine.device import use_device
 from speech3.errors import Speech3Error
-from speech3.runtime.parallel import NOT_BEGUN, end_processes, end_with_parent, starting_workers
+from speech3.runtime import NOT_BEGUN, end_processes, end_with_parent, starting_workers
 
 LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends

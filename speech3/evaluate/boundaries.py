@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.times import Segment
-from speech3.language.lexicon import SILENCE
+from speech3.hmm import Segment
+from speech3.language import SILENCE
 
 
 @dataclass(frozen=True)

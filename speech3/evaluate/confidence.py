@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.data.transcripts import normalize_text
+from speech3.data import normalize_text
 from speech3.errors import Speech3Error
 from speech3.evaluate.wer import Score
-from speech3.hmm.alignment.times import Segment, read_ctm
+from speech3.hmm import Segment, read_ctm
 
 LEAST = 5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
 

@@ -18,9 +18,9 @@ import soundfile
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.language.espeak import voices
-from speech3.models.dnn import WORTH_IT, bf16_over_float32, product
-from speech3.runtime.parallel import available_jobs, limit_of
+from speech3.language import voices
+from speech3.models import BF16_WORTH_IT, bf16_over_float32, gemm_library
+from speech3.runtime import available_jobs, container_limit
 
 _PACKAGES = ("speech3", "torch", "torchaudio", "numpy", "numba", "kaldifst", "kaldi-io", "jiwer")
 
@@ -66,7 +66,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def environment() -> dict[str, str]:
+def environment_facts() -> dict[str, str]:
     """Name and value of everything that a measured figure may depend on, as text."""
     return {
         "git commit": _commit(),
@@ -106,14 +106,14 @@ class Finding:
     remedy: str = ""
 
 
-def examine(directory: Path) -> list[Finding]:
+def examine_machine(directory: Path) -> list[Finding]:
     """Check processor, memory, GPUs, disk space in `directory`, audio formats, espeak-ng and optional packages."""
-    known = environment()
+    known = environment_facts()
     found = [
         Finding(name, known[name]) for name in ("processor", "cores", "memory", "Python", "torch", "numpy", "numba")
     ]
     libraries = {"onednn": "oneDNN, which is faster here than torch.mm", "stock": "torch.mm, which is fastest here"}
-    found.append(Finding("products on CPU", libraries[product()]))
+    found.append(Finding("products on CPU", libraries[gemm_library()]))
     found.append(_bf16())
     found += _gpus()
     found.append(_space("disk", directory, _LITTLE_DISK, "choose another --out: an experiment takes some gigabytes"))
@@ -139,7 +139,7 @@ def examine(directory: Path) -> list[Finding]:
 def _bf16() -> Finding:
     """How fast the CPU multiplies in bf16, which few have instructions for; others are slower in it."""
     faster = bf16_over_float32()
-    used = "; used with training.precision=auto or bf16" if faster > WORTH_IT else ""
+    used = "; used with training.precision=auto or bf16" if faster > BF16_WORTH_IT else ""
     return Finding("bf16 on CPU", f"a product takes {1 / faster:.2f} times as long as in float32{used}")
 
 
@@ -169,10 +169,10 @@ def _limits() -> list[Finding]:
     unlimited = hard == resource.RLIM_INFINITY
     remedy = "" if unlimited or hard >= _FEW_FILES else f"allow more (docker run --ulimit nofile={_FEW_FILES})"
     found = [Finding("open files", f"{files:,}, at most {'any number' if unlimited else f'{hard:,}'}", remedy)]
-    if (processes := limit_of("processes")) is not None:
+    if (processes := container_limit("processes")) is not None:
         remedy = "allow more (docker run --pids-limit)" if processes < _FEW_PROCESSES else ""
         found.append(Finding("processes", f"{processes:,} in this container", remedy))
-    if (memory := limit_of("memory")) is not None:
+    if (memory := container_limit("memory")) is not None:
         found.append(Finding("memory of this container", f"{memory / 2**30:.1f} GiB"))
     return found
 

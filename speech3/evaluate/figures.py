@@ -26,13 +26,13 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from speech3.data.stats import Stats
+from speech3.data import Stats
 from speech3.engine.throughput import Point
 from speech3.engine.world import ShardReport
 from speech3.evaluate.html import STYLE, escape
 from speech3.evaluate.tables import columns_wide
-from speech3.runtime.files import atomic_path
-from speech3.train.curves import Curve, staleness_mean, staleness_p95
+from speech3.runtime import atomic_path
+from speech3.train import Curve, staleness_mean, staleness_p95
 
 Against = Literal["seconds", "frames"]
 

@@ -152,7 +152,7 @@ class Clip:
         return f"data:{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
 
-def clip(wave_N: np.ndarray, sample_rate_hz: int) -> Clip | None:
+def encode_clip(wave_N: np.ndarray, sample_rate_hz: int) -> Clip | None:
     """Encode samples in [-1, 1) as MP3, or as FLAC at rates that MP3 lacks; None if that takes over `MOST_BYTES`."""
     mp3 = sample_rate_hz in _MP3_RATES_HZ and "MP3" in soundfile.available_formats()
     for level in _LEVELS if mp3 else (None,):

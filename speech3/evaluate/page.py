@@ -25,9 +25,9 @@ from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw
 from speech3.evaluate.html import Clip, counted, escape
 from speech3.evaluate.tables import UNITS, per_cent
 from speech3.evaluate.wer import Counts, Metric, Score, Utterance, paired_test
-from speech3.models.info import parameters_of
-from speech3.runtime.files import write_text
-from speech3.train.curves import Asynchrony, asynchrony, curve_of
+from speech3.models import parameters_of
+from speech3.runtime import write_text
+from speech3.train import Asynchrony, asynchrony, curve_of
 
 Records = Sequence[Mapping[str, Any]]
 _PER = "Phone error rate, held-out, %"
@@ -198,15 +198,15 @@ def terms_section(page: str) -> str:
     return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(about)}</dd>" for term, about in used) + "</dl>"
 
 
-WORST = 20
-PICTURES = 10  # of the worst utterances, that many have pictures
+WORST_SHOWN = 20
+PICTURES_SHOWN = 10  # of the worst utterances, that many have pictures
 MOST_BYTES = 2_000_000  # of all clips in the page
 _OPEN = 5  # utterances that are shown without unfolding
 _SUSPICIOUS, _WORDS = 20, 30  # shown without unfolding
 
 
 @dataclass(frozen=True)
-class Material:
+class UtteranceMaterial:
     """What is known of an utterance besides its words.
 
     Attributes
@@ -244,7 +244,7 @@ class Suspects:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownWords:
     """The words of the references that the recogniser does not know, with their counts; the words of all references."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -252,20 +252,20 @@ class Unknown:
     spelled: bool = False  # such words can be recognised letter by letter
 
 
-def within_limit(material: Mapping[str, Material]) -> dict[str, Material]:
+def within_limit(material: Mapping[str, UtteranceMaterial]) -> dict[str, UtteranceMaterial]:
     """The material of the utterances in their order, without the clips that would exceed `MOST_BYTES` together."""
     total, found = 0, {}
     for name, each in material.items():
         size = len(each.clip.address) if each.clip else 0
         fits = total + size <= MOST_BYTES
         total += size if fits else 0
-        found[name] = each if fits else Material(each.place, None, each.picture)
+        found[name] = each if fits else UtteranceMaterial(each.place, None, each.picture)
     return found
 
 
-def worst_section(name: str, score: Score, metric: Metric, material: Mapping[str, Material]) -> str:
+def worst_section(name: str, score: Score, metric: Metric, material: Mapping[str, UtteranceMaterial]) -> str:
     """The worst utterances of a system, aligned word by word, with audio and pictures where there is material."""
-    worst = score.worst(WORST, metric)
+    worst = score.worst(WORST_SHOWN, metric)
     if not worst:
         return "<p>No utterance has an error.</p>"
     blocks = [_block(place, one, metric, material.get(one.name)) for place, one in enumerate(worst)]
@@ -281,7 +281,7 @@ def worst_section(name: str, score: Score, metric: Metric, material: Mapping[str
     return errors + key + "\n".join(blocks[:_OPEN]) + (html.folded(f"{len(rest)} more", "".join(rest)) if rest else "")
 
 
-def _block(place: int, utterance: Utterance, metric: Metric, material: Material | None) -> str:
+def _block(place: int, utterance: Utterance, metric: Metric, material: UtteranceMaterial | None) -> str:
     counts = utterance.counts(metric)
     speaker = f", {utterance.speaker}" if utterance.speaker and utterance.speaker not in utterance.name else ""
     unit = UNITS[metric].removesuffix("s")
@@ -296,12 +296,14 @@ def _block(place: int, utterance: Utterance, metric: Metric, material: Material 
     return f'<div class="utt">{"".join(parts)}</div>'
 
 
-def _sound(material: Material) -> str:
+def _sound(material: UtteranceMaterial) -> str:
     player = f'<audio controls preload="metadata" src="{material.clip.address}"></audio> ' if material.clip else ""
     return f'<p class="sound">{player}<span class="quiet">{escape(material.place)}</span></p>'
 
 
-def suspicious_section(suspects: Suspects | None, shown: Sequence[str], material: Mapping[str, Material]) -> str:
+def suspicious_section(
+    suspects: Suspects | None, shown: Sequence[str], material: Mapping[str, UtteranceMaterial]
+) -> str:
     """The transcripts that are probably wrong; `shown`: the utterances with a block among the worst.
 
     Empty if none was examined.
@@ -332,7 +334,7 @@ def suspicious_section(suspects: Suspects | None, shown: Sequence[str], material
     return f"<p>{counted(len(rows), 'transcript')} of test.</p>{table}{note}"
 
 
-def vocabulary_section(unknown: Unknown | None) -> str:
+def vocabulary_section(unknown: UnknownWords | None) -> str:
     """The words outside the vocabulary; empty if that is not known."""
     if unknown is None:
         return ""
@@ -398,7 +400,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Volume:
+class SplitVolume:
     """How much data a split holds."""
 
     split: str
@@ -415,11 +417,11 @@ class Report:
     command: str
     systems: Sequence[System]
     metric: Metric = "WER"
-    volumes: Sequence[Volume] = ()
+    volumes: Sequence[SplitVolume] = ()
     picture: AlignedUtterance | None = None
-    material: Mapping[str, Material] = field(default_factory=dict)  # by utterance, in order of importance
+    material: Mapping[str, UtteranceMaterial] = field(default_factory=dict)  # by utterance, in order of importance
     suspects: Suspects | None = None
-    unknown: Unknown | None = None
+    unknown: UnknownWords | None = None
     config_yaml: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -448,7 +450,7 @@ def write_report(path: Path | str, report: Report) -> None:
     if not report.systems:
         raise Speech3Error(f"{path}: no system was scored; run the stages decode and score first")
     material = within_limit(report.material)
-    worst = [utterance.name for utterance in report.best.score.worst(WORST, report.metric)]
+    worst = [utterance.name for utterance in report.best.score.worst(WORST_SHOWN, report.metric)]
     sections = [
         ("Systems", _systems(report)),
         ("Training", _training(report)),

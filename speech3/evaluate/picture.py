@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec, SubplotSpec
 from matplotlib.ticker import MaxNLocator
 
-from speech3.runtime.files import atomic_path
+from speech3.runtime import atomic_path
 
 
 @dataclass

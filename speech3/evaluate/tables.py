@@ -13,17 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decode.graph import SETTINGS
-from speech3.decode.lattice_composition import spelled
-from speech3.decode.lattice_directory import LatticeDir, open_lattices
-from speech3.decode.lattice_paths import oracle_words
-from speech3.decode.tune import load_settings
-from speech3.decode.word_lattice import WordLattice
+from speech3.decode import (
+    DECODE_SETTINGS,
+    LatticeDir,
+    WordLattice,
+    expand_pieces,
+    load_settings,
+    open_lattices,
+    oracle_words,
+)
 from speech3.errors import Speech3Error, listed
 from speech3.evaluate.wer import Counts, Metric, PairedTest, Score, Utterance
-from speech3.runtime.files import write_text
-from speech3.runtime.unicode_form import one_form
-from speech3.train.card import Scored, write_card
+from speech3.runtime import to_one_form, write_text
+from speech3.train import Scored, write_card
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # most rows of each table that `full` prints
@@ -135,7 +137,9 @@ def warnings(score: Score, hypothesis: str) -> list[str]:
 def _same_to_a_reader(score: Score) -> list[str]:
     """Errors between words that look the same: letters that stand for others in Unicode, such as half-width kana."""
     pairs = [(ref, hyp, times) for kind, ref, hyp, times in score.confusions if kind == "substitute"]
-    alike = [each for each in pairs if one_form(each[0]) != one_form(each[1]) and _nfkc(each[0]) == _nfkc(each[1])]
+    alike = [
+        each for each in pairs if to_one_form(each[0]) != to_one_form(each[1]) and _nfkc(each[0]) == _nfkc(each[1])
+    ]
     if not alike:
         return []
     ref, hyp, _ = alike[0]
@@ -222,7 +226,7 @@ def _of_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLatti
 
     Each word is on the arc that completes it; words that are completed where a path ends are on arcs to one more state.
     """
-    expanded, words, last = spelled(lattice, symbols)
+    expanded, words, last = expand_pieces(lattice, symbols)
     names = ["", *sorted({*words, *last} - {""})]
     number = {name: label for label, name in enumerate(names)}
     ends, state = np.flatnonzero(np.isfinite(expanded.final_graph_S)), len(last)
@@ -250,7 +254,7 @@ def write_scores(model: Path, name: str, result: Score) -> None:
     Speech3Error
         `model` is not the directory of a network that this version of speech3 reads.
     """
-    tuned = (model / SETTINGS).exists()
+    tuned = (model / DECODE_SETTINGS).exists()
     settings = asdict(load_settings(model)) if tuned else {}
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
     write_card(model, [Scored(

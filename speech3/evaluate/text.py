@@ -17,12 +17,11 @@ from typing import Literal
 
 import jiwer
 
-from speech3.data.transcripts import looks_like_ids, normalize_text
+from speech3.data import looks_like_ids, normalize_text
 from speech3.errors import Speech3Error, listed
 from speech3.evaluate import formats
 from speech3.evaluate.formats import Line, Sclite
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 _MOST = 1024  # texts of one utterance
 _SUBSTITUTED, _WRONG, _LEFT_OUT = 4, 3, 2

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import jiwer
 import numpy as np
 
-from speech3.data.transcripts import lowered, normalize_text, sharp_s
+from speech3.data import lower_case, normalize_text, words_with_sharp_s
 from speech3.errors import Speech3Error
 from speech3.evaluate.text import characters, read_text
 
@@ -307,7 +307,9 @@ def score(
     """
     _check(ref, hyp, speakers)
     names = list(ref)
-    lower = partial(lowered, language=language, spellings=sharp_s((*ref.values(), *hyp.values()), language))
+    lower = partial(
+        lower_case, language=language, spellings=words_with_sharp_s((*ref.values(), *hyp.values()), language)
+    )
     refs = [normalize_text(ref[name], normalize, lower) for name in names]
     hyps = [normalize_text(hyp.get(name, ""), normalize, lower) for name in names]
     if not any(refs):

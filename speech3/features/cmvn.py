@@ -37,7 +37,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.spectrum import SAMPLE_SCALE, framing, mirror_edges
+from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
 # With this floor the standard deviation is at least 1e-5, the size of the rounding errors themselves.
@@ -274,7 +274,7 @@ def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rat
     silent_T = torch.zeros(frames, dtype=torch.bool, device=wave_S.device)
     if not frames:
         return silent_T
-    sizes = framing(config, sample_rate_hz)
+    sizes = frame_sizes(config, sample_rate_hz)
     if not config.snip_edges:
         wave_S = mirror_edges(wave_S[None], torch.tensor([len(wave_S)]), sizes, frames)[0]
     part = max(int(_PART * sizes.length), 2)

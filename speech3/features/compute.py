@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig
-from speech3.data.resample import checked_rate
+from speech3.data import checked_rate
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import OnlineCmvn, OnlineSlidingCmvn, normalise, silent_frames
 from speech3.features.context import add_deltas, splice
 from speech3.features.filterbank import fbank, mel_blocks, mfcc, plp
-from speech3.features.spectrum import check_wave, check_waves, framing, mirror_edges
+from speech3.features.spectrum import check_wave, check_waves, frame_sizes, mirror_edges
 
 _KINDS = {"fbank": fbank, "mfcc": mfcc, "plp": plp}
 
@@ -70,7 +70,7 @@ def static_features(
         The config does not fit the sample rate; `check_waves` says which argument is wrong.
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
-    sizes = framing(config, sample_rate_hz)
+    sizes = frame_sizes(config, sample_rate_hz)
     frames_N = torch.tensor([sizes.frames(samples) for samples in lengths_N.tolist()], dtype=torch.int64)
     pitch_NTP: Tensor | None = None
     if config.pitch and frames_N.any():
@@ -101,10 +101,10 @@ def _pitch(
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
     """Pitch features (N, T, P) at the times of the other features' frames, and their number for each utterance."""
-    from speech3.features.pitch import process, track  # imports numba, which takes a second to load
+    from speech3.features.pitch import process, track_pitch  # imports numba, which takes a second to load
 
     assert config.pitch is not None
-    raw_NT2, frames_N = track(waves_NS, lengths_N, config, sample_rate_hz)
+    raw_NT2, frames_N = track_pitch(waves_NS, lengths_N, config, sample_rate_hz)
     noise_NT = None
     if config.pitch.delta_pitch_noise_stddev and generator is not None:
         noise_NT = torch.randn(raw_NT2.shape[:2], generator=generator).to(raw_NT2.device)
@@ -127,11 +127,13 @@ def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
     from speech3.features.pitch_tracking import pitch_sizes
 
     pitch = config.pitch or PitchConfig()
-    samples = framing(config, sample_rate_hz).shift * int(pitch.resample_freq)
+    samples = frame_sizes(config, sample_rate_hz).shift * int(pitch.resample_freq)
     return samples / (sample_rate_hz * pitch_sizes(config, sample_rate_hz).shift)
 
 
-def finish(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
+def finish_features(
+    statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None
+) -> list[Tensor]:
     """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
     Parameters
@@ -227,7 +229,7 @@ class _OnlineSpectral:
         self._config = config.model_copy(update={"pitch": None})
         self._inside = self._config.model_copy(update={"snip_edges": True})
         self._rate_hz = sample_rate_hz
-        self._sizes = framing(config, sample_rate_hz)
+        self._sizes = frame_sizes(config, sample_rate_hz)
         self._waiting_S = torch.zeros(0)
         self._samples = self._frames = 0
         self._begun = config.snip_edges
@@ -319,7 +321,7 @@ class _Context:
 
     def _give(self, end: int) -> Tensor:
         assert self._kept_TF is not None
-        (out_TF,) = finish([self._kept_TF], self._config)
+        (out_TF,) = finish_features([self._kept_TF], self._config)
         out_TF = out_TF[self._next - self._first : end - self._first]
         keep = max(end - self._left, self._first)
         self._kept_TF = self._kept_TF[keep - self._first :].clone()

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.spectrum import EPSILON, frames_at_once, framing, power_spectra
+from speech3.features.spectrum import EPSILON, frame_sizes, frames_at_once, power_spectra
 
 # Mel bins whose filters are multiplied as one small dense matrix: the whole matrix is mostly zeros, and a product is
 # fast from 16 columns on.
@@ -53,7 +53,7 @@ def mel_scale(hz: np.ndarray | float) -> np.ndarray:
     return 1127.0 * np.log1p(np.asarray(hz, dtype=np.float64) / 700.0)
 
 
-def hertz(mel: np.ndarray | float) -> np.ndarray:
+def mel_to_hertz(mel: np.ndarray | float) -> np.ndarray:
     """The frequency in Hz of a value on the mel scale."""
     return 700.0 * np.expm1(np.asarray(mel, dtype=np.float64) / 1127.0)
 
@@ -89,7 +89,7 @@ def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     Speech3Error
         As `mel_edges`; or a filter lies between two bins of the spectrum, so that it would be empty.
     """
-    fft, edges = framing(config, sample_rate_hz).fft, mel_edges(config, sample_rate_hz)
+    fft, edges = frame_sizes(config, sample_rate_hz).fft, mel_edges(config, sample_rate_hz)
     left_M, centre_M, right_M = edges[:-2], edges[1:-1], edges[2:]
     mel_B1 = mel_scale(np.arange(fft // 2) * (sample_rate_hz / fft))[:, None]
     rising_BM = (mel_B1 - left_M) / (centre_M - left_M)
@@ -209,7 +209,7 @@ def mel_blocks(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sam
     """
     device = waves_NS.device
     wanted = max(
-        _ROWS_CPU if device.type == "cpu" else _ROWS_GPU, frames_at_once(device, framing(config, sample_rate_hz))
+        _ROWS_CPU if device.type == "cpu" else _ROWS_GPU, frames_at_once(device, frame_sizes(config, sample_rate_hz))
     )
     wanted = min(wanted, len(frames_N) * max(frames_N))
     size = wanted + -wanted % _MULTIPLE
@@ -246,7 +246,7 @@ _ENERGY_FLOOR = torch.finfo(torch.float32).tiny
 
 def equal_loudness(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Weight (M,) of each mel bin: the ear's sensitivity at its centre frequency, Hermansky's curve for 40 dB."""
-    squared_M = np.square(hertz(mel_edges(config, sample_rate_hz)[1:-1]))
+    squared_M = np.square(mel_to_hertz(mel_edges(config, sample_rate_hz)[1:-1]))
     return np.square(squared_M / (squared_M + 1.6e5)) * (squared_M + 1.44e6) / (squared_M + 9.61e6)
 
 

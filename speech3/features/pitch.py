@@ -86,7 +86,7 @@ def pov_feature(nccf_NT: Tensor) -> Tensor:
     return (1.0001 - nccf_NT.clamp(-1, 1)).pow_(0.15).sub_(1.0)
 
 
-def voicing(nccf_NT: Tensor) -> Tensor:
+def voicing_probability(nccf_NT: Tensor) -> Tensor:
     """Probability of voicing (Kaldi NccfToPov)."""
     n_NT = nccf_NT.abs().clamp_(max=1.0)
     rise_NT = 5.4 * torch.exp(7.5 * (n_NT - 1)) + 4.2 * torch.exp(20 * (n_NT - 1))
@@ -97,7 +97,7 @@ def _normalised(
     log_pitch_NT: Tensor, nccf_NT: Tensor, beyond_NT: Tensor, frames_N1: Tensor, config: PitchConfig
 ) -> Tensor:
     """Log pitch minus its mean over the surrounding frames, weighted by their probability of voicing."""
-    voicing_NT = voicing(nccf_NT).double().masked_fill_(beyond_NT, 0.0)
+    voicing_NT = voicing_probability(nccf_NT).double().masked_fill_(beyond_NT, 0.0)
     t_T = torch.arange(log_pitch_NT.shape[1], device=log_pitch_NT.device)
     first_T = (t_T - config.normalization_left_context).clamp_(min=0)
     last_NT = torch.minimum(t_T + config.normalization_right_context + 1, frames_N1)
@@ -140,7 +140,9 @@ class _Placed:
     energy: float
 
 
-def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rate_hz: int) -> tuple[Tensor, Tensor]:
+def track_pitch(
+    waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rate_hz: int
+) -> tuple[Tensor, Tensor]:
     """Correlation and pitch of each frame, equal to Kaldi's compute-kaldi-pitch-feats.
 
     Parameters

@@ -38,7 +38,7 @@ from torch.nn import functional
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
 from speech3.features.spectrum import SAMPLE_SCALE
-from speech3.runtime.native import jit
+from speech3.runtime import jit
 
 _GROUP = 40  # new samples of one product, about a frame shift: larger matrices hold more and more zeros
 _AT_ONCE_CPU, _AT_ONCE_GPU = 1 << 15, 1 << 24  # new samples

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.data.resample import checked_rate
+from speech3.data import checked_rate
 from speech3.errors import Speech3Error
 
 
@@ -59,7 +59,7 @@ class Framing:
         return (frames - 1) * self.shift + self.length
 
 
-def framing(config: FeatureConfig, sample_rate_hz: int) -> Framing:
+def frame_sizes(config: FeatureConfig, sample_rate_hz: int) -> Framing:
     """Sizes at a sample rate, truncated to whole samples as Kaldi truncates them.
 
     Raises
@@ -249,7 +249,7 @@ def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, 
     Chunk
         Bins 0 to Nyquist. The tensors are reused: copy what is needed before asking for the next chunk.
     """
-    sizes = framing(config, sample_rate_hz)
+    sizes = frame_sizes(config, sample_rate_hz)
     on_cpu = waves_NS.device.type == "cpu"
     cut, power = (_cut_cpu, _power_cpu) if on_cpu else (_cut, _power)
     most = frames_at_once(waves_NS.device, sizes)

@@ -19,14 +19,12 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.data import audio
-from speech3.data.augment.augmenter import Augmenter, seed_of
-from speech3.data.datadir import DataDir
+from speech3.data import Augmenter, DataDir, audio, seed_of
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import apply_cmvn, cmvn_stats, repeated_frames, silent_frames
-from speech3.features.compute import finish, static_features
+from speech3.features.compute import finish_features, static_features
 from speech3.features.spectrum import SAMPLE_SCALE
-from speech3.io.ark import not_finite, read_matrix
+from speech3.io import not_finite, read_matrix
 
 _SAMPLE = 21  # utterances
 
@@ -183,7 +181,7 @@ def unit_features(
     finished = []
     for group in groups:
         statics, silent = [pair[0] for pair in group], [pair[1] for pair in group]
-        finished += finish(statics, config, silent) if group else []
+        finished += finish_features(statics, config, silent) if group else []
     unit.features, unit.uncounted = dict(zip(unit.features, finished, strict=True)), {}
     return unit
 

@@ -52,7 +52,7 @@ from torch import Tensor
 from speech3.frames.masks import FrequencyWarp, SpecAugment
 from speech3.frames.minibatches import Shuffle, on_device
 from speech3.frames.packed import PackedFrames
-from speech3.runtime.native import to_device
+from speech3.runtime import to_device
 
 _WARPS = 33  # different warps at each speed
 _JITTER = 1 / 6  # share of a chunk by which it may begin earlier or later

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig, TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.features.filterbank import hertz, mel_edges, mel_scale
-from speech3.runtime.native import to_device
+from speech3.features import mel_edges, mel_scale, mel_to_hertz
+from speech3.runtime import to_device
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class FrequencyWarp:
         """(P, P) float32: row i computes value i of the warped frame; the edge bins are repeated beyond the edges."""
         bins, columns = len(self.centre_M), self.columns or MelColumns(len(self.centre_M))
         step = (self.centre_M[-1] - self.centre_M[0]) / (bins - 1)
-        warped_M = mel_scale(factor * hertz(self.centre_M))
+        warped_M = mel_scale(factor * mel_to_hertz(self.centre_M))
         place_M1 = ((warped_M - self.centre_M[0]) / step).clip(0, bins - 1)[:, None]
         matrix_PP = np.eye(columns.block, dtype=np.float32)
         mel = slice(columns.before, columns.before + bins)

@@ -29,8 +29,7 @@ from torch import Tensor
 from speech3.errors import Speech3Error
 from speech3.frames.masks import FrequencyWarp, SpecAugment
 from speech3.frames.packed import PackedFrames
-from speech3.runtime.native import to_device
-from speech3.runtime.progress import say
+from speech3.runtime import say, to_device
 
 PIECES = 16  # pieces of a chunk, from all over the corpus
 

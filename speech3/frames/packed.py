@@ -37,14 +37,11 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.data.datadir import DataDir
-from speech3.data.subsets import split_by_speaker
+from speech3.data import DataDir, split_by_speaker
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.cmvn import repeated_frames
-from speech3.features.extract import extract
-from speech3.io.ark import ArkReader, IntArkReader
-from speech3.runtime.files import atomic_path, explained_disk_errors, read_json, write_json
-from speech3.runtime.progress import progress, say
+from speech3.features import extract, repeated_frames
+from speech3.io import ArkReader, IntArkReader
+from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
 
 _MAGIC = b"SP3FRAME"
 _VERSION = 1
@@ -427,7 +424,7 @@ def _check_offsets(packed: PackedFrames) -> None:
     )
 
 
-def pack(
+def write_frames(
     path: Path | str,
     feats: Mapping[str, np.ndarray],
     alignments: Mapping[str, np.ndarray],
@@ -653,7 +650,7 @@ def _pack_parts(
     for name, part in parts.items():
         used = [key for key in part.utterances if key in feats]
         info = {"data": str(data.path)}
-        reports[name] = pack(out / f"{name}.frames", feats, senones, num_pdfs, utterances=used, info=info)
+        reports[name] = write_frames(out / f"{name}.frames", feats, senones, num_pdfs, utterances=used, info=info)
         skipped |= reports[name].skipped
     shutil.copyfile(out / "feats" / "features.yaml", out / "features.yaml")
     return skipped, reports

@@ -30,8 +30,8 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, Topology
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
-from speech3.language.lexicon import Lexicon, Pronunciation, Silences
-from speech3.runtime.files import explained_disk_errors
+from speech3.language import Lexicon, Pronunciation, Silences
+from speech3.runtime import explained_disk_errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,10 +19,8 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
-from speech3.language.graphemes import marks, plain
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.progress import progress
-from speech3.runtime.text import read_utf8
+from speech3.language import Lexicon, phone_marks, plain_phone
+from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
 
@@ -138,7 +136,7 @@ def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
     stressed = digits(lexicon)
     for phone, number in lexicon.phone_ids.items():
         base = lexicon.base_phone(phone)
-        groups.setdefault(plain(base[:-1] if base in stressed else base), []).append(number)
+        groups.setdefault(plain_phone(base[:-1] if base in stressed else base), []).append(number)
     return [tuple(group) for group in groups.values()]
 
 
@@ -177,7 +175,7 @@ def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
         base = lexicon.base_phone(phone)
         if base in stressed:
             sets.setdefault(stressed[base], set()).add(number)
-        for mark in marks(base):
+        for mark in phone_marks(base):
             sets.setdefault(mark, set()).add(number)
         if base != phone:
             sets.setdefault(phone[-1], set()).add(number)

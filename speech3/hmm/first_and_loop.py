@@ -17,14 +17,14 @@ from speech3.hmm.alignments import Alignment, evened_out
 from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, num_outputs
 from speech3.hmm.train import alignment_stats
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.progress import progress
+from speech3.language import Lexicon
+from speech3.runtime import progress
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
 
 
-def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
+def to_first_and_loop(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     """Convert an alignment to `FIRST_AND_LOOP` phones at every `subsampling`-th frame.
 
     Each phone boundary moves to the nearest boundary between outputs. Phones left without an output get one: the

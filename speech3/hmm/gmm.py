@@ -34,7 +34,7 @@ import numba
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.io import load_tensors, save_tensors
 
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.language.lexicon import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
-from speech3.runtime.files import read_json, write_json
+from speech3.io import load_tensors, save_tensors
+from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
+from speech3.runtime import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class PdfsOnly:
         write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 
-def difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
+def output_difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
     """How the outputs of two models differ, in words; empty if they are the same, as far as that is known."""
     if one.num_pdfs != other.num_pdfs:
         return f"one has {one.num_pdfs} senones, the other {other.num_pdfs}"

@@ -162,7 +162,7 @@ def best_phones(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, 
     return phones.spoken(_search(scores, stay, advance, leave, bigram))
 
 
-def errors(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np.ndarray) -> int:
+def edit_distance(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np.ndarray) -> int:
     """Number of substitutions, deletions and insertions: the Levenshtein distance."""
     return int(_distance(np.asarray(reference, np.int64), np.asarray(hypothesis, np.int64)))
 

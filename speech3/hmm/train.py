@@ -59,16 +59,23 @@ from speech3.hmm.model import (
     num_outputs,
 )
 from speech3.hmm.transcript import TranscriptGraph, best_path, transcript_graph
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.parallel import end_with_parent, out_of_memory, packed, processes_work, starting_workers
-from speech3.runtime.progress import Metrics, progress
+from speech3.language import Lexicon
+from speech3.runtime import (
+    Metrics,
+    end_with_parent,
+    out_of_memory,
+    processes_work,
+    progress,
+    starting_workers,
+    without_shared_memory,
+)
 
 R = TypeVar("R")
 _GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
 
 
 @dataclass
-class Share:
+class WorkerShare:
     """The utterances of one process.
 
     Attributes
@@ -110,7 +117,7 @@ class Share:
         return graph
 
 
-_share: Share | None = None
+_share: WorkerShare | None = None
 
 
 def _start(share: bytes) -> None:
@@ -122,7 +129,7 @@ def _start(share: bytes) -> None:
 def _call(work: bytes) -> bytes:
     assert _share is not None
     function, arguments = pickle.loads(work)
-    return packed(function(_share, *arguments))
+    return without_shared_memory(function(_share, *arguments))
 
 
 class Workers:
@@ -135,7 +142,7 @@ class Workers:
             self.jobs = 1
         # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
         shares = [
-            Share(WordLists((n, words[n]) for n in names[job :: self.jobs]), feats, job, self.jobs)
+            WorkerShare(WordLists((n, words[n]) for n in names[job :: self.jobs]), feats, job, self.jobs)
             for job in range(self.jobs)
         ]
         self._local = shares[0] if self.jobs == 1 else None
@@ -144,7 +151,9 @@ class Workers:
             context = multiprocessing.get_context("spawn")
             with starting_workers():
                 for share in shares:
-                    self._pools.append(ProcessPoolExecutor(1, context, initializer=_start, initargs=(packed(share),)))
+                    self._pools.append(
+                        ProcessPoolExecutor(1, context, initializer=_start, initargs=(without_shared_memory(share),))
+                    )
                     self._pools[-1].submit(os.getpid)  # starts the process
 
     def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
@@ -158,7 +167,7 @@ class Workers:
         if self._local is not None:
             return [function(self._local, *arguments)]
         try:
-            work = packed((function, arguments))
+            work = without_shared_memory((function, arguments))
             futures = [pool.submit(_call, work) for pool in self._pools]
             return [pickle.loads(future.result()) for future in futures]
         except BrokenProcessPool as error:
@@ -209,7 +218,7 @@ def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     return -(-passes // 2) if started else passes
 
 
-def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
+def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
 
     Parameters
@@ -265,7 +274,7 @@ class Pass:
     visits: np.ndarray  # (J,) how often a path enters a state of each pdf
 
 
-def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
+def flat_start(share: WorkerShare, lexicon: Lexicon) -> dict[str, str]:
     """Align by equal division; return the utterances that are too short, with the reason."""
     failed = {}
     for utterance, words in share.words.items():
@@ -277,7 +286,7 @@ def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
     return failed
 
 
-def divide_equally(share: Share) -> None:
+def divide_equally(share: WorkerShare) -> None:
     """Divide the frames of each phone equally among its states."""
     before, share.alignments = share.alignments, StoredAlignments()
     for utterance, alignment in before.items():
@@ -285,7 +294,13 @@ def divide_equally(share: Share) -> None:
 
 
 def realign(
-    share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1, label: str = ""
+    share: WorkerShare,
+    hmm: Hmm,
+    scorer: Scorer,
+    beam: float,
+    retry_beam: float,
+    acoustic_scale: float = 0.1,
+    label: str = "",
 ) -> dict[str, str]:
     """Align by Viterbi; those that fail even at `retry_beam` lose their alignment and are returned with the reasons.
 
@@ -303,7 +318,7 @@ def realign(
 
 
 def align_one(
-    share: Share, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
+    share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
 ) -> Alignment | str:
     """Align one utterance with the first of `beams` that succeeds; return the reason if none does."""
     graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
@@ -321,7 +336,7 @@ def align_one(
     return f"no path within a beam of {beams[-1]:g}; check that the transcript matches the recording"
 
 
-def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
+def collect(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> Pass:
     """Accumulate the statistics of GMMs and transitions along the current alignments."""
     stats = mixtures.zero_stats(gmm)
     frames, visits = np.zeros(gmm.num_pdfs), np.zeros(gmm.num_pdfs)
@@ -335,7 +350,7 @@ def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
     return Pass(stats, frames, visits)
 
 
-def context_stats(share: Share) -> list[ContextStats]:
+def context_stats(share: WorkerShare) -> list[ContextStats]:
     """Accumulate one Gaussian's statistics per (left, phone, right, state) along the current alignments, if any."""
     return merged_stats(alignment_stats(found, share.feats[utterance]) for utterance, found in share.alignments.items())
 
@@ -360,12 +375,12 @@ def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
     return ContextStats(context[change], np.add.reduceat(rows, change))
 
 
-def pronunciations(share: Share) -> Counts:
+def pronunciations(share: WorkerShare) -> Counts:
     """Count pronunciations and silences along the current alignments."""
     return count(share.alignments, share.words)
 
 
-def expected_silences(share: Share, after: SilenceAfter) -> Expected:
+def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
     """Sum up how probable silence is before each pronunciation, along the current alignments."""
     return expected(share.alignments, share.words, after)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import LEFT, RIGHT, Hmm, Tree
-from speech3.language.lexicon import Lexicon, Silences
+from speech3.language import Lexicon, Silences
 
 NO_WORD = -1
 START = -1  # in place of the phone before the first

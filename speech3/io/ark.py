@@ -29,8 +29,7 @@ from typing import IO, TypeVar, cast
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.runtime.files import atomic_path, write_text
-from speech3.runtime.text import read_utf8
+from speech3.runtime import atomic_path, read_utf8, write_text
 
 TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
 _HEADER = struct.Struct("<ffii")  # smallest value, range, rows, columns
@@ -234,7 +233,7 @@ def _hop_text(stream: IO[bytes]) -> None:
 V = TypeVar("V")
 
 
-class Computed(Mapping[str, V]):
+class ComputedMapping(Mapping[str, V]):
     """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
 
     def __init__(self, keys: Collection[str], function: Callable[[str], V]) -> None:
@@ -380,7 +379,7 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     return stream
 
 
-def key_at(location: str, directory: Path) -> str | None:
+def ark_key_at(location: str, directory: Path) -> str | None:
     """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
     match = _RANGE.search(location)
     location = location[: match.start()] if match else location

@@ -36,16 +36,15 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.data.datadir import SYMBOLS
+from speech3.data import SYMBOLS
 from speech3.errors import Speech3Error
 from speech3.language.arpa import BOS, EOS
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import JOINER, NOT_WORDS
 from speech3.language.mixtures import listed, normalized
 from speech3.language.ngrams import BOS, EOS, NEVER, ROOT, UNKNOWN, ArpaLm, Ngrams, Rows, from_ngrams, from_rows, step
 from speech3.language.pronounce import Phones
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | SYMBOLS
@@ -236,7 +235,7 @@ _ROUNDS = 60  # of bisection
 _NEW = "new"  # the class of unseen words, while its weight is sought
 
 
-def units_of(letters: Sequence[str]) -> tuple[str, ...]:
+def letter_units(letters: Sequence[str]) -> tuple[str, ...]:
     """The letters of a word, at least two, marked with their places in it.
 
     >>> units_of("cat")
@@ -248,10 +247,10 @@ def units_of(letters: Sequence[str]) -> tuple[str, ...]:
 
 def letter_model(spellings: Iterable[Sequence[str]], order: int) -> ArpaLm:
     """Estimate a model of spellings, given by their units."""
-    return estimate(spellings, order, source="spellings of words")
+    return estimate_lm(spellings, order, source="spellings of words")
 
 
-def with_letters(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
+def add_letter_model(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
     """The word model and the letter model together.
 
     Parameters
@@ -308,7 +307,7 @@ def _after_first(letters: ArpaLm) -> ArpaLm:
     return normalized(from_ngrams([unigrams, *(table for table in tables if table)], letters.source))
 
 
-def weight_for(lm: ArpaLm, sentences: Iterable[Sequence[str]]) -> float:
+def new_word_weight(lm: ArpaLm, sentences: Iterable[Sequence[str]]) -> float:
     """The weight of new words with which a text is most probable: as many are expected in it as there are.
 
     Parameters

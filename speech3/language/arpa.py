@@ -22,18 +22,14 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
-from speech3.runtime.files import atomic_path
-from speech3.runtime.native import jit
-from speech3.runtime.progress import progress
-from speech3.runtime.text import UNREADABLE, has_nul, open_text
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
 
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TENS = 10.0 ** np.arange(19)
 _NEWLINE, _SPACE, _MINUS, _POINT, _ZERO, _NINE = np.frombuffer(b"\n -.09", np.uint8).tolist()
 
 
-class Words(NamedTuple):
+class ArpaVocabulary(NamedTuple):
     """The vocabulary: the bytes of its words joined together, where each word ends (0 first), and a hash table."""
 
     text_C: np.ndarray
@@ -50,14 +46,14 @@ class Parsed(NamedTuple):
     line_R: np.ndarray
 
 
-def words(vocabulary: Iterable[str]) -> Words:
+def words(vocabulary: Iterable[str]) -> ArpaVocabulary:
     """Prepare a vocabulary for `parse`."""
     encoded = [word.encode() for word in vocabulary]
     text_C = np.frombuffer(b"".join(encoded), np.uint8)
     ends_V = np.concatenate([[0], np.cumsum([len(word) for word in encoded])])
     slots_S = np.full(1 << (2 * len(encoded)).bit_length(), -1, np.int32)
     _fill(text_C, ends_V, slots_S)
-    return Words(text_C, ends_V, slots_S)
+    return ArpaVocabulary(text_C, ends_V, slots_S)
 
 
 @jit
@@ -320,7 +316,7 @@ class _Parser:
         *columns, line_R = map(np.concatenate, zip(*pieces, strict=True))
         return Rows(*columns), line_R, end
 
-    def _plain(self, order: int, last: bool, table: Words) -> Parsed:
+    def _plain(self, order: int, last: bool, table: ArpaVocabulary) -> Parsed:
         """The n-grams of the plain lines that follow (see `arpa_lines`), up to the end of the piece."""
         self._more()
         text_C = np.frombuffer(self._text, np.uint8)

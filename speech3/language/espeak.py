@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import deferred_interrupt, progress
+from speech3.runtime import deferred_interrupt, progress
 
 # Constants of espeak-ng's public interface (speak_lib.h), which is stable across its releases.
 _SYNCHRONOUS = 2

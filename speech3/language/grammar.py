@@ -28,12 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.data.datadir import symbols_in
-from speech3.data.transcripts import sentences
+from speech3.data import sentences_of_file, symbols_in
 from speech3.errors import Speech3Error
 from speech3.language.lexicon import NOT_WORDS
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 _MOST = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
@@ -73,7 +71,7 @@ def read_sentences(path: Path) -> WordGraph:
     Speech3Error
         With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the line).
     """
-    found = list(map(tuple, sentences(path, NOT_WORDS)))
+    found = list(map(tuple, sentences_of_file(path, NOT_WORDS)))
     if not found:
         raise Speech3Error(f"{path}: contains no sentence; write one per line")
     return _prefix_tree(found, str(path))
@@ -87,7 +85,7 @@ def check_words(words: Iterable[str], path: Path) -> None:
 
 
 def _prefix_tree(sentences: Iterable[tuple[str, ...]], source: str) -> WordGraph:
-    counts = Counter(sentences)
+    counts = Counter(sentences_of_file)
     passing: Counter[int] = Counter()  # number of sentences that pass through each state
     next_state: dict[tuple[int, str], int] = {}
     ends: Counter[int] = Counter()
@@ -221,7 +219,7 @@ _HALF = 0.5
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSequence:
     """A sequence of words; if empty, nothing is spoken."""
 
     words: tuple[str, ...]
@@ -256,7 +254,7 @@ class Repeat:
     part: "Node"
 
 
-Node = Words | Reference | Row | Choice | Repeat
+Node = WordSequence | Reference | Row | Choice | Repeat
 
 
 @dataclass(frozen=True)
@@ -420,11 +418,11 @@ class _Parser:
             return _optional(inside) if token.text == "[" else inside
         words = tuple(re.sub(r"\\(.)", r"\1", token.text).split())
         check_words(words, self._path)
-        return Words(words)
+        return WordSequence(words)
 
 
 def _optional(part: Node) -> Node:
-    return Choice(((_HALF, part), (1 - _HALF, Words(()))))
+    return Choice(((_HALF, part), (1 - _HALF, WordSequence(()))))
 
 
 class _Builder:
@@ -463,7 +461,7 @@ class _Builder:
     def _build(self, node: Node, start: int, end: int, begun: Mapping[str, tuple[int, int]]) -> None:
         """Add paths from `start` to `end` that accept `node`; `begun` has the ends of the rules around it."""
         match node:
-            case Words(words):
+            case WordSequence(words):
                 self._say(words, start, end)
             case Reference(name, line):
                 self._refer(name, line, start, end, begun)

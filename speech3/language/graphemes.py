@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from speech3.data.transcripts import APOSTROPHES, lowered
+from speech3.data import APOSTROPHES, lower_case
 from speech3.errors import Speech3Error
 from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
-from speech3.runtime.text import read_utf8
+from speech3.runtime import read_utf8
 
 LONG = "꞉"
 _LENGTHS = frozenset("ː:꞉ˑ·")
@@ -71,7 +71,7 @@ class Graphemes:
         ("Ng'", 'a', 'n', 'y', 'á')
         """
         text = unicodedata.normalize("NFC", word)
-        low = lowered(text, self.language)
+        low = lower_case(text, self.language)
         low = low if len(low) == len(text) else text
         found: list[str] = []
         place = 0
@@ -120,7 +120,7 @@ def _folded(word: str, language: str = "") -> str:
 
     The two forms of sigma, and i with and without the dot that Lithuanian keeps below accents, sound alike.
     """
-    text = unicodedata.normalize("NFD", lowered(word, language).replace("ς", "σ"))
+    text = unicodedata.normalize("NFD", lower_case(word, language).replace("ς", "σ"))
     text = unicodedata.normalize("NFC", re.sub("(?<=[ij])(\u0328?)\u0307", r"\1", text))
     text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
     return "".join("'" if c in APOSTROPHES else c for c in text)
@@ -155,16 +155,16 @@ def _is_vowel(phone: str) -> bool:
     return unicodedata.normalize("NFD", phone)[:1] in _VOWELS
 
 
-def plain(phone: str) -> str:
+def plain_phone(phone: str) -> str:
     """A phone without its tone and length; a vowel without the accents that may write them.
 
     >>> [plain(phone) for phone in ("á", "a꞉", "e³⁵", "ẹ́", "š", "ã")]
     ['a', 'a', 'e', 'ẹ', 'š', 'ã']
     """
-    return unicodedata.normalize("NFC", "".join(c for c in _parts(phone) if c not in marks(phone))) or phone
+    return unicodedata.normalize("NFC", "".join(c for c in _parts(phone) if c not in phone_marks(phone))) or phone
 
 
-def marks(phone: str) -> frozenset[str]:
+def phone_marks(phone: str) -> frozenset[str]:
     """The marks of tone and length of a phone, which `plain` removes."""
     text = _parts(phone)
     accents = _TONE_MARKS if text[:1] in _VOWELS else ()
@@ -232,7 +232,7 @@ def _near(phone: str, trained: Mapping[str, int]) -> Phones:
     if phone in trained:
         return (phone,)
     by_count = sorted(trained, key=lambda other: (-trained[other], other))
-    for simpler in (plain, bare_letters):
+    for simpler in (plain_phone, bare_letters):
         if simpler(phone) in trained:
             return (simpler(phone),)
         if alike := [other for other in by_count if simpler(other) == simpler(phone) != ""]:
@@ -266,17 +266,17 @@ def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
     -------
     Empty if there is none.
     """
-    marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()
+    phone_marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()
     for word, count in counts.items():
         silent = spell.silent(word)
         for mark in {character for character in silent if not character.isdigit()}:
-            marks[mark] += count
+            phone_marks[mark] += count
             marked[word] += count
         if any(character.isdigit() for character in silent):
             numbers[word] += count
-    punctuation = f"{', '.join(f'{mark} in {marks[mark]:,} words' for mark in _commonest(marks))}, as {_quoted(marked)}"
+    punctuation = f"{', '.join(f'{mark} in {phone_marks[mark]:,} words' for mark in _commonest(phone_marks))}, as {_quoted(marked)}"
     digits = f"digits in {numbers.total():,} words, as {_quoted(numbers)}: write numbers as words"
-    return "; ".join([punctuation] * bool(marks) + [digits] * bool(numbers))
+    return "; ".join([punctuation] * bool(phone_marks) + [digits] * bool(numbers))
 
 
 def _quoted(words: Mapping[str, int]) -> str:

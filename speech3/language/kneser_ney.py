@@ -41,12 +41,11 @@ from types import TracebackType
 
 import numpy as np
 
-from speech3.data.transcripts import read_sentences, shown
+from speech3.data import read_sentences, with_progress
 from speech3.errors import Speech3Error
 from speech3.language.arpa import write_rows
 from speech3.language.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Rows, from_rows
-from speech3.runtime.files import explained_disk_errors
-from speech3.runtime.progress import progress
+from speech3.runtime import explained_disk_errors, progress
 
 _BLOCK_SENTENCES = 1 << 14
 
@@ -86,7 +85,7 @@ def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.n
 
     Raises what `speech3.data.transcripts.read_sentences` raises.
     """
-    for lines in shown(read_sentences(paths), paths, "reading text"):
+    for lines in with_progress(read_sentences(paths), paths, "reading text"):
         words = lines.text.replace("\n", f" {EOS} ").split()
         if not lines.text.endswith("\n"):
             words.append(EOS)
@@ -461,7 +460,7 @@ class Estimate:
         write_rows(path, self.vocabulary, self.sizes, self.orders)
 
 
-def estimate(
+def estimate_lm(
     sentences: Iterable[Sequence[str]],
     order: int,
     vocabulary: Collection[str] | None = None,

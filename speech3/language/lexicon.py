@@ -25,14 +25,10 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from speech3.data.datadir import SYMBOLS
-from speech3.data.paths import matching
+from speech3.data import SYMBOLS, matching_paths
 from speech3.errors import Speech3Error, listed
 from speech3.language.pronounce import Phones, letters
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import say
-from speech3.runtime.text import UNREADABLE, has_nul, not_utf8, open_text, read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, read_utf8, say, write_text
 
 WORD_START = "▁"
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.language.added_words`)
@@ -142,9 +138,9 @@ def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
-def as_lexicon(entries: list[tuple[str, tuple[str, ...]]]) -> str:
+def lexicon_text(entries: list[tuple[str, tuple[str, ...]]]) -> str:
     """The text of Kaldi's lexicon.txt."""
-    return "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
+    return "".join(f"{word} {' '.join(phones)}\n" for word, phones in lexicon_entries)
 
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
@@ -168,7 +164,7 @@ class LangDir:
     text: Path | None
 
 
-def find(directory: Path) -> LangDir:
+def find_lang(directory: Path) -> LangDir:
     """Find the files of ``lang/``; there are none if there is no such directory.
 
     Raises
@@ -181,7 +177,7 @@ def find(directory: Path) -> LangDir:
     names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
     lexicons = [directory / name for name in names if (directory / name).is_file()]
     endings = tuple(f".arpa{packed}" for packed in _PACKED)
-    arpas = [path for path in matching(directory, "*") if path.name.endswith(endings)]
+    arpas = [path for path in matching_paths(directory, "*") if path.name.endswith(endings)]
     text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
     if len(arpas) > 1:
         raise Speech3Error(
@@ -405,7 +401,7 @@ def _is_probability(field: str) -> bool:
         return False
 
 
-def entries(text: str, path: Path) -> dict[str, list[Phones]]:
+def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
     """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
 
     Raises

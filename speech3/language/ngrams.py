@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.runtime.native import jit
+from speech3.runtime import jit
 
 ROOT = 0
 

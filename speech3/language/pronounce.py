@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from speech3.data.transcripts import lowered
+from speech3.data import lower_case
 from speech3.errors import Speech3Error, listed
 
 Phones = tuple[str, ...]
@@ -112,7 +112,7 @@ def letters(word: str) -> Phones:
 
     Digits, punctuation, apostrophes and hyphens are silent. Korean syllables are split into their letters.
     """
-    text = lowered(word).replace("ς", "σ")
+    text = lower_case(word).replace("ς", "σ")
     text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
     found: list[str] = []
     for character in text:
@@ -127,10 +127,10 @@ def letters(word: str) -> Phones:
 
 def script(words: Iterable[str]) -> str:
     """The script of most letters of `words`: Latin, CJK, ...; ``no`` if none."""
-    return next(iter(scripts(Counter(words))), "no")
+    return next(iter(scripts_of(Counter(words))), "no")
 
 
-def scripts(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
+def scripts_of(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
     """The scripts of words, that of most letters first: the first word of the letters' Unicode names.
 
     Japanese kana count as CJK, since they are written together; letters such as ``ʼ`` and ``ʰ`` belong to any script.

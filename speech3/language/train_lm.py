@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from speech3.data.transcripts import STDIN, Lines, read_lines, shown
+from speech3.data import STDIN, Lines, read_lines, with_progress
 from speech3.errors import Speech3Error
 from speech3.language.kneser_ney import (
     BOS_NUMBER,
@@ -31,8 +31,7 @@ from speech3.language.kneser_ney import (
 )
 from speech3.language.lexicon import is_word, lexicon_rows
 from speech3.language.ngrams import BOS, EOS, UNKNOWN, ArpaLm, score
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import composed
+from speech3.runtime import composed, read_utf8
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
         With the line: there is no count, or `<s>` or `</s>` is in the middle. There are no n-grams of the order.
     """
     longest, found = 0, False
-    for lines in shown(read_lines(paths), paths, "reading counts"):
+    for lines in with_progress(read_lines(paths), paths, "reading counts"):
         rows: list[list[int]] = []
         counts: list[int] = []
         for number, line in enumerate(lines.text.split("\n"), lines.first):
@@ -221,7 +220,7 @@ class Perplexity:
         return {**values, **counts, "log10_prob": self.log10_known, "hits": list(self.hits_N)}
 
 
-def describe(found: Perplexity) -> str:
+def describe_perplexity(found: Perplexity) -> str:
     """The values as text of three lines."""
     rate = 100 * found.unknown / found.words if found.words else 0.0
     events = max(1, sum(found.hits_N))

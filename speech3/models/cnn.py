@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from speech3.config import CnnConfig
-from speech3.config.models import ConvolutionConfig
+from speech3.config import CnnConfig, ConvolutionConfig
 from speech3.errors import Speech3Error
 from speech3.models.dnn import Dropout, Hidden, WindowModel, add_outputs, autocasts, gain_of, glorot, multiply, norm
 

@@ -49,10 +49,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from speech3.config import DnnConfig
-from speech3.config.models import Activation, Normalization
-from speech3.frames.chunks import ChunkInputs
-from speech3.frames.minibatches import window_indices
+from speech3.config import Activation, DnnConfig, Normalization
+from speech3.frames import ChunkInputs, window_indices
 from speech3.models.base import AcousticModel
 
 
@@ -83,13 +81,13 @@ class Dropout(nn.Module):
         return x * kept * self.scale  # not x * (kept * scale): a rounded scale would make all values too large
 
 
-WORTH_IT = 1.2  # how much faster bf16 must be than float32 for ``training.precision=auto``
+BF16_WORTH_IT = 1.2  # how much faster bf16 must be than float32 for ``training.precision=auto``
 Product = Literal["onednn", "stock"]
 
 _chosen: Product | None = None
 
 
-def product() -> Product:
+def gemm_library() -> Product:
     """The library in use; the first call in a process measures, which takes some milliseconds."""
     global _chosen
     if _chosen is None:
@@ -97,7 +95,7 @@ def product() -> Product:
     return _chosen
 
 
-def use(name: str) -> None:
+def use_gemm_library(name: str) -> None:
     """Set the library for this process: a resumed run must round as it did before it was interrupted."""
     global _chosen
     _chosen = "onednn" if name == "onednn" and _onednn_available() else "stock"
@@ -152,7 +150,7 @@ def exactly(x: Tensor) -> torch.autocast:
 
 
 def _stock(x: Tensor) -> bool:
-    return x.device.type != "cpu" or x.dtype != torch.float32 or product() == "stock" or autocasts(x)
+    return x.device.type != "cpu" or x.dtype != torch.float32 or gemm_library() == "stock" or autocasts(x)
 
 
 def _mm(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:

@@ -19,8 +19,8 @@ from torch import nn
 
 from speech3.config import FeatureConfig, ModelConfig, load_preset, parse, presets, read_yaml
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import Gmm, load_gmm
-from speech3.io.checkpoint import read_about
+from speech3.hmm import Gmm, load_gmm
+from speech3.io import read_about
 from speech3.models.base import AcousticModel, logits
 from speech3.models.cnn import Convolution
 from speech3.models.registry import load_network
@@ -240,7 +240,7 @@ def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:
 _NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
-def words(info: ModelInfo) -> str:
+def describe_model(info: ModelInfo) -> str:
     """The full description, for a terminal."""
     table = layer_table(info)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -248,11 +248,11 @@ def words(info: ModelInfo) -> str:
         "  ".join(f"{cell:{'>' if column in _NUMBERS else '<'}{widths[column]}}" for column, cell in enumerate(row))
         for row in table
     ]
-    lines = [f"{name:<10} {value}" for name, value in {**facts(info), **training_facts(info.trained)}.items()]
+    lines = [f"{name:<10} {value}" for name, value in {**model_facts(info), **training_facts(info.trained)}.items()]
     return "\n".join([f"{'file':<10} {info.path}, {info.file_bytes:,} bytes", *lines, "", *map(str.rstrip, rows)])
 
 
-def facts(info: ModelInfo) -> dict[str, str]:
+def model_facts(info: ModelInfo) -> dict[str, str]:
     """Facts about the model itself, by name."""
     kinds = {"sliding": "sliding window", "global": "global statistics"}
     over = kinds.get(info.normalization, info.normalization)
@@ -285,7 +285,7 @@ def training_facts(about: dict[str, Any]) -> dict[str, str]:
     return {
         "data": data,
         "alignment": str(about["hmm"]),
-        "training": f"{len(about.get('history', []))} epochs, {training['world']}, {workers(training)}, "
+        "training": f"{len(about.get('history', []))} epochs, {training['world']}, {workers_in_words(training)}, "
         f"{about['seconds']:,.0f} s",
         "accuracy": accuracy,
         "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
@@ -304,7 +304,7 @@ def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
     return [header, *map(_row, info.layers), ("all", "", f"{info.parameters:,}", "", "", f"{info.flops:,}")]
 
 
-def workers(training: dict[str, Any]) -> str:
+def workers_in_words(training: dict[str, Any]) -> str:
     """The number of workers, in words."""
     count, processes = training["workers"], training.get("model_partitions", 1)
     each = f" of {processes} processes" + (" each" if count > 1 else "") if processes > 1 else ""

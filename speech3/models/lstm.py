@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import LstmConfig
-from speech3.frames.chunks import RecurrentChunks, SequenceInputs
+from speech3.frames import RecurrentChunks, SequenceInputs
 from speech3.models.base import AcousticModel, spans
 from speech3.models.clipped import clipped_lstm
 from speech3.models.dnn import Dropout, Hidden, Linear, add_outputs, norm, outputs_of, windows_of

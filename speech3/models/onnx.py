@@ -58,7 +58,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from speech3.errors import Speech3Error
-from speech3.hmm.train import LARGEST_PSEUDO
+from speech3.hmm import LARGEST_PSEUDO
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn, Convolution
 from speech3.models.dnn import BatchNorm, Dnn, Hidden

@@ -13,7 +13,7 @@ from torch import nn
 
 from speech3.config import ModelConfig, parse
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors
+from speech3.io import load_tensors
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn

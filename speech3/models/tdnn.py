@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from speech3.config import CnnTdnnConfig, TdnnConfig
 from speech3.errors import Speech3Error
-from speech3.frames.chunks import ChunkInputs
+from speech3.frames import ChunkInputs
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Convolution
 from speech3.models.dnn import BatchNorm, Dropout, Linear, exactly, gain_of, glorot, linear, multiply, rectified

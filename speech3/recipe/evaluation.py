@@ -22,54 +22,65 @@ import torch
 import yaml
 
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpora import digits
-from speech3.corpora.anyspeech import SET_NAMES
-from speech3.data import audio
-from speech3.data.datadir import DataDir, read_datadir
-from speech3.data.stats import lengths_s
-from speech3.decode.graph import GRAPH, SETTINGS
-from speech3.decode.lattice_directory import Wanted, decode_latticed, open_lattices
-from speech3.decode.output import write_decoding, write_hypotheses
-from speech3.decode.recognizer import BEAM, RETRY_BEAM, TUNING, Recognizer, load_recognizer, tune_recognizer
-from speech3.decode.rescore import Options, rescore
-from speech3.decode.search import Decoding, without_words
-from speech3.decode.tune import Tuning, rate_of
+from speech3.corpora import SET_NAMES, digits
+from speech3.data import DataDir, audio, lengths_s, read_datadir
+from speech3.decode import (
+    BEAM,
+    DECODE_SETTINGS,
+    GRAPH,
+    RETRY_BEAM,
+    TUNING_FILE,
+    Decoding,
+    Recognizer,
+    RescoreOptions,
+    Tuning,
+    WantedResults,
+    decode_latticed,
+    error_rate_of,
+    load_recognizer,
+    open_lattices,
+    rescore,
+    tune_recognizer,
+    without_words,
+    write_decoding,
+    write_hypotheses,
+)
 from speech3.errors import Speech3Error
-from speech3.evaluate import tables
-from speech3.evaluate.boundaries import compare_boundaries
-from speech3.evaluate.confidence import reliability_beside
-from speech3.evaluate.doctor import environment
-from speech3.evaluate.figures import AlignedUtterance
-from speech3.evaluate.html import clip
-from speech3.evaluate.page import (
-    PICTURES,
-    WORST,
-    Material,
+from speech3.evaluate import (
+    ERROR_RATES,
+    PHONE_CLASSES,
+    PICTURES_SHOWN,
+    WORST_SHOWN,
+    AlignedUtterance,
+    Metric,
     Report,
+    Score,
+    SplitVolume,
     Suspect,
     Suspects,
     System,
-    Unknown,
-    Volume,
+    UnknownWords,
+    UtteranceMaterial,
     best_of,
+    compare_boundaries,
+    encode_clip,
+    environment_facts,
+    read_text,
+    reliability_beside,
+    score,
+    tables,
     write_report,
+    write_scores,
 )
-from speech3.evaluate.tables import write_scores
-from speech3.evaluate.text import ERROR_RATES, PHONE_CLASSES, read_text
-from speech3.evaluate.wer import Metric, Score, score
-from speech3.features.compute import static_features
-from speech3.features.extract import silent_in
-from speech3.hmm.alignment.align import align, suspicions, usable_transcripts
-from speech3.hmm.alignment.times import Segment, read_ctm
-from speech3.io.ark import ArkReader
-from speech3.io.checkpoint import load_tensors
-from speech3.language.lexicon import is_word
+from speech3.features import silent_in, static_features
+from speech3.hmm import Segment, align, read_ctm, suspicions, usable_transcripts
+from speech3.io import ArkReader, load_tensors
+from speech3.language import is_word
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
-from speech3.runtime.files import read_json, write_json, write_text
-from speech3.runtime.progress import read_metrics, say
-from speech3.train.rundir import share_graphs
+from speech3.runtime import read_json, read_metrics, say, write_json, write_text
+from speech3.train import share_graphs
 
 _MOST_EXAMINED_S = 7200.0  # seconds of test that are examined for suspicious transcripts: about a minute of work
 _LEAST_WORDS = 2  # of an utterance of which no word was recognised, to be suspicious
@@ -88,27 +99,27 @@ def picture(e: Experiment) -> AlignedUtterance:
     return _drawn(utterance, wave_N, rate_hz, phones[utterance], words.get(utterance, []))
 
 
-def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) -> dict[str, Material]:
+def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) -> dict[str, UtteranceMaterial]:
     """Recordings of the worst utterances of a system and of the suspicious ones, and pictures of the very worst."""
     data, hyp = read_datadir(e.data("test")), e.out / "decode" / best / "test" / "hyp.ctm"
     phones, words = _tracks(e, "test")
     recognised = read_ctm(hyp) if hyp.exists() else {}
-    worst = [utterance.name for utterance in score.worst(WORST, e.recipe.metric)]
-    suspicious = [each.utterance for each in suspects.found[:WORST]] if suspects else []
-    found: dict[str, Material] = {}
+    worst = [utterance.name for utterance in score.worst(WORST_SHOWN, e.recipe.metric)]
+    suspicious = [each.utterance for each in suspects.found[:WORST_SHOWN]] if suspects else []
+    found: dict[str, UtteranceMaterial] = {}
     for number, name in enumerate(dict.fromkeys([*worst, *suspicious])):
         place = _place(data, name)
         try:
             wave_N, rate_hz = audio.load(data, name, mix_channels=True)
         except (Speech3Error, OSError) as error:
             say(f"  {name}: not shown in the report: {error}")
-            found[name] = Material(place)
+            found[name] = UtteranceMaterial(place)
             continue
         drawn = None
-        if number < PICTURES and name in worst and len(wave_N) <= _LONGEST_PICTURE_S * rate_hz:
+        if number < PICTURES_SHOWN and name in worst and len(wave_N) <= _LONGEST_PICTURE_S * rate_hz:
             tracks = phones.get(name, []), words.get(name, []), recognised.get(name, [])
             drawn = _drawn(name, wave_N, rate_hz, *tracks)
-        found[name] = Material(place, clip(wave_N, rate_hz), drawn)
+        found[name] = UtteranceMaterial(place, encode_clip(wave_N, rate_hz), drawn)
     return found
 
 
@@ -193,7 +204,7 @@ def _differ_entirely(scores: Mapping[str, Score]) -> list[str]:
     return sorted(set.intersection(*wrong))
 
 
-def unknown(e: Experiment, best: str) -> Unknown | None:
+def unknown(e: Experiment, best: str) -> UnknownWords | None:
     """The words of test that the graph of a system does not have; None if its units are not words."""
     words = e.model(best) / GRAPH / "words.txt"
     if e.recipe.units != "words" or e.recipe.metric == "PER" or not words.exists():
@@ -204,7 +215,7 @@ def unknown(e: Experiment, best: str) -> Unknown | None:
         for word in (utterance.text or "").split() if is_word(word)
     )  # fmt: skip
     counts = {word: count for word, count in spoken.items() if word not in known}
-    return Unknown(counts, spoken.total(), spelled=bool(e.recipe.letters))
+    return UnknownWords(counts, spoken.total(), spelled=bool(e.recipe.letters))
 
 
 def _vocabulary(words: Path) -> set[str]:
@@ -238,16 +249,16 @@ def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.n
     either.
     """
     say("  rescoring lattices of dev and test with the language model of lm.rescore")
-    decode_latticed(recognizer, dev, out / "dev", Wanted(archive=True), e.jobs, recognizer.tuning_graph)
+    decode_latticed(recognizer, dev, out / "dev", WantedResults(archive=True), e.jobs, recognizer.tuning_graph)
     references: dict[str, Sequence[str]] = {
         key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()
     }
     lm, metric = str(e.rescoring_lm), e.recipe.metric
-    tuning = Options(references=references, error_rate=error_rate(metric))
+    tuning = RescoreOptions(references=references, error_rate=error_rate(metric))
     found = rescore(open_lattices(out / "dev"), lm, out / "dev_rescored", tuning)
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
-    rescore(open_lattices(out / "test"), lm, out / RESCORED, Options(found.weight))
+    rescore(open_lattices(out / "test"), lm, out / RESCORED, RescoreOptions(found.weight))
 
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
@@ -282,7 +293,7 @@ def decode_system(e: Experiment, system: str) -> None:
     metric = e.recipe.metric
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
-        write_json(e.model(directory) / TUNING, config.model_dump())
+        write_json(e.model(directory) / TUNING_FILE, config.model_dump())
     best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))).best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
@@ -291,7 +302,7 @@ def decode_system(e: Experiment, system: str) -> None:
     write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
-    wanted = Wanted(archive=e.recipe.lm.rescore is not None)
+    wanted = WantedResults(archive=e.recipe.lm.rescore is not None)
     decoding, _ = decode_latticed(recognizer, test, out / "test", wanted, e.jobs)
     seconds = time.monotonic() - start
     _tell_failed(decoding)
@@ -311,7 +322,7 @@ def decode_system(e: Experiment, system: str) -> None:
 def _second_rate(found: Tuning, references: Mapping[str, Sequence[str]], metric: Metric) -> dict[str, float]:
     """The other error rate of the words found on dev, by its name; nothing for phones, which have only one."""
     other = _SECOND.get(metric)
-    return {other.lower(): rate_of(references, found.words, error_rate(other))} if other else {}
+    return {other.lower(): error_rate_of(references, found.words, error_rate(other))} if other else {}
 
 
 def _tell_failed(decoding: Decoding) -> None:
@@ -449,7 +460,7 @@ def report(e: Experiment) -> None:
         suspects=suspects,
         unknown=unknown(e, best.name),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
-        environment=environment(),
+        environment=environment_facts(),
     ))  # fmt: skip
 
 
@@ -457,7 +468,7 @@ def _system(e: Experiment, system: str) -> System:
     directory = e.model(system)
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
-    settings = read_json(directory / SETTINGS)
+    settings = read_json(directory / DECODE_SETTINGS)
     step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
     result = score_of(e, system)
     return System(
@@ -476,10 +487,10 @@ def _system(e: Experiment, system: str) -> System:
     )
 
 
-def _volume(e: Experiment, split: str) -> Volume:
+def _volume(e: Experiment, split: str) -> SplitVolume:
     data = read_datadir(e.data(split))
     seconds = sum(lengths_s(data).values())
-    return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
+    return SplitVolume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
 
 
 def summary(e: Experiment) -> str:

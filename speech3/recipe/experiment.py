@@ -53,16 +53,15 @@ from speech3.config import (
     FeatureConfig,
     ModelConfig,
     RecipeConfig,
+    TdnnConfig,
     TrainingConfig,
     load_config,
     load_preset,
     parse,
     read_yaml,
     shipped,
+    unsized,
 )
-from speech3.config.experiment import unsized
-from speech3.config.models import ModelConfig, TdnnConfig
-from speech3.config.training import TrainingConfig
 from speech3.corpora import (
     aishell,
     an4,
@@ -77,14 +76,12 @@ from speech3.corpora import (
     wsj,
     yesno,
 )
-from speech3.data.datadir import read_datadir
-from speech3.data.stats import lengths_s
-from speech3.decode.graph import SETTINGS
+from speech3.data import lengths_s, read_datadir
+from speech3.decode import DECODE_SETTINGS
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import read_about
+from speech3.io import read_about
 from speech3.recipe.steps import check_places, ended_ns, recorded_settings, settings_of, up_to_date
-from speech3.runtime.parallel import available_jobs
-from speech3.runtime.progress import say
+from speech3.runtime import available_jobs, say
 
 LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
 _MODEL = "model.safetensors"
@@ -148,7 +145,7 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
 
 
 def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz: int | None) -> Start:
-    from speech3.train.init import FREE  # here, because it imports PyTorch
+    from speech3.train import FREE_KEYS  # here, because it imports PyTorch
 
     file = directory / _MODEL
     about = read_about(file)
@@ -173,9 +170,9 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
             f"init={directory}: was trained on recordings of {theirs.sample_frequency} Hz, but sample_rate={rate_hz}:"
             f" set sample_rate={theirs.sample_frequency}"
         )
-    if differ := _differences(there.model_dump(), here.model_dump(), FREE):
+    if differ := _differences(there.model_dump(), here.model_dump(), FREE_KEYS):
         say(f"{prefix}model is changed to that of init={directory} ({differ})")
-    kept = {key: value for key, value in here.model_dump().items() if key in FREE}
+    kept = {key: value for key, value in here.model_dump().items() if key in FREE_KEYS}
     return Start(directory, parse(ModelConfig, {**there.model_dump(), **kept}, file), theirs)
 
 
@@ -387,7 +384,7 @@ class Experiment:
         found = [
             name for name in (*decoded, SELF)
             if name not in (*GMMS, *self.trained) and up_to_date(self.out, decode_step(name))
-            and (self.model(name) / SETTINGS).exists() and self._decoded_alike(name)
+            and (self.model(name) / DECODE_SETTINGS).exists() and self._decoded_alike(name)
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda name: ended_ns(self.out, decode_step(name)) or 0))
 

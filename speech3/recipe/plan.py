@@ -18,18 +18,13 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.config import FeatureConfig, ModelConfig
-from speech3.config.models import ModelConfig, check_frequencies
-from speech3.config.training import NOT_COMPUTED
-from speech3.corpora import commonvoice, librispeech
-from speech3.corpora.folder import AUDIO
-from speech3.data.datadir import read_datadir
-from speech3.data.paths import files_below
-from speech3.data.stats import lengths_s, sphere_length_s
+from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, check_frequencies
+from speech3.corpora import AUDIO, commonvoice, librispeech
+from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s
 from speech3.errors import Speech3Error
-from speech3.features.compute import static_dim
-from speech3.hmm.train import lfmmi_passes, triphone_leaves
-from speech3.models.registry import build
+from speech3.features import static_dim
+from speech3.hmm import lfmmi_passes, triphone_leaves
+from speech3.models import build
 from speech3.recipe.experiment import (
     BMMI,
     FLAT,
@@ -50,7 +45,7 @@ SELF_STAGE = "self"
 CHOOSE = f"{SELF_STAGE}/choose"  # after it, it is known whether self-training has anything to train on
 
 
-def steps(experiment: Experiment) -> list[Step]:
+def planned_steps(experiment: Experiment) -> list[Step]:
     """All steps of an experiment, in order."""
     from speech3.recipe import evaluation, stages
 
@@ -126,7 +121,7 @@ def chose_nothing(experiment: Experiment) -> bool:
 
     if SELF not in experiment.trained or not found_nothing(experiment):
         return False
-    plan = make_plan(steps(experiment), experiment.out, None, None)
+    plan = make_plan(planned_steps(experiment), experiment.out, None, None)
     chosen = next(place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE)
     return not any(each.why for each in plan[:chosen])
 
@@ -172,8 +167,8 @@ def _hmm_steps(e: Experiment) -> list[Step]:
     if e.bootstrap == FLAT:
         assert lfmmi is not None
         check_frequencies(recipe.flat.model, e.presets[lfmmi.features], f"lfmmi.features={lfmmi.features}", "flat.")
-        steps = [
-            Step("hmm/flat.frames", partial(flat.prepare, e),
+        planned_steps = [
+            Step("hmm/flat.frames", partial(flat.prepare_flat, e),
                  [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
                  [e.model(FLAT_HMM) / "denominator.safetensors",
                   *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
@@ -186,7 +181,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
                  open_keys=[f"flat.training.{key}" for key in NOT_COMPUTED], elastic=_elastic("flat.")),
         ]  # fmt: skip
     else:
-        steps = [
+        planned_steps = [
             Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
                  [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono"),
                  keys=("hmm", "hmm.mono")),
@@ -196,7 +191,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
         ]  # fmt: skip
     first = e.bootstrap
     return [
-        *steps,
+        *planned_steps,
         Step("hmm/align", partial(stages.align_data, e, first, e.feature_preset(first), (e.train, "dev")), None,
              [e.alignment(first, split) / f"{name}.ark" for split in (e.train, "dev") for name in ("ali", "labels")],
              [f"hmm/{first}"]),
@@ -211,7 +206,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
 def _bmmi_step(e: Experiment) -> Step:
     from speech3.recipe import stages as bmmi
 
-    return Step(f"train/{BMMI}", partial(bmmi.train_gmms, e), e.recipe.hmm.bmmi.model_dump(),
+    return Step(f"train/{BMMI}", partial(bmmi.train_bmmi, e), e.recipe.hmm.bmmi.model_dump(),
                 [e.model(BMMI) / "model.safetensors"], ["hmm/align"], owns=e.model(BMMI),
                 keys=("hmm.bmmi",))  # fmt: skip
 
@@ -299,7 +294,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     questions, tree_features = (_questions(e), [_extracted(e.recipe.hmm.features)]) if flat else ([], [])
     return {
         "hmm": [
-            Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
+            Step("hmm/lfmmi", partial(lfmmi.train_lfmmi_hmm, e), [system.leaves, system.longer_histories],
                  [hmm / "denominator.safetensors", hmm / "hmm.json"],
                  ["hmm/align", *tree_features], questions, owns=hmm,
                  keys=("lfmmi.leaves", "lfmmi.longer_histories")),
@@ -435,7 +430,7 @@ class Cost:
         return self.seconds / min(self.processes or cores, cores)
 
 
-def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
+def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     """Hours of speech; None if they are not known before the stage `data` has run."""
     try:
         if not any(each.why for each in plan if each.step.stage == "data"):
@@ -448,7 +443,7 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     return Speech(hours * faster, exact=False) if hours else None
 
 
-def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
+def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
     e = e.sized(speech.train)
     recipe = e.recipe
@@ -516,7 +511,7 @@ def _bytes(config: FeatureConfig, width: int) -> float:
     return 0.0 if config.kind == "given" else 3.6e6 / config.frame_shift * dim_of(config) * width
 
 
-def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
+def cost_remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
     """For each step, what the plan prints about its cost: ``; about 5 min, 1.2 GB``."""
     return {name: f"; {_remark(cost, cores)}" for name, cost in expected.items()}
 
@@ -526,7 +521,7 @@ def _remark(cost: Cost, cores: int) -> str:
     return ", ".join([*time, *([_size(cost.size)] if cost.size else [])])
 
 
-def totals(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
+def totals_table(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
     """A table of the stages that would run: their times on 2 and on 16 cores, and with `jobs`; and their disk space."""
     cores = sorted({*_CORES, e.jobs})
     running = [each.step for each in plan if each.why]

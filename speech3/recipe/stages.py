@@ -37,47 +37,62 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
-from speech3.corpora.anyspeech import HELD_OUT_LEXICON
-from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
-from speech3.data.datadir import read_datadir
-from speech3.decode.recognizer import Recognizer, load_recognizer
+from speech3.corpora import HELD_OUT_LEXICON
+from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
+from speech3.decode import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.extract import extract
-from speech3.frames.packed import pack, segment_labels, segment_numbers, segment_starts
+from speech3.features import extract
+from speech3.frames import segment_labels, segment_numbers, segment_starts, write_frames
+from speech3.hmm import (
+    FIRST_AND_LOOP,
+    NO_WORD,
+    SUBSAMPLING,
+    Alignment,
+    GmmSystem,
+    Hmm,
+    Transcripts,
+    Workers,
+    biphone_leaves,
+    group_numbers,
+    has_phones,
+    lfmmi_passes,
+    load_gmm,
+    load_hmm,
+    monophone_tree,
+    phone_groups,
+    read_phone_sets,
+    to_first_and_loop,
+    train_monophone,
+    train_tree,
+    train_triphone,
+    usable_transcripts,
+    with_new_words,
+    with_sizes,
+    write_alignments,
+)
 from speech3.hmm import train as passes
-from speech3.hmm.alignment.align import Transcripts, usable_transcripts, write_alignments
-from speech3.hmm.alignment.oov import has_phones, with_words
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
-from speech3.hmm.first_and_loop import SUBSAMPLING, convert, train_tree
-from speech3.hmm.gmm import load_gmm
-from speech3.hmm.model import FIRST_AND_LOOP, Hmm, load_hmm, monophone_tree
-from speech3.hmm.train import GmmSystem, Workers, biphone_leaves, lfmmi_passes, sized, train_monophone, train_triphone
-from speech3.hmm.transcript import NO_WORD
-from speech3.io.ark import ArkReader, Computed, IntArkReader, write_ark
-from speech3.language.lexicon import Lexicon, mark_positions, read_lexicon
+from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.language import Lexicon, mark_positions, read_lexicon
 from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.language import check_given
-from speech3.runtime.files import read_json, write_json
-from speech3.runtime.progress import Metrics, progress, say
-from speech3.sequence import bmmi
-from speech3.sequence.discriminative import silence_senones
-from speech3.sequence.graph import estimate
-from speech3.sequence.lfmmi import make_denominator, random_phones, word_labels
-from speech3.train.rundir import complete
+from speech3.runtime import Metrics, progress, read_json, say, write_json
+from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_phones, silence_senones, word_labels
+from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
 
 
 def make_data(e: Experiment) -> None:
     """Write the data directories and the lexicon."""
-    prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
+    prepare_flat, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
         raise Speech3Error(
             "units=sentencepiece estimates its language model on pieces: give lm.order instead, and text in"
             " lang/text of the source"
         )
-    known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    known = {
+        p.name: p.annotation for p in inspect.signature(prepare_flat).parameters.values() if p.kind is p.KEYWORD_ONLY
+    }
     of_corpus = ("lang", "lexicon", "units", "pieces", "tier", "graphemes")  # keys that most corpora do not use
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in (*of_corpus, "sample_rate")}}
     passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
@@ -94,7 +109,7 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
-    prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
+    prepare_flat(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
     check_given(e)
 
 
@@ -151,7 +166,7 @@ def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
-    return sized(hmm, e.hours, len(phone_groups(lexicon)))
+    return with_sizes(hmm, e.hours, len(phone_groups(lexicon)))
 
 
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
@@ -203,7 +218,7 @@ def aligning_recognizer(e: Experiment, name: str) -> Recognizer:
         return recognizer
     found = read_lexicon(spellings).pronunciations
     usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
-    return replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
+    return replace(recognizer, outputs=with_new_words(recognizer.hmm, usable, str(spellings)))
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
@@ -268,13 +283,13 @@ def pack_split(
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
         originals = {key: key for key in labels} | {prefix + key: key for key in labels}
-        labels = Computed(originals, partial(_labels_of, labels, originals))
+        labels = ComputedMapping(originals, partial(_labels_of, labels, originals))
         feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # the readers are not written to
     if more and split == e.train:
         used += list(more.labels)
         labels = ChainMap({}, labels, more.labels)  # type: ignore[arg-type]  # as above
         feats = ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
-    report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
+    report = write_frames(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")
 
@@ -308,7 +323,7 @@ def train_group(config: TrainConfig, out: Path, group: str) -> None:
         raise Speech3Error(_KEYS.sub(rf"{group}.\g<0>", str(error))) from error
 
 
-def train_gmms(e: Experiment) -> None:
+def train_bmmi(e: Experiment) -> None:
     """Train the triphones' GMMs further on their alignment; the HMM and its graphs are copied into the directory."""
     tri, out, preset = e.model("tri"), e.model(BMMI), e.recipe.hmm.features
     feats = ArkReader(e.features(preset, e.train) / "feats.scp")
@@ -320,7 +335,7 @@ def train_gmms(e: Experiment) -> None:
     # Transcripts are not needed any more.
     with Workers({utterance: [] for utterance in feats if utterance in aligned}, feats, e.jobs) as workers:
         gmm = bmmi.train(workers, gmm, e.recipe.hmm.bmmi, alignment, left_out_S, metrics, silence_S)
-    complete(out, hmm=tri, data=tri)
+    copy_model_files(out, hmm=tri, data=tri)
     gmm.save(out / "model.safetensors", {"features": preset})
 
 
@@ -328,7 +343,7 @@ _MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three fram
 _TOO_SHORT = "too_short.json"
 
 
-def train_hmm(e: Experiment) -> None:
+def train_lfmmi_hmm(e: Experiment) -> None:
     """Build the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
     assert e.recipe.lfmmi is not None
     out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
@@ -336,19 +351,19 @@ def train_hmm(e: Experiment) -> None:
     labels, too_short = IntArkReader(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}
     for utterance, labels_T in progress(labels.items(), len(labels), "alignment for LF-MMI"):
         try:
-            convert(_alignment(labels_T))
+            to_first_and_loop(_alignment(labels_T))
         except Speech3Error as error:
             too_short[utterance] = str(error)
             say(f"  skipped {utterance}: {error}")
     check_bad(too_short, len(labels), str(e.data(e.train)), "are too short for LF-MMI")
     used = dict.fromkeys(utterance for utterance in labels if utterance not in too_short)
-    alignments = Computed(used, lambda utterance: convert(_alignment(labels[utterance])))
+    alignments = ComputedMapping(used, lambda utterance: to_first_and_loop(_alignment(labels[utterance])))
     leaves = e.recipe.lfmmi.leaves or biphone_leaves(e.hours, len(phone_groups(lexicon)))
     questions = e.recipe.hmm.extra_questions
     extra = read_phone_sets(questions, lexicon) if questions else []
     hmm = train_tree(alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, extra, key="lfmmi.leaves")
-    phones = Computed(used, lambda utterance: _alignment(labels[utterance]).phones.tolist())
-    denominator = make_denominator(estimate(phones.values(), e.recipe.lfmmi.longer_histories), hmm)
+    phones = ComputedMapping(used, lambda utterance: _alignment(labels[utterance]).phones.tolist())
+    denominator = make_denominator(estimate_phone_lm(phones.values(), e.recipe.lfmmi.longer_histories), hmm)
     denominator.save(out)
     write_json(out / _TOO_SHORT, too_short)
     hmm.save(out)
@@ -403,7 +418,7 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
 _DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
-def prepare(e: Experiment) -> None:
+def prepare_flat(e: Experiment) -> None:
     """Make the HMM and its denominator, and pack features and words of train and dev."""
     assert e.recipe.lfmmi is not None
     preset, out = e.feature_preset(FLAT), e.model(FLAT_HMM)
@@ -411,7 +426,7 @@ def prepare(e: Experiment) -> None:
     tree = monophone_tree(group_numbers(lexicon), FIRST_AND_LOOP.states)
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)
     spelled = _Spelled(lexicon, transcripts, e.recipe.seed)
-    denominator = make_denominator(estimate(spelled, e.recipe.lfmmi.longer_histories), hmm)
+    denominator = make_denominator(estimate_phone_lm(spelled, e.recipe.lfmmi.longer_histories), hmm)
     hmm.save(out)
     denominator.save(out)
     say(
@@ -468,8 +483,8 @@ def _pack(
         )
     speeds = list(e.recipe.speed_perturb)
     info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words", "speed_perturb": speeds}
-    labels = Computed(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
-    pack(
+    labels = ComputedMapping(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
+    write_frames(
         e.frames(FLAT) / name, feats, labels, 2 * len(lexicon.by_word),
         utterances=list(frames_of), dtype=config.training.dtype, info=info,
     )  # fmt: skip

@@ -30,11 +30,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from speech3.data.paths import files_below
+from speech3.data import files_below
 from speech3.errors import Speech3Error
-from speech3.runtime.files import explained_disk_errors, read_json, write_json
-from speech3.runtime.parallel import end_with_parent, out_of_memory, starting_workers
-from speech3.runtime.progress import console, say
+from speech3.runtime import (
+    console,
+    end_with_parent,
+    explained_disk_errors,
+    out_of_memory,
+    read_json,
+    say,
+    starting_workers,
+    write_json,
+)
 
 
 class Background:
@@ -563,7 +570,7 @@ def _continues(left: Mapping[str, Any], record: Mapping[str, Any], step: Step) -
     return bool(step.elastic and alike) and not _changed_settings(left["settings"], record["settings"], step.elastic)
 
 
-def describe(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
+def describe_plan(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
     """The plan as text, a line for each step: whether it would run and why, and what is expected of it."""
     lines = []
     for plan in plans:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import progress, say
+from speech3.runtime.reporting import progress, say
 
 _FILES = 65_536  # open files that are allowed if the system lets us: each process, archive and pipe needs some
 _CGROUP = Path("/sys/fs/cgroup")
@@ -44,14 +44,14 @@ def allow_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def limit_of(what: str) -> int | None:
+def container_limit(what: str) -> int | None:
     """The limit of this container (its cgroup) on `memory`, in bytes, or `processes`; None if there is none."""
     return _number(_LIMITS[what])
 
 
 def memory_left() -> int | None:
     """Bytes that this container may still use; None if there is no limit."""
-    limit, used, stat = limit_of("memory"), _number(_USED), dict[str, int]()
+    limit, used, stat = container_limit("memory"), _number(_USED), dict[str, int]()
     if limit is None:
         return None
     for name in _STAT:
@@ -68,7 +68,7 @@ def memory_left() -> int | None:
 
 def out_of_memory() -> str:
     """What to do if a process was killed for lack of memory, with the container's limit if there is one."""
-    limit = limit_of("memory")
+    limit = container_limit("memory")
     if limit is None:
         return "most likely because memory ran out"
     return (
@@ -77,7 +77,7 @@ def out_of_memory() -> str:
     )
 
 
-def explained(error: BaseException) -> Speech3Error | None:
+def explained_limit(error: BaseException) -> Speech3Error | None:
     """The error for the user, if `error` says that a limit was reached; else None."""
     number = error.errno if isinstance(error, OSError) else 0
     words = str(error)
@@ -88,14 +88,14 @@ def explained(error: BaseException) -> Speech3Error | None:
             f" nofile={_FILES}), or use fewer jobs or workers"
         )
     if number == errno.EAGAIN or "can't start new thread" in words or "Resource temporarily unavailable" in words:
-        limit = limit_of("processes")
+        limit = container_limit("processes")
         here = f" ({limit:,} are allowed in this container)" if limit else ""
         return Speech3Error(
             f"no more processes or threads can be started{here}; allow more (ulimit -u, docker run --pids-limit, or"
             " pids.max of the cgroup), or use fewer jobs or workers"
         )
     if isinstance(error, MemoryError) or number == errno.ENOMEM or "Cannot allocate memory" in words:
-        limit = limit_of("memory")
+        limit = container_limit("memory")
         here = f": this container may use {limit / 2**30:.1f} GiB" if limit else ""
         return Speech3Error(
             f"memory ran out{here}; use fewer jobs or workers, or allow more (docker run --memory, or memory.max of the"
@@ -115,7 +115,7 @@ def explained_limits() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, MemoryError) as error:
-        if found := explained(error):
+        if found := explained_limit(error):
             raise found from error
         raise
 
@@ -205,14 +205,18 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
         yield from (_alone(function, item) for item in items)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(items)), context, initializer=_begin, initargs=(packed(function),))
+    pool = ProcessPoolExecutor(
+        min(jobs, len(items)), context, initializer=_begin, initargs=(without_shared_memory(function),)
+    )
     try:
         left = iter(items)
         with starting_workers():
-            futures = deque(pool.submit(_call, packed(item)) for item in islice(left, _AHEAD * min(jobs, len(items))))
+            futures = deque(
+                pool.submit(_call, without_shared_memory(item)) for item in islice(left, _AHEAD * min(jobs, len(items)))
+            )
         while futures:  # drop each result once it is yielded: together they may be larger than memory
             yield pickle.loads(futures.popleft().result())
-            futures.extend(pool.submit(_call, packed(item)) for item in islice(left, 1))
+            futures.extend(pool.submit(_call, without_shared_memory(item)) for item in islice(left, 1))
     except BrokenProcessPool as error:
         raise Speech3Error(
             f"{label}: a worker process died, {out_of_memory()}; run the command again with fewer jobs"
@@ -221,7 +225,7 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def packed(value: object) -> bytes:
+def without_shared_memory(value: object) -> bytes:
     """A value to be sent to another process, without PyTorch's shared memory.
 
     PyTorch teaches multiprocessing to send each tensor as a file in /dev/shm, which is often small in containers, with
@@ -244,7 +248,7 @@ def _call(item: bytes) -> bytes:
     if isinstance(_function, bytes):
         _function = pickle.loads(_function)
     assert callable(_function)
-    return packed(_function(pickle.loads(item)))
+    return without_shared_memory(_function(pickle.loads(item)))
 
 
 def processes_work(label: str) -> bool:

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from speech3.runtime.progress import say
+from speech3.runtime.reporting import say
 
 _FOLDED = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\ufb00-\ufb06]+")
 # Decompositions of letters that look like others; "compat" would be too wide (Thai, Lao, Korean letters).
@@ -23,7 +23,7 @@ _KINDS = ("<wide>", "<narrow>", "<square>", "<circle>", "<font>", "<isolated>", 
 _said: set[str] = set()
 
 
-def one_form(text: str) -> str:
+def to_one_form(text: str) -> str:
     """A text in the form that all words have."""
     if text.isascii():
         return text
@@ -32,7 +32,7 @@ def one_form(text: str) -> str:
 
 def composed(text: str, path: Path | str) -> str:
     """The words of a file, or of a part of it, in one form; if that changes something, a line says so, once a file."""
-    if text.isascii() or (changed := one_form(text)) == text:
+    if text.isascii() or (changed := to_one_form(text)) == text:
         return text
     if str(path) not in _said:
         _said.add(str(path))

@@ -25,12 +25,10 @@ import torch
 
 from speech3.config import BmmiConfig
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, extended_baum_welch, zero_stats
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import Share, Workers
-from speech3.io.ark import IntArkReader
-from speech3.language.lexicon import UNKNOWN
-from speech3.runtime.progress import Metrics, progress, say
+from speech3.hmm import Gmm, GmmStats, Hmm, Workers, WorkerShare, accumulate_weighted, extended_baum_welch, zero_stats
+from speech3.io import IntArkReader
+from speech3.language import UNKNOWN
+from speech3.runtime import Metrics, progress, say
 from speech3.sequence.discriminative import Discriminative, senone_graph
 
 _FRAMES = 150  # of a chunk, about
@@ -101,7 +99,7 @@ def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
 
 
 def collect(
-    share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
+    share: WorkerShare, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
     """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame.
 
@@ -132,7 +130,7 @@ def collect(
     return found
 
 
-def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
+def _shown(share: WorkerShare, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
     """Only the first share shows its progress, since all shares cost about the same."""
     of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
     return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))

@@ -49,9 +49,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from speech3.errors import Speech3Error
-from speech3.hmm.model import Hmm
+from speech3.hmm import Hmm
 from speech3.sequence import forward_backward
-from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate, graph_arrays, sources
+from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate_phone_lm, graph_arrays, sources
 
 _INITIAL_FRAMES = 300  # as many seconds as in `speech3.sequence.lfmmi`
 
@@ -67,7 +67,7 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
         How many pairs of senones, the most frequent ones, are histories; all other histories are single senones.
     """
     said = [runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]
-    lm = estimate(((senones + 1).tolist() for senones in said), longer_histories, history=1)
+    lm = estimate_phone_lm(((senones + 1).tolist() for senones in said), longer_histories, history=1)
     frames_S = np.bincount(senones_N, minlength=num_senones)
     runs_S = np.bincount(np.concatenate(said), minlength=num_senones)
     stay_S = 1 - runs_S / np.maximum(1, frames_S)

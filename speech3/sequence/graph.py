@@ -86,7 +86,9 @@ class PhoneLm:
         return total + float(np.log(end)) if end > 1e-12 else -np.inf
 
 
-def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000, history: int = _HISTORY) -> PhoneLm:
+def estimate_phone_lm(
+    sequences: Iterable[Sequence[int]], longer_histories: int = 2000, history: int = _HISTORY
+) -> PhoneLm:
     """Estimate the phone language model from phone sequences (phones count from 1).
 
     Parameters

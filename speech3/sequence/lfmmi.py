@@ -57,14 +57,20 @@ import torch
 from torch import Tensor
 
 from speech3.errors import Speech3Error
-from speech3.frames.chunks import Chunk, padded_frames
-from speech3.frames.packed import segment_labels, segment_numbers
-from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs
-from speech3.hmm.model import FIRST_AND_LOOP, Hmm, load_hmm, num_outputs
-from speech3.hmm.train import LARGEST_PSEUDO
-from speech3.hmm.transcript import TranscriptGraph, transcript_graph
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.language.lexicon import Lexicon
+from speech3.frames import Chunk, padded_frames, segment_labels, segment_numbers
+from speech3.hmm import (
+    FIRST_AND_LOOP,
+    LARGEST_PSEUDO,
+    SUBSAMPLING,
+    Hmm,
+    TranscriptGraph,
+    left_biphone_pdfs,
+    load_hmm,
+    num_outputs,
+    transcript_graph,
+)
+from speech3.io import load_tensors, save_tensors
+from speech3.language import Lexicon
 from speech3.sequence import forward_backward
 from speech3.sequence.graph import (
     NEVER,

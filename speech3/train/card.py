@@ -13,19 +13,19 @@ import yaml
 
 from speech3.config import FeatureConfig, TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
-from speech3.models.info import (
+from speech3.frames import PackedFrames
+from speech3.hmm import Hmm, PdfsOnly, load_outputs
+from speech3.models import (
     ModelInfo,
-    facts,
     features_of_model,
     layer_table,
+    model_facts,
     model_info,
     parameters_of,
     per_cent,
-    workers,
+    workers_in_words,
 )
-from speech3.runtime.files import write_text
+from speech3.runtime import write_text
 from speech3.train.rundir import CARD
 
 _EPOCHS = 8  # rows of the table of epochs, at most
@@ -199,12 +199,14 @@ def _model(info: ModelInfo) -> str:
     shown = [(name, kind, shapes, output, parameters, flops) for name, kind, parameters, shapes, output, flops in rows]
     head = (header[0], header[1], header[3], header[4], header[2], header[5])
     config = {"model": info.trained["model"]}
-    return f"{_pairs(facts(info))}\n\n{_table([head, *shown], left=4)}\n\n{_keys(config)}"
+    return f"{_pairs(model_facts(info))}\n\n{_table([head, *shown], left=4)}\n\n{_keys(config)}"
 
 
 def _training(about: dict[str, Any]) -> str:
     training, history = about["training"], about["history"]
-    text = f"{len(history)} epochs in {about['seconds']:,.0f} s, world {training['world']}, {workers(training)}"
+    text = (
+        f"{len(history)} epochs in {about['seconds']:,.0f} s, world {training['world']}, {workers_in_words(training)}"
+    )
     if training["world"] == "simulated":
         text += " (virtual seconds)"
     if about["before"]:

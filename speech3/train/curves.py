@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from speech3.engine.world import ShardReport, shares
 from speech3.errors import Speech3Error
-from speech3.runtime.files import explained_disk_errors, read_json
-from speech3.runtime.progress import read_metrics, say
+from speech3.runtime import explained_disk_errors, read_json, read_metrics, say
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -62,7 +61,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Row:
+class EfficiencyRow:
     """One run of a table.
 
     Attributes
@@ -82,11 +81,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class EfficiencyTable:
     """Times and efficiencies at some accuracies."""
 
     accuracies: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[EfficiencyRow, ...]
 
 
 def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) -> Curve | None:
@@ -170,7 +169,9 @@ def efficiency(t_1: float, t_n: float, workers: int) -> float:
     return t_1 / (workers * t_n)
 
 
-def make_table(baseline: Curve | None, others: Sequence[Curve], accuracies: Sequence[float] | None = None) -> Table:
+def make_table(
+    baseline: Curve | None, others: Sequence[Curve], accuracies: Sequence[float] | None = None
+) -> EfficiencyTable:
     """Times and efficiencies of `baseline` (plain SGD on one worker) and of `others`, in this order.
 
     Parameters
@@ -196,8 +197,8 @@ def make_table(baseline: Curve | None, others: Sequence[Curve], accuracies: Sequ
             efficiency(t_1, t_n, curve.workers) if t_1 is not None and t_n else None
             for t_1, t_n in zip(alone, seconds, strict=True)
         )
-        rows.append(Row(curve.name, curve.workers, seconds, gains, curve.best, curve.accuracy[-1]))
-    return Table(tuple(accuracies), tuple(rows))
+        rows.append(EfficiencyRow(curve.name, curve.workers, seconds, gains, curve.best, curve.accuracy[-1]))
+    return EfficiencyTable(tuple(accuracies), tuple(rows))
 
 
 _FATES = ("used", "stale", "refused", "returned")

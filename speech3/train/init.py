@@ -16,16 +16,16 @@ from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, parse, read_yaml
 from speech3.errors import Speech3Error
-from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import Hmm, PdfsOnly, difference, load_outputs
-from speech3.io.checkpoint import load_tensors, read_about
-from speech3.runtime.progress import say
+from speech3.frames import PackedFrames
+from speech3.hmm import Hmm, PdfsOnly, load_outputs, output_difference
+from speech3.io import load_tensors, read_about
+from speech3.runtime import say
 from speech3.train.parts import num_outputs
 
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
 _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
 # Keys that may differ, as no parameter depends on them.
-FREE = {"dropout", "time_dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
+FREE_KEYS = {"dropout", "time_dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
 _CONTEXT = ("left_context", "right_context")  # may grow in recurrent networks
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 
@@ -134,7 +134,7 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
             f"or train one of that family"
         )
     free = {key for key in _CONTEXT if isinstance(model, LstmConfig) and here[key] >= there[key]}
-    differ = [key for key in here if key not in FREE | free and here[key] != there[key]]
+    differ = [key for key in here if key not in FREE_KEYS | free and here[key] != there[key]]
     if differ:
         changes = ", ".join(f"{key} {_written(there[key])} there, {_written(here[key])} here" for key in differ)
         remedy = " ".join(f"model.{key}={_written(there[key])}" for key in differ)
@@ -182,5 +182,5 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
     if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
         unknown = hmm if isinstance(new, PdfsOnly) else path.parent
         return True, f"{here} senones in both (assumed to be the same, as {unknown} has no tree to compare)"
-    differ = difference(old, new)
+    differ = output_difference(old, new)
     return not differ, differ or f"the same {here} senones"

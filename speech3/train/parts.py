@@ -25,27 +25,61 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, TrainingConfig, parse, read_yaml
-from speech3.config.models import TIME_DELAY, check_frequencies
+from speech3.config import (
+    TIME_DELAY,
+    FeatureConfig,
+    LstmConfig,
+    ModelConfig,
+    TrainConfig,
+    TrainingConfig,
+    check_frequencies,
+    parse,
+    read_yaml,
+)
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
-from speech3.frames.chunks import Chunks, Sequences, WholeUtterances, default_chunk
-from speech3.frames.masks import FrequencyWarp, SpecAugment, frequency_warp, spec_augment
-from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames, open_packed, verify_once
-from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
-from speech3.models import AcousticModel, build
-from speech3.models.base import SmoothedCrossEntropy, cross_entropy
-from speech3.models.dnn import WORTH_IT, bf16_over_float32, use
-from speech3.models.groups import GroupLasso, has_units, used_units, without_units
-from speech3.models.lstm import Lstm
-from speech3.runtime.files import read_json
-from speech3.runtime.native import keep_freed_memory
-from speech3.runtime.progress import say
-from speech3.sequence.discriminative import Discriminative, senone_graph, silence_senones
-from speech3.sequence.lfmmi import AlignmentNumerators, LfMmi, TranscriptNumerators, check_tree, load_denominator
+from speech3.frames import (
+    Chunks,
+    FrequencyWarp,
+    Minibatches,
+    PackedFrames,
+    Sequences,
+    SpecAugment,
+    WholeUtterances,
+    default_chunk,
+    frequency_warp,
+    open_packed,
+    spec_augment,
+    verify_once,
+)
+from speech3.hmm import Hmm, PdfsOnly, load_hmm, load_outputs
+from speech3.models import (
+    BF16_WORTH_IT,
+    AcousticModel,
+    GroupLasso,
+    Lstm,
+    SmoothedCrossEntropy,
+    bf16_over_float32,
+    build,
+    cross_entropy,
+    has_units,
+    use_gemm_library,
+    used_units,
+    without_units,
+)
+from speech3.runtime import keep_freed_memory, read_json, say
+from speech3.sequence import (
+    AlignmentNumerators,
+    Discriminative,
+    LfMmi,
+    TranscriptNumerators,
+    check_tree,
+    load_denominator,
+    senone_graph,
+    silence_senones,
+)
 
 
 def check_group_lasso(config: TrainConfig) -> None:
@@ -182,7 +216,7 @@ def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
     precision = "float32"
     if earlier and (earlier / "run.json").exists():
         precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
-    elif possible and (faster := bf16_over_float32()) > WORTH_IT:
+    elif possible and (faster := bf16_over_float32()) > BF16_WORTH_IT:
         precision = "bf16"
         say(f"using bf16 ({faster:.1f} x faster here than float32)")
     return config.model_copy(update={"training": training.model_copy(update={"precision": precision})})
@@ -318,7 +352,7 @@ class BuildParts:
         """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
-        use(self.product)
+        use_gemm_library(self.product)
         use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
@@ -423,7 +457,7 @@ def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[A
     import torch.distributed as dist  # these imports take two seconds, which only members of replicas spend
     from torch.distributed.device_mesh import DeviceMesh
 
-    from speech3.models.split import SplitCrossEntropy, split
+    from speech3.models import SplitCrossEntropy, split
 
     assert dist.group.WORLD is not None
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
@@ -439,7 +473,7 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
     Speech3Error
         The model cannot be split, or not into that many parts: `speech3.models.split.check_split`.
     """
-    from speech3.models.split import split
+    from speech3.models import split
 
     assert isinstance(model, AcousticModel)
     members, on_gpus = config.training.model_partitions, config.training.device.startswith("cuda")
@@ -452,7 +486,7 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
 def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
     """Refuse a model that cannot be split as the config says, before anything is written; errors as for `slices`."""
     if config.training.model_partitions > 1:
-        from speech3.models.split import check_split
+        from speech3.models import check_split
 
         model = build(config.model, frames.dim, frames.num_senones, config.seed)
         check_split(model, config.training.model_partitions)

@@ -12,11 +12,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.frames.packed import PackedFrames, segment_numbers
-from speech3.hmm.clustering import group_numbers
-from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.hmm.phone_loop import Biphones, LoopPhones, best_phones, biphones, errors, loop_phones, phone_bigram
-from speech3.language.lexicon import Lexicon
+from speech3.frames import PackedFrames, segment_numbers
+from speech3.hmm import (
+    Biphones,
+    Hmm,
+    LoopPhones,
+    PdfsOnly,
+    best_phones,
+    biphones,
+    edit_distance,
+    group_numbers,
+    loop_phones,
+    phone_bigram,
+)
+from speech3.language import Lexicon
 from speech3.models import AcousticModel, logits
 
 ACOUSTIC_SCALE = 0.3  # phone errors of a small network on minilibri: 64 % at 0.1, 53 at 0.2, 51 at 0.3, 50 at 0.4, 0.5
@@ -60,7 +69,7 @@ class PhoneErrors:
             frames = slice(*self.heldout.offsets_U1[utterance : utterance + 2])
             feats_TF = torch.from_numpy(np.array(self.heldout.frames_NF[frames])).to(self.device)
             reference = self.phones.spoken(self.segments(self.heldout.senones_N[frames]))
-            wrong += errors(reference, self._heard(logits(model, feats_TF).cpu().numpy()))
+            wrong += edit_distance(reference, self._heard(logits(model, feats_TF).cpu().numpy()))
             total += len(reference)
         return wrong / total if total else float("nan")
 

@@ -24,8 +24,7 @@ import torch
 from torch import nn
 
 import speech3
-from speech3.config import SimulationConfig, TrainConfig, TrainingConfig
-from speech3.config.training import NOT_COMPUTED
+from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig, TrainingConfig
 from speech3.engine import opening
 from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import device_of, precision, threads
@@ -36,16 +35,20 @@ from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.workers import Unkillable
 from speech3.engine.world import Loss, Parts, Progress, World
 from speech3.errors import MOST_BAD, Speech3Error
-from speech3.frames.chunks import Chunks, Sequences
-from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import load_outputs
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.models import network_tensors
-from speech3.models.dnn import product, use
-from speech3.runtime.files import read_json, write_json
-from speech3.runtime.native import keep_freed_memory
-from speech3.runtime.progress import Interrupt, Metrics, deferred_interrupt, progress, say
+from speech3.frames import Chunks, Minibatches, PackedFrames, Sequences
+from speech3.hmm import load_outputs
+from speech3.io import load_tensors, save_tensors
+from speech3.models import gemm_library, network_tensors, use_gemm_library
+from speech3.runtime import (
+    Interrupt,
+    Metrics,
+    deferred_interrupt,
+    keep_freed_memory,
+    progress,
+    read_json,
+    say,
+    write_json,
+)
 from speech3.train.card import counted, write_card
 from speech3.train.curves import open_writer, staleness_mean, staleness_p95
 from speech3.train.init import Init, read_init
@@ -67,7 +70,15 @@ from speech3.train.parts import (
     with_precision,
 )
 from speech3.train.phone_errors import phone_errors
-from speech3.train.rundir import RunDirectory, Schedule, Standing, advance, complete, estimate_statistics, mean_of
+from speech3.train.rundir import (
+    RunDirectory,
+    Schedule,
+    Standing,
+    advance,
+    copy_model_files,
+    estimate_statistics,
+    mean_of,
+)
 
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -349,9 +360,9 @@ class _Run:
         self.config, self.directory, self.packed = config, directory, packed
         resumed = directory.newest()
         if resumed:
-            use(resumed[2])  # the other library rounds differently
+            use_gemm_library(resumed[2])  # the other library rounds differently
         self.one, world = open_worlds(
-            config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, product())
+            config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, gemm_library())
         )
         if world:
             opened.callback(world.close)
@@ -505,11 +516,11 @@ class _Run:
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
             **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
             "seconds": standing.seconds, "history": standing.history, "before": standing.before,
-            "product": product(),
+            "product": gemm_library(),
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
-        complete(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
+        copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
         write_card(self.directory.path)
         return about
@@ -588,7 +599,7 @@ class _Run:
         tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
         tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
-        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, product())
+        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, gemm_library())
 
     def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
         self.standing = standing

@@ -46,15 +46,13 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from speech3.config import ModelConfig, TrainingConfig
-from speech3.config.training import NOT_COMPUTED
+from speech3.config import NOT_COMPUTED, ModelConfig, TrainingConfig
 from speech3.engine.world import Parts, Progress, ShardReport
 from speech3.errors import Speech3Error
-from speech3.hmm.model import load_outputs
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.models.dnn import BatchNorm
-from speech3.runtime.files import locked_directory, read_json, write_json, write_text
-from speech3.runtime.progress import progress, read_metrics, say
+from speech3.hmm import load_outputs
+from speech3.io import load_tensors, save_tensors
+from speech3.models import BatchNorm
+from speech3.runtime import locked_directory, progress, read_json, read_metrics, say, write_json, write_text
 
 _LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
 
@@ -98,7 +96,7 @@ OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not ev
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
-def complete(model: Path, hmm: Path, data: Path) -> None:
+def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
     """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
     What does not exist there is removed from `model`, where an earlier run may have left it. The network has the

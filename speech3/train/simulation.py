@@ -31,12 +31,9 @@ from speech3.engine.device import device_of
 from speech3.engine.opening import own_method
 from speech3.engine.throughput import Conclusion, Costs, Point, conclusions, measure_costs, throughputs
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed
-from speech3.models.base import AcousticModel
-from speech3.models.dnn import product
-from speech3.models.info import layers_of
-from speech3.runtime.parallel import parallel_map
-from speech3.runtime.progress import say
+from speech3.frames import open_packed
+from speech3.models import AcousticModel, gemm_library, layers_of
+from speech3.runtime import parallel_map, say
 from speech3.train.curves import SHARES, Curve, read_curve, time_to
 from speech3.train.init import read_init
 from speech3.train.parts import BuildParts, check_objective, make_parts, minibatches, with_precision
@@ -344,14 +341,14 @@ def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
 
 
 def _measured(config: TrainConfig, path: Path) -> SimulationConfig:
-    return simulation_of(config, path, lambda: BuildParts(config, product())(config.training.device))
+    return simulation_of(config, path, lambda: BuildParts(config, gemm_library())(config.training.device))
 
 
 BYTES_PER_GIGABIT = 1e9 / 8
 
 
 @dataclass(frozen=True)
-class Network:
+class MeasuredNetwork:
     """A network and its measured costs.
 
     Attributes
@@ -374,7 +371,7 @@ class Throughput:
     device: str
     workers: tuple[int, ...]
     gigabits: tuple[float, ...]
-    networks: tuple[Network, ...]
+    networks: tuple[MeasuredNetwork, ...]
     points: tuple[Point, ...]
     conclusions: tuple[Conclusion, ...]
 
@@ -419,12 +416,12 @@ def throughput(
     networks = []
     for name, chosen in _configs(config, models).items():
         say(f"{name}: measuring the time of a minibatch, and of the coding for each number of workers")
-        parts = BuildParts(chosen, product())(config.training.device)
+        parts = BuildParts(chosen, gemm_library())(config.training.device)
         assert isinstance(parts.model, AcousticModel)
         layers = layers_of(copy.deepcopy(parts.model).cpu())
         total = sum(layer.parameters for layer in layers)
         shared = sum(layer.parameters for layer in layers if layer.kind == "convolution")
-        networks.append(Network(name, total, 1 - shared / total, measure_costs(parts, codec, workers)))
+        networks.append(MeasuredNetwork(name, total, 1 - shared / total, measure_costs(parts, codec, workers)))
     points = throughputs(
         {each.name: each.costs for each in networks}, workers, [each * BYTES_PER_GIGABIT for each in gigabits],
         config.training.simulation.latency_s,

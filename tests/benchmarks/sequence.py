@@ -23,7 +23,7 @@ from speech3.frames.packed import segment_labels
 from speech3.models import build
 from speech3.sequence import forward_backward
 from speech3.sequence.forward_backward import denominator_log_z
-from speech3.sequence.graph import estimate
+from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import AlignmentNumerators, Denominator, LfMmi, assemble
 
 ROUNDS, CHUNKS, FRAMES, PHONES, PDFS, BINS = 7, 32, 150, 198, 500, 40
@@ -62,7 +62,7 @@ def problem(count: int = CHUNKS) -> tuple[Denominator, list[Chunk]]:
     generator = np.random.default_rng(0)
     said = sentences(generator)
     pdfs_PP2 = generator.integers(0, PDFS, (PHONES + 1, PHONES + 1, 2)).astype(np.int32)
-    graph = assemble(estimate(said), PDFS, pdfs_PP2)
+    graph = assemble(estimate_phone_lm(said), PDFS, pdfs_PP2)
     chunks = []
     for phones in said[:count]:
         labels = segment_labels(np.array(phones), np.cumsum([0, *generator.integers(4, 12, len(phones))]))

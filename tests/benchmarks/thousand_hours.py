@@ -119,11 +119,11 @@ def reading(out: Path) -> None:
 
 def lengths(out: Path) -> None:
     """The hours, from which sizes follow, and what `--dry-run` finds."""
-    from speech3.recipe.plan import find_speech, steps
+    from speech3.recipe.plan import hours_of_speech, planned_steps
     from speech3.recipe.steps import make_plan
 
     e = experiment(out)
-    find_speech(e, make_plan(steps(e), e.out, None, None))
+    hours_of_speech(e, make_plan(planned_steps(e), e.out, None, None))
     print(f"{e.hours:.0f} hours", file=sys.stderr)
 
 
@@ -144,7 +144,7 @@ def gmm(out: Path) -> None:
     from speech3.hmm.clustering import group_numbers
     from speech3.hmm.gmm import Gmm, update
     from speech3.hmm.model import Hmm, monophone_tree
-    from speech3.hmm.train import Share
+    from speech3.hmm.train import WorkerShare
     from speech3.recipe import stages
 
     e = experiment(out)
@@ -154,12 +154,12 @@ def gmm(out: Path) -> None:
     mixture = Gmm(
         np.arange(tree.num_pdfs + 1), np.ones(tree.num_pdfs), np.zeros((tree.num_pdfs, 2)), np.ones((tree.num_pdfs, 2))
     )
-    share = Share(WordLists(transcripts.words.items()), feats)
+    share = WorkerShare(WordLists(transcripts.words.items()), feats)
     for utterance, words in share.words.items():
         share.alignments[utterance] = drawn_alignment(lexicon, words)
     counts = train.pronunciations(share)
     estimate(lexicon, counts, train.expected_silences(share, counts.silence_after()))
-    some = Share({key: share.words[key] for key in list(share.words)[::30]}, feats)
+    some = WorkerShare({key: share.words[key] for key in list(share.words)[::30]}, feats)
     train.flat_start(some, lexicon)
     train.context_stats(some)
     train.divide_equally(some)
@@ -220,7 +220,7 @@ def lfmmi_hmm(out: Path) -> None:
     """The stage `hmm/lfmmi`: biphone tree, phone language model, denominator."""
     from speech3.recipe import stages as lfmmi
 
-    lfmmi.train_hmm(experiment(out))
+    lfmmi.train_lfmmi_hmm(experiment(out))
 
 
 def frames(out: Path) -> None:

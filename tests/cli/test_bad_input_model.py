@@ -11,7 +11,7 @@ from speech3.data.datadir import read_datadir
 from speech3.decode.apply import features_for
 from speech3.decode.recognizer import load_recognizer
 from speech3.errors import Speech3Error
-from speech3.features.extract import extract
+from speech3.features.extraction import extract
 from speech3.train import train
 
 

@@ -192,7 +192,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     from speech3.language.lexicon import read_dictionary, read_lexicon
     from speech3.language.train_lm import read_words
     from speech3.runtime.files import read_json
-    from speech3.runtime.progress import read_metrics
+    from speech3.runtime.reporting import read_metrics
 
     arpa = (
         "\\data\\\nngram 1=4\nngram 2=3\n\n\\1-grams:\n-1.2 <s> -0.3\n-0.9 </s>\n-0.5 a -0.2\n-0.7 b -0.1\n\n"
@@ -263,7 +263,7 @@ def model_seeds(root: Path, experiment: Path) -> dict[str, tuple[Path, str, Read
 def archive_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     """Archives of features and alignments, with and without compression, an index, packed frames."""
     from speech3.decode.lattice_archive import read_lattices, write_lattices
-    from speech3.frames.packed import open_packed, pack
+    from speech3.frames.packed import open_packed, write_frames
     from speech3.io.ark import ArkReader, read_int_ark, write_ark
 
     draw = np.random.default_rng(1)
@@ -287,7 +287,7 @@ def archive_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     write_lattices(root / "lat.ark", list(read_lattices(root / "lat.txt")))
     for name in ("lat.txt", "lat.ark"):
         found[name] = (root / name, consumed(read_lattices))
-    pack(root / "a.frames", feats, labels, 7, utterances=list(feats))
+    write_frames(root / "a.frames", feats, labels, 7, utterances=list(feats))
     found["a.frames"] = (root / "a.frames", lambda path: open_packed(path).verify())
     return found
 

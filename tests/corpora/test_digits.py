@@ -14,7 +14,7 @@ import soundfile
 
 from speech3.corpora import digits, synthetic
 from speech3.data.datadir import read_datadir
-from speech3.data.validate import validate
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
 from speech3.language.espeak import synthesize
 from speech3.runtime import parallel

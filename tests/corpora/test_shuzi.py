@@ -10,7 +10,7 @@ import pytest
 
 from speech3.corpora import shuzi, synthetic
 from speech3.data.datadir import read_datadir
-from speech3.data.validate import validate
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
 from speech3.hmm.clustering import phone_groups
 from speech3.language import espeak

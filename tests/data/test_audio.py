@@ -11,7 +11,7 @@ from sounds import RATE_HZ, tone
 
 from speech3.data.audio import AudioError, info, load, read_file, write_wav
 from speech3.data.datadir import read_datadir
-from speech3.data.resample import resample
+from speech3.data.resampling import resample
 from speech3.errors import Speech3Error
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -239,7 +239,7 @@ def test_utterance_that_is_not_there(make):
 def test_reading_at_one_rate_does_not_import_torch(tmp_path):
     soundfile.write(tmp_path / "a.wav", tone(), RATE_HZ)
     code = (
-        "import sys; from speech3.data.audio import read_file; import speech3.data.validate, speech3.corpora.fsdd;"
+        "import sys; from speech3.data.audio import read_file; import speech3.data.validation, speech3.corpora.fsdd;"
         f"read_file({str(tmp_path / 'a.wav')!r}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

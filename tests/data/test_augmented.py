@@ -13,7 +13,7 @@ from speech3.data import audio
 from speech3.data.augment.augmenter import make_augmenter
 from speech3.data.augment.copies import augment_data
 from speech3.data.datadir import DataDir, read_datadir
-from speech3.data.validate import validate
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
 from speech3.runtime import parallel
 

@@ -6,8 +6,8 @@ import soundfile
 
 from speech3.data.audio import channel_mix, mix_of, read_blocks, read_file
 from speech3.data.datadir import read_datadir
-from speech3.data.stats import measure, warn
-from speech3.data.validate import validate
+from speech3.data.stats import measure_corpus, warn_of_problems
+from speech3.data.validation import validate
 
 RATE_HZ = 16000
 RNG = np.random.default_rng(1)
@@ -64,7 +64,7 @@ def test_validate_and_stats_say_it(make, capsys):
     soundfile.write(directory / "wav" / "u2.wav", np.stack([SPEECH, -SPEECH], 1), 8000)
     (fault,) = validate(directory).faults
     assert fault.kind == "several channels" and "channel 1 is used" in fault.problem
-    warn(measure(read_datadir(directory)))
+    warn_of_problems(measure_corpus(read_datadir(directory)))
     assert "u2: as one channel, channel 1 is used, the better one: the channels have opposite polarity" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -10,7 +10,7 @@ import pytest
 from speech3.data import paths
 from speech3.data.audio import AudioError, info, read_file
 from speech3.data.datadir import read_datadir
-from speech3.data.validate import validate
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
 
 WITH_COMMAND = "u1 cat wav/u1.wav |\nu2 wav/u2.wav\nu3 wav/u3.wav\n"

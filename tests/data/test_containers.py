@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from speech3.data.audio import AudioError, info, read_blocks, read_file
-from speech3.data.validate import validate
+from speech3.data.validation import validate
 
 RATE_HZ, SAMPLES = 16000, 64000
 NOISE_S = (0.1 * np.random.default_rng(1).standard_normal(SAMPLES)).astype(np.float32)

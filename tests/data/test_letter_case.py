@@ -4,7 +4,14 @@ import unicodedata
 
 import pytest
 
-from speech3.data.transcripts import doubts, lowered, normalize_text, parse_steps, plain_words, sharp_s
+from speech3.data.transcripts import (
+    case_doubts,
+    lower_case,
+    normalize_text,
+    parse_steps,
+    plain_words,
+    words_with_sharp_s,
+)
 from speech3.evaluate.wer import score
 from speech3.language.graphemes import Graphemes
 
@@ -26,16 +33,16 @@ from speech3.language.graphemes import Graphemes
     ],
 )
 def test_lower_case(language: str, text: str, lower: str) -> None:
-    assert lowered(text, language) == unicodedata.normalize("NFC", lower)
-    assert lowered(unicodedata.normalize("NFD", text), language) == unicodedata.normalize("NFC", lower)
+    assert lower_case(text, language) == unicodedata.normalize("NFC", lower)
+    assert lower_case(unicodedata.normalize("NFD", text), language) == unicodedata.normalize("NFC", lower)
 
 
 def test_ss_in_capitals_is_the_words_own_spelling() -> None:
     texts = ["DIE STRASSE, DIE MASSE", "die Straße", "das Maß, die Maße und die Masse"]
-    spellings = sharp_s(texts, "de-AT")
+    spellings = words_with_sharp_s(texts, "de-AT")
     assert spellings == {"strasse": "straße", "mass": "maß"}, "Masse and Maße are both words"
-    assert lowered(texts[0], "de", spellings) == "die straße, die masse"
-    assert sharp_s(texts, "en") == {}
+    assert lower_case(texts[0], "de", spellings) == "die straße, die masse"
+    assert words_with_sharp_s(texts, "en") == {}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_ss_in_capitals_is_the_words_own_spelling() -> None:
     ],
 )
 def test_where_the_language_is_not_known_it_is_said_if_it_matters(texts: list[str], says: str) -> None:
-    assert says in doubts(texts) and bool(says) == bool(doubts(texts))
+    assert says in case_doubts(texts) and bool(says) == bool(case_doubts(texts))
 
 
 def test_plain_words_and_spelling_by_letters_follow_the_language() -> None:

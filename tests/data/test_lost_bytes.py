@@ -9,7 +9,7 @@ import soundfile
 from speech3.data.audio import load, read_file
 from speech3.data.datadir import read_datadir
 from speech3.data.lost_bytes import find_damage, write_mended
-from speech3.data.validate import fix, validate
+from speech3.data.validation import fix_datadir, validate
 
 RATE_HZ = 8000
 
@@ -90,7 +90,7 @@ def test_validate_names_the_place_and_fix_mends_a_copy(make, tmp_path):
     (fault,) = report.faults
     assert (fault.kind, fault.subject, fault.drop) == ("lost byte", "u2", ())
     assert "one byte is lost, from 0.75 s on" in fault.problem and "speech3 fix" in fault.remedy
-    repaired = fix(directory, tmp_path / "out")
+    repaired = fix_datadir(directory, tmp_path / "out")
     assert not repaired.removed and "put back" in repaired.changes[0]
     assert validate(tmp_path / "out").faults == ()
     mended, _ = load(read_datadir(tmp_path / "out"), "u2")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speech3.data import pcm
-from speech3.data.pcm import PcmDecoder, arriving
+from speech3.data.pcm import PcmDecoder, arriving_bytes
 from speech3.errors import Speech3Error
 
 SAMPLES = np.random.default_rng(0).integers(-32768, 32767, 500).astype("<i2")
@@ -138,7 +138,7 @@ def test_a_growing_file_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     writer = threading.Thread(target=grow)
     writer.start()
-    assert b"".join(arriving(str(path), lambda: False)) == b"abcdcdcdcd"
+    assert b"".join(arriving_bytes(str(path), lambda: False)) == b"abcdcdcdcd"
     writer.join()
 
 
@@ -148,7 +148,7 @@ def test_reading_stops_on_request(tmp_path: Path) -> None:
     with path.open("r+b", buffering=0) as writer:  # open at both ends, so nobody waits
         writer.write(b"abc")
         stopped, seen = [False], []
-        for data in arriving(str(path), lambda: stopped[0]):
+        for data in arriving_bytes(str(path), lambda: stopped[0]):
             seen.append(data)
             stopped[0] = True  # nothing more comes, and the pipe stays open
         assert seen == [b"abc"]
@@ -157,4 +157,4 @@ def test_reading_stops_on_request(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for name, message in (("gone", "gone: no such file"), (".", "is a directory")):
         with pytest.raises(Speech3Error, match=message):
-            list(arriving(str(tmp_path / name), lambda: False))
+            list(arriving_bytes(str(tmp_path / name), lambda: False))

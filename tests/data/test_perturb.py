@@ -11,7 +11,7 @@ from sounds import RATE_HZ, tone
 from speech3.data import audio
 from speech3.data.augment.copies import perturb_speed
 from speech3.data.datadir import read_datadir
-from speech3.data.validate import validate
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
 from speech3.runtime import parallel
 

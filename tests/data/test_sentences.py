@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from speech3.data.transcripts import _say_ids, read_sentences, sentences
+from speech3.data.transcripts import _say_ids, read_sentences, sentences_of_file
 from speech3.errors import Speech3Error
 
 KALDI = "spk1-utt_01 one two\nspk1-utt_02 three\nspk2-utt_01\nspk2-utt_02 two one\n"
@@ -13,7 +13,7 @@ COMMANDS = "".join(f"{chr(97 + n)}{chr(97 + n)} the door\n" for n in range(26)) 
 
 def read(path: Path, text: str | bytes) -> list[list[str]]:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return list(sentences(path))
+    return list(sentences_of_file(path))
 
 
 def test_ids_are_left_out_and_that_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

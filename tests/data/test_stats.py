@@ -6,7 +6,7 @@ import soundfile
 from sounds import RATE_HZ, tone
 
 from speech3.data.datadir import read_datadir
-from speech3.data.stats import describe, lengths_s, measure
+from speech3.data.stats import describe_corpus, lengths_s, measure_corpus
 from speech3.errors import Speech3Error
 from speech3.evaluate.figures import write_histograms
 from speech3.io.ark import write_ark
@@ -22,7 +22,7 @@ def directory(make):
 
 
 def test_numbers_by_hand(directory):
-    stats = measure(read_datadir(directory), ["ONE", "THREE", "FOUR"])
+    stats = measure_corpus(read_datadir(directory), ["ONE", "THREE", "FOUR"])
     assert (stats.utterances, stats.speakers, stats.recordings) == (3, 2, 3)
     assert stats.hours == pytest.approx(9 / 3600)
     assert stats.sample_rates_hz == {RATE_HZ: 3} and stats.channels == {1: 3} and stats.genders == {"f": 1, "m": 1}
@@ -41,7 +41,7 @@ def test_numbers_by_hand(directory):
 
 
 def test_as_text(directory):
-    text = describe(measure(read_datadir(directory), ["ONE", "THREE"]))
+    text = describe_corpus(measure_corpus(read_datadir(directory), ["ONE", "THREE"]))
     for line in (
         "speakers    2 (1 f, 1 m)",
         f"recordings  3 ({RATE_HZ} Hz)",
@@ -66,7 +66,7 @@ def test_without_words_and_with_several_rates(directory, capsys, program):
 def test_a_lost_recording(directory):
     (directory / "wav" / "u2.wav").unlink()
     with pytest.raises(Speech3Error, match=r"1 of 3 utterances have no length.*\n  u2: .*no such file"):
-        measure(read_datadir(directory))
+        measure_corpus(read_datadir(directory))
 
 
 @pytest.mark.parametrize("rows", ["[0:39]", "[10:19,0:1]", ""])
@@ -76,10 +76,10 @@ def test_frames_count_where_there_is_no_audio(directory, rows):
     write_ark(directory / "f.ark", feats.items(), directory / "feats.scp")
     (directory / "feats.scp").write_text((directory / "feats.scp").read_text().replace("\n", f"{rows}\n", 1))
     (directory / "wav.scp").unlink()
-    stats = measure(read_datadir(directory))
+    stats = measure_corpus(read_datadir(directory))
     first = {"[0:39]": 0.4, "[10:19,0:1]": 0.1, "": 0.4}[rows]
     assert stats.lengths_s == (first, 0.9, 0.07) and stats.recordings == 0
-    assert "features only" in describe(stats)
+    assert "features only" in describe_corpus(stats)
 
 
 @pytest.mark.parametrize("kind", [b"CM ", b"CM2 ", b"CM3 "])
@@ -113,5 +113,5 @@ def test_the_picture_shows_every_utterance_and_speaker(directory, tmp_path, monk
     hist, bar = Axes.hist, Axes.bar
     monkeypatch.setattr(Axes, "hist", lambda axes, x, **o: drawn.append(hist(axes, x, **o)[0].sum()))
     monkeypatch.setattr(Axes, "bar", lambda axes, x, y, *a, **o: drawn.append(list(y)) or bar(axes, x, y, *a, **o))
-    write_histograms(measure(read_datadir(directory)), tmp_path / "a.png")
+    write_histograms(measure_corpus(read_datadir(directory)), tmp_path / "a.png")
     assert sum(drawn[0]) == 3 and drawn[1:] == [3.0, [0.1, 0.05]]  # a histogram is drawn as bars

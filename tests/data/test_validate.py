@@ -8,7 +8,7 @@ from sounds import RATE_HZ, tone
 
 from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
-from speech3.data.validate import fix, validate
+from speech3.data.validation import fix_datadir, validate
 from speech3.errors import Speech3Error
 from speech3.io.ark import write_ark
 from speech3.runtime import parallel
@@ -53,7 +53,7 @@ def test_each_fault_of_the_audio_is_found_and_repaired(make, tmp_path, program, 
     done = program("validate", directory)
     assert done.exit_code == 1
     assert "u2: " in done.stdout and f"1 fault (1 {kind})" in done.stdout.splitlines()[-1]
-    mended = fix(directory, tmp_path / "out")
+    mended = fix_datadir(directory, tmp_path / "out")
     assert mended.removed == ("u2",) and list(mended.data.utterances) == ["u1", "u3"]
     assert validate(tmp_path / "out").faults == ()
 
@@ -101,7 +101,7 @@ def test_segments_are_clipped(make, tmp_path):
         utt2spk="".join(f"u{k} s\n" for k in range(1, 6)),
     )
     assert {fault.subject for fault in validate(directory).faults} == {"u1", "u2", "u3", "u4", "u5"}
-    mended = fix(directory, tmp_path / "out")
+    mended = fix_datadir(directory, tmp_path / "out")
     assert "u1" in mended.changes[2] and "end clipped to 0.500 s" in mended.changes[2]
     assert mended.removed == ("u3", "u4")  # of u3 only 10 ms would be left
     assert validate(tmp_path / "out").faults == ()
@@ -115,14 +115,14 @@ def test_one_bad_recording_of_many_segments_is_one_fault(make, tmp_path):
     _cut(directory, "u1")
     (fault,) = validate(directory).faults
     assert fault.subject == "u1 and 1 other utterances" and fault.drop == ("u1", "u2")
-    assert list(fix(directory, tmp_path / "out").data.recordings) == ["s"]
+    assert list(fix_datadir(directory, tmp_path / "out").data.recordings) == ["s"]
 
 
 def test_text_is_not_needed_for_decoding(make, tmp_path, program):
     directory = make(text=None)
     assert program("validate", directory).exit_code == 1
     assert program("validate", directory, "--no-text").exit_code == 0
-    assert "left without text" in fix(directory, tmp_path / "out").changes[0]
+    assert "left without text" in fix_datadir(directory, tmp_path / "out").changes[0]
     assert not (tmp_path / "out" / "text").exists()
 
 
@@ -149,23 +149,23 @@ def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
     assert not report.faults
     assert [(fault.kind, fault.subject) for fault in report.warnings] == [("missing end", "u2")]
     assert "promises 50 ms more than the file has; the rest is used" in str(report.warnings[0])
-    assert fix(directory, tmp_path / "out").removed == ()
+    assert fix_datadir(directory, tmp_path / "out").removed == ()
 
 
 def test_fix_refuses(make, tmp_path):
     directory = make()
     with pytest.raises(Speech3Error, match="cannot replace its source"):
-        fix(directory, directory / ".." / "data")
+        fix_datadir(directory, directory / ".." / "data")
     shutil.rmtree(directory / "wav")
     with pytest.raises(Speech3Error, match=r"no usable utterance is left(.|\n)*u1\.wav: no such file|u1: no such file"):
-        fix(directory, tmp_path / "out")
+        fix_datadir(directory, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_fix_leaves_its_source_alone(make, tmp_path):
     directory = make(text="u1 A\nu2\n")
     before = {path: path.read_bytes() for path in directory.iterdir() if path.is_file()}
-    fix(directory, tmp_path / "out")
+    fix_datadir(directory, tmp_path / "out")
     assert before == {path: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
@@ -181,7 +181,7 @@ def test_features_without_audio(make, tmp_path):
     (directory / "wav.scp").unlink()
     assert validate(directory).summary().endswith("fine: 3 utterances, 2 speakers, features without audio")
     (directory / "text").write_text("u1 A\nu2 B\n")
-    assert fix(directory, tmp_path / "out").removed == ("u3",)
+    assert fix_datadir(directory, tmp_path / "out").removed == ("u3",)
     assert list(read_datadir(tmp_path / "out").feats) == ["u1", "u2"]
 
 
@@ -219,7 +219,7 @@ def test_faults_of_features_are_found_and_repaired(make, tmp_path, program, kind
     (fault,) = validate(directory).faults
     assert (fault.kind, fault.subject, fault.drop) == (kind, "u2", ("u2",))
     assert problem.split("0.40")[0] in fault.problem
-    assert fix(directory, tmp_path / "out").removed == ("u2",)
+    assert fix_datadir(directory, tmp_path / "out").removed == ("u2",)
     (directory / "feats.scp").rename(tmp_path / "other.scp")
     assert validate(directory).faults == ()
     done = program("validate", directory, "--features", tmp_path / "other.scp")
@@ -278,7 +278,7 @@ def test_text_in_another_form_is_converted(make, tmp_path):
     assert sorted(fault.problem for fault in validate(directory).faults) == [
         "is UTF-16 text", "is UTF-32 text", "is gzip text"
     ]  # fmt: skip
-    mended = fix(directory, tmp_path / "out")
+    mended = fix_datadir(directory, tmp_path / "out")
     assert mended.removed == () and validate(tmp_path / "out").faults == ()
     assert [(u.text, u.speaker) for u in mended.data.utterances.values()] == [("A", "a"), ("B", "a"), ("C", "b")]
 

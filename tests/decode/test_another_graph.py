@@ -15,7 +15,7 @@ from speech3.cli import recognise as rescore_verb
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.apply import transcribe
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.new_graph import GraphSources, make_graph, with_graph
+from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
 from speech3.decode.recognizer import load_recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.oov import by_letters, with_pronunciations
@@ -57,7 +57,7 @@ def test_words_are_added_and_recognised_with_their_times(model: Path, tmp_path: 
     assert (word, float(start)) == ("BAA", pytest.approx(0.3, abs=0.05))
     assert float(duration) == pytest.approx(0.75, abs=0.06)
     hot = made(tmp_path, "hot.txt", "BB 20\n")
-    (hotter,) = transcribe(with_graph(load_recognizer(model), out, hot), [baa])
+    (hotter,) = transcribe(replace_graph(load_recognizer(model), out, hot), [baa])
     assert "BB" in hotter.text.split()
     refused = speech3("transcribe", model, baa, "--hot", made(tmp_path, "none.txt", "BAA\n"))
     assert refused.returncode == 1 and "speech3 graph MODEL OUT --add" in refused.stderr
@@ -81,7 +81,7 @@ def test_the_corrected_lexicon_is_given_back(model: Path, tmp_path: Path, baa: P
     lexicon = made(tmp_path, "lexicon.txt", "BAA b b b\nBAA b a\nZZZ a\n")
     found = make_graph(model, out, GraphSources(add=words, lexicon=lexicon))
     assert found.about["words"] == 4 and not found.guessed.pronunciations
-    (result,) = transcribe(with_graph(load_recognizer(model), out), [baa])
+    (result,) = transcribe(replace_graph(load_recognizer(model), out), [baa])
     assert result.text == "BAA"
     kept = (out / "lexicon.txt").read_text()
     make_graph(model, tmp_path / "again", GraphSources(add=words, lexicon=out / "lexicon.txt"))
@@ -97,7 +97,7 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
     for option, text in texts.items():
         out = tmp_path / option
         make_graph(model, out, GraphSources(**{option: made(tmp_path, "file.txt", text)}))  # type: ignore[arg-type]
-        recognizer = with_graph(load_recognizer(model), out)
+        recognizer = replace_graph(load_recognizer(model), out)
         assert set(recognizer.graph.words) == {"<eps>", "A", "BB", "#0"}
         (result,) = transcribe(recognizer, [sounds["a-bb"]])
         assert result.text == "A BB"
@@ -202,7 +202,7 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
             make_graph(model, out, sources)
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
     with pytest.raises(Speech3Error, match=r"full: not a decoding graph \(it has no graph\.json\)"):
-        with_graph(load_recognizer(model), tmp_path / "full")
+        replace_graph(load_recognizer(model), tmp_path / "full")
 
 
 def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Path) -> None:
@@ -227,5 +227,5 @@ def test_a_graph_of_pieces(model: Path, tmp_path: Path) -> None:
 def test_a_graph_of_another_model(model: Path, tmp_path: Path) -> None:
     build_graph(toys.toy_hmm(context=True), toys.bigram(), tmp_path / "other", toys.SCALE)
     with pytest.raises(Speech3Error, match=r"other: built for \d+ pdfs, but the model has 9"):
-        with_graph(load_recognizer(model), tmp_path / "other")
+        replace_graph(load_recognizer(model), tmp_path / "other")
     assert json.loads((model / "graph" / "graph.json").read_text())["lm"] == "Kneser-Ney"

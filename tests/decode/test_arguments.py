@@ -14,7 +14,7 @@ from speech3.data.audio import info, read_blocks, read_file, write_wav
 from speech3.decode.apply import transcribe
 from speech3.errors import Speech3Error
 from speech3.features.compute import OnlineFeatures, static_features
-from speech3.features.pitch import track
+from speech3.features.pitch import track_pitch
 
 WAVE_S = whistled(*SAID["a-bb"][1])
 NOT_RATES = (
@@ -143,7 +143,7 @@ def test_features(name):
     with pytest.raises(Speech3Error, match=match):
         static_features(waves, lengths, FEATURES, rate_hz)
     with pytest.raises(Speech3Error, match=match):
-        track(waves, lengths, FeatureConfig(pitch=PitchConfig()), rate_hz)
+        track_pitch(waves, lengths, FeatureConfig(pitch=PitchConfig()), rate_hz)
 
 
 def test_features_piece_by_piece():

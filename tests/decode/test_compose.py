@@ -17,11 +17,11 @@ from speech3.decode.lattice_composition import (
     Reading,
     cheapest_cost,
     composed,
+    expand_pieces,
     numbers_of,
     of_arpa,
     plain_reading,
     pruned,
-    spelled,
 )
 from speech3.decode.lattice_paths import nbest
 from speech3.decode.word_lattice import WordLattice
@@ -97,7 +97,7 @@ def test_pieces_are_read_as_words():
     several = 0
     for seed in range(8):
         _, lattice, _ = toy(seed, frames=6)
-        expanded, words, last = spelled(lattice, PIECES)
+        expanded, words, last = expand_pieces(lattice, PIECES)
         assert costs_of(every_path(expanded)) == pytest.approx(costs_of(every_path(lattice)))
         for path in nbest(expanded, 10**4, SCALE):
             end = int(expanded.target_A[path.arcs[-1]]) if path.arcs else 0
@@ -111,7 +111,7 @@ def test_a_model_of_words_on_a_lattice_of_pieces(models):
     (old, numbers), symbols = of_arpa(models[1]), PIECES
     lattice = one_word_then([(1, 0.1), (3, 0.0)], [(2, 0.3), (4, 0.2)], [(1, 0.0)])
     lattice = dataclasses.replace(lattice, final_acoustic_S=np.array([np.inf] * 3 + [0.0]))
-    expanded, words, last = spelled(lattice, symbols)
+    expanded, words, last = expand_pieces(lattice, symbols)
     known = {"": -1, "A2": -1, "BAB": -1, **numbers}  # what no model has costs nothing here
     reading = Reading(*(np.array([known[word] for word in part], np.int64) for part in (words, last)))
     nothing = Reading(np.full(len(words), -1), np.full(len(last), -1))

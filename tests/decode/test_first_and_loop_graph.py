@@ -5,7 +5,7 @@ import pytest
 import toys
 
 from speech3.config import DecodeConfig
-from speech3.decode.grammar import one_word
+from speech3.decode.grammar import one_word_grammar
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.search import decode
 from speech3.hmm.model import Hmm
@@ -45,7 +45,7 @@ def test_best_path_is_that_of_an_exhaustive_search(tmp_path, context: bool, orde
 @pytest.mark.parametrize("frames", [1, 2, 9])
 def test_long_and_short_phones(tmp_path, context: bool, frames: int) -> None:
     hmm = toys.first_and_loop_hmm(context=context)
-    build_graph(hmm, one_word(hmm.lexicon), tmp_path, toys.SCALE)
+    build_graph(hmm, one_word_grammar(hmm.lexicon), tmp_path, toys.SCALE)
     costs_match(hmm, load_graph(tmp_path), {(word,): np.log(4) for word in ("A", "AB", "BA", "BA2")}, frames, 6)
 
 

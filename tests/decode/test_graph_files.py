@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import toys
 
-from speech3.decode.grammar import from_arpa, one_word
+from speech3.decode.grammar import from_arpa, one_word_grammar
 from speech3.decode.graph import Units, add_self_loops, build_graph, load_graph
 from speech3.errors import Speech3Error
 from speech3.io.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.language.ngrams import from_ngrams
 
@@ -45,7 +45,7 @@ def test_openfst_reads_what_we_write_and_the_reverse(tmp_path):
 
 
 def test_graph_json_lists_what_was_left_out(tmp_path):
-    lm = estimate([["A", "ZEBRA", "AB"], ["QUAGGA", "A"], ["A", "AB"]], 2)
+    lm = estimate_lm([["A", "ZEBRA", "AB"], ["QUAGGA", "A"], ["A", "AB"]], 2)
     about = build_graph(toys.toy_hmm(), lm, tmp_path, toys.SCALE)
     assert about["dropped"] == ["ZEBRA", "QUAGGA"]
     assert about == json.loads((tmp_path / "graph.json").read_text())
@@ -56,15 +56,15 @@ def test_graph_json_lists_what_was_left_out(tmp_path):
 
 def test_the_unknown_word_is_never_recognised(tmp_path):
     lexicon = Lexicon((*toys.LEXICON.pronunciations, Pronunciation("<unk>", ("SPN",))))
-    lm = estimate([["A", "ZEBRA", "AB"]], 2, [*lexicon.by_word])
+    lm = estimate_lm([["A", "ZEBRA", "AB"]], 2, [*lexicon.by_word])
     assert "<unk>" in lm.words
-    for grammar in (from_arpa(lm, lexicon), from_arpa(lm, toys.LEXICON), one_word(lexicon)):
+    for grammar in (from_arpa(lm, lexicon), from_arpa(lm, toys.LEXICON), one_word_grammar(lexicon)):
         assert "<unk>" not in (*grammar.words, *grammar.dropped)
 
 
 def test_language_models_without_use_are_refused(tmp_path):
     with pytest.raises(Speech3Error, match=r"Kneser-Ney: none of its 2 words \(a, ab"):
-        build_graph(toys.toy_hmm(), estimate([["a", "ab"]], 2), tmp_path, toys.SCALE)
+        build_graph(toys.toy_hmm(), estimate_lm([["a", "ab"]], 2), tmp_path, toys.SCALE)
     endless = from_ngrams(({("<s>",): (-99.0, 0.0), ("</s>",): (-99.0, 0.0), ("A",): (0.0, 0.0)},), "endless.arpa")
     with pytest.raises(Speech3Error, match=r"endless\.arpa: no sentence can end"):
         build_graph(toys.toy_hmm(), endless, tmp_path, toys.SCALE)

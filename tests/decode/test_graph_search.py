@@ -6,12 +6,12 @@ import toys
 
 from speech3.config import DecodeConfig
 from speech3.decode import search
-from speech3.decode.grammar import one_word
+from speech3.decode.grammar import one_word_grammar
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.search import decode, decode_settings, lattices
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm, monophone_tree
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 WIDE = DecodeConfig(beam=500.0, max_active=100000)
@@ -28,7 +28,7 @@ def toy(tmp_path_factory):
             hmm = toys.toy_hmm(context=context)
             out = tmp_path_factory.mktemp("graph")
             if lm == "one-word":
-                grammar = one_word(hmm.lexicon)
+                grammar = one_word_grammar(hmm.lexicon)
                 language = {(word,): np.log(4) for word in ("A", "AB", "BA", "BA2")}
             else:
                 grammar = toys.bigram(lm)
@@ -88,7 +88,10 @@ def test_words_that_share_all_their_pdfs_are_distinguished_by_the_language_model
     lexicon = Lexicon((Pronunciation("A", ("a0", "b")), Pronunciation("B", ("a1", "b")), Pronunciation("C", ("a1",))))
     tree = monophone_tree(np.array([0, 1, 1, 2]))  # SIL, a0 and a1, b
     assert tree.phone_classes.tolist() == [0, 1, 2, 2, 4]
-    hmm, lm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
+    hmm, lm = (
+        Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)),
+        estimate_lm([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2),
+    )
     build_graph(hmm, lm, tmp_path, toys.SCALE)
     language = toys.sentences(lm, 3)
     for seed in range(5):
@@ -113,7 +116,7 @@ def test_word_penalty_is_a_cost_of_each_word(toy):
 
 def test_silence_in_the_lexicon_is_distinguished_from_optional_silence(tmp_path):
     lexicon = Lexicon((Pronunciation("A", ("a",)), Pronunciation("B", ("b",)), Pronunciation("C", ("SIL", "a"))), 0.4)
-    hmm, lm = toys.toy_hmm(lexicon, context=True), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
+    hmm, lm = toys.toy_hmm(lexicon, context=True), estimate_lm([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
     build_graph(hmm, lm, tmp_path, toys.SCALE)
     scores_TP = toys.random_scores(hmm, FRAMES, 3)
     (found,) = decode(load_graph(tmp_path), [("u", scores_TP)], WIDE, 1.0).hypotheses

@@ -10,7 +10,7 @@ from whistles import RATE_HZ, whistled
 from speech3.data import audio
 from speech3.data.datadir import DataDir, Utterance
 from speech3.decode.apply import transcribe
-from speech3.decode.output import WHOLE_S, cut_long
+from speech3.decode.output import WHOLE_S, cut_long_utterances
 from speech3.decode.recognizer import load_recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import read_ctm
@@ -69,11 +69,11 @@ def test_what_is_not_cut(tmp_path: Path) -> None:
     data = recordings(tmp_path, {"a": rng.normal(0, 0.1, round(WHOLE_S * 1000)).astype(np.float32)})
     missing = Utterance("b", "b", "b", None)
     data = DataDir(tmp_path, {**data.recordings, "b": "none.wav"}, {**data.utterances, "b": missing})
-    found, parts = cut_long(data)
+    found, parts = cut_long_utterances(data)
     assert found == data and not parts.begins_s
     segment = Utterance("b", "b", "b", None, 0.0, WHOLE_S + 20)  # its length is known, but not its sound
     data = DataDir(tmp_path, data.recordings, {**data.utterances, "b": segment})
-    assert cut_long(data) == (data, parts)
+    assert cut_long_utterances(data) == (data, parts)
 
 
 def test_an_utterance_of_silence_has_no_words(model: Path, tmp_path: Path, speech3) -> None:
@@ -96,7 +96,7 @@ def test_a_name_that_exists_already(tmp_path: Path) -> None:
     loud = np.random.default_rng(0).normal(0, 0.1, 25_000).astype(np.float32)
     loud[5000:10_000] *= 0.001
     data = recordings(tmp_path, {"a": loud})
-    (part,) = cut_long(data, 20.0)[0].utterances
+    (part,) = cut_long_utterances(data, 20.0)[0].utterances
     assert part == "a-0000000-0002500"
     with pytest.raises(Speech3Error, match=r"a lasts 25 s and is to be cut, but .* parts, a-0000000-0002500; remove"):
-        cut_long(recordings(tmp_path, {"a": loud, part: loud[:1000]}), 20.0)
+        cut_long_utterances(recordings(tmp_path, {"a": loud, part: loud[:1000]}), 20.0)

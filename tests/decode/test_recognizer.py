@@ -16,17 +16,17 @@ from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, save_network, whist
 from speech3.config import DecodeConfig
 from speech3.decode.apply import features_of_file, say_skipped, transcribe
 from speech3.decode.graph import build_graph
-from speech3.decode.new_graph import with_graph
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import word_times, write_decoding
 from speech3.decode.recognizer import NetworkScorer, load_recognizer, load_settings, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
-from speech3.features.extract import features_of
+from speech3.features.extraction import features_of
 from speech3.hmm import train
 from speech3.hmm.alignment.times import read_ctm
 from speech3.io.checkpoint import load_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
-from speech3.train.rundir import complete
+from speech3.train.rundir import copy_model_files
 
 
 def test_recordings_become_words_with_times(model: Path, sounds: dict[str, Path]) -> None:
@@ -43,7 +43,7 @@ def test_recordings_become_words_with_times(model: Path, sounds: dict[str, Path]
 
 
 def test_recordings_of_other_rates_and_channels(model: Path, tmp_path: Path) -> None:
-    from speech3.data.resample import resample
+    from speech3.data.resampling import resample
 
     wave_S = whistled(*SAID["a-bb"][1])
     path = tmp_path / "stereo.flac"
@@ -154,7 +154,7 @@ def test_a_model_without_settings_asks_to_be_tuned(model: Path, sounds: dict[str
     feats = {"u": features_of_file(recognizer, sounds["ab"])}
     for decode in (
         lambda: recognizer.decode(feats),
-        lambda: with_graph(recognizer, None),
+        lambda: replace_graph(recognizer, None),
     ):  # the latter before features
         with pytest.raises(
             Speech3Error, match=r"decode\.json: no such file; the model is not tuned yet: run speech3 tune"
@@ -354,7 +354,7 @@ def test_complete_makes_a_network_stand_on_its_own(gmm: Path, sounds: dict[str, 
     shutil.copy(gmm / "features.yaml", data)
     out.mkdir()
     save_network(out, HMM.num_pdfs)
-    complete(out, gmm, data)
+    copy_model_files(out, gmm, data)
     recognizer = load_recognizer(out)
     assert recognizer.features == FEATURES and recognizer.graph.num_pdfs == HMM.num_pdfs
     np.testing.assert_array_equal(recognizer.hmm.self_loop, HMM.self_loop)
@@ -373,16 +373,16 @@ def test_complete_takes_the_grid_and_the_graph_to_tune_with(model: Path, tmp_pat
     data.mkdir()
     build_graph(HMM, toys.estimate([["A"]], 1), model / "graph_tuning", toys.SCALE)
     (model / "tuning.json").write_text(DecodeConfig(beam=11.0).model_dump_json())
-    complete(out, model, data)
+    copy_model_files(out, model, data)
     assert (out / "tuning.json").read_text() == (model / "tuning.json").read_text()
     graph = out / "graph_tuning" / "HCLG.fst"
     assert graph.read_bytes() == (model / "graph_tuning" / "HCLG.fst").read_bytes()
     shutil.rmtree(model / "graph_tuning")
-    complete(out, model, data)
+    copy_model_files(out, model, data)
     assert not graph.exists() and (out / "graph" / "HCLG.fst").exists()
     for path in (model / "tuning.json", out / "denominator.safetensors", out / "features.yaml"):
         path.write_text("") if path.parent == out else path.unlink()
-    complete(out, model, data)  # what an earlier run left would be taken for this network's
+    copy_model_files(out, model, data)  # what an earlier run left would be taken for this network's
     assert not any((out / name).exists() for name in ("tuning.json", "denominator.safetensors", "features.yaml"))
 
 

@@ -21,7 +21,7 @@ from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.graph import build_graph
 from speech3.decode.lattice_directory import open_lattices
 from speech3.decode.lattice_paths import nbest
-from speech3.decode.rescore import WEIGHTS, Options, load_function, rescore
+from speech3.decode.rescoring import WEIGHTS, RescoreOptions, load_function, rescore
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import read_ctm
 from speech3.language.arpa import ArpaLm, write_arpa
@@ -90,12 +90,14 @@ def test_the_fewest_expected_errors(model: Path, data: Path, decoded: Path, tmp_
 
 
 def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, tmp_path: Path) -> None:
-    rescore(open_lattices(decoded), lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)), tmp_path / "same", Options())
+    rescore(
+        open_lattices(decoded), lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)), tmp_path / "same", RescoreOptions()
+    )
     before, same = (dict(open_lattices(path).lattices()) for path in (decoded, tmp_path / "same"))
     new, scale = toys.estimate(NEW, 3), open_lattices(decoded).about.acoustic_scale
     for weight in (0.4, 1.0):
         out = tmp_path / f"other{weight}"
-        rescore(open_lattices(decoded), lm_of(tmp_path / "n.arpa.gz", new), out, Options(weight, nbest=9))
+        rescore(open_lattices(decoded), lm_of(tmp_path / "n.arpa.gz", new), out, RescoreOptions(weight, nbest=9))
         directory = open_lattices(out)
         assert directory.about.rescored == {"lm": str(tmp_path / "n.arpa.gz"), "weight": weight}
         hypotheses = dict(line.split(maxsplit=1) for line in (out / "hyp.txt").read_text().splitlines())
@@ -113,23 +115,23 @@ def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, 
             rows = [row for row in lines_of(out / "nbest.jsonl") if row["utterance"] == utterance]
             assert [row["cost"] for row in rows] == pytest.approx([expected[words] for words in best[:9]], abs=2e-3)
     with pytest.raises(Speech3Error, match="already rescored"):
-        rescore(open_lattices(out), str(tmp_path / "n.arpa.gz"), tmp_path / "again", Options())
+        rescore(open_lattices(out), str(tmp_path / "n.arpa.gz"), tmp_path / "again", RescoreOptions())
     with pytest.raises(Speech3Error, match="the lattices' own directory"):
-        rescore(open_lattices(decoded), str(tmp_path / "n.arpa.gz"), decoded, Options())
+        rescore(open_lattices(decoded), str(tmp_path / "n.arpa.gz"), decoded, RescoreOptions())
 
 
 def test_the_weight_of_the_fewest_errors_is_taken(
     decoded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate([["A"] * 12] * 5 + [["BB", "AB"]], 3))
-    rescore(open_lattices(decoded), lm, tmp_path / "each", Options(0.6))
+    rescore(open_lattices(decoded), lm, tmp_path / "each", RescoreOptions(0.6))
     shutil.copyfile(tmp_path / "each" / "hyp.txt", tmp_path / "text")  # used as the references here
     truth = dict(line.split(maxsplit=1) for line in (tmp_path / "text").read_text().splitlines())
     rescore_verb.rescore(decoded, lm, tmp_path / "out", weight=0.0, tune=tmp_path / "text", ctm=True, jobs=1)
     found = read_json(tmp_path / "out" / "rescore.json")
     rates = []
     for weight in WEIGHTS:
-        rescore(open_lattices(decoded), lm, tmp_path / "each", Options(weight))
+        rescore(open_lattices(decoded), lm, tmp_path / "each", RescoreOptions(weight))
         said = dict(line.split(maxsplit=1) for line in (tmp_path / "each" / "hyp.txt").read_text().splitlines())
         rates.append(jiwer.wer([truth[name] for name in said], list(said.values())))
     assert list(found["error_rates"].values()) == pytest.approx(rates) and len(set(rates)) > 2
@@ -146,7 +148,7 @@ def test_a_function_on_the_n_best(decoded: Path, tmp_path: Path, monkeypatch: py
         asked.append(sentences) or [-arpa_cost(new, words) for words in sentences]
     )
     rescore_verb.rescore(decoded, "some_lm:log_probs", tmp_path / "function", weight=0.7, nbest=10**4)
-    rescore(open_lattices(decoded), lm_of(tmp_path / "n.arpa", new), tmp_path / "arpa", Options(0.7))
+    rescore(open_lattices(decoded), lm_of(tmp_path / "n.arpa", new), tmp_path / "arpa", RescoreOptions(0.7))
     assert (tmp_path / "function" / "hyp.txt").read_text() == (tmp_path / "arpa" / "hyp.txt").read_text()
     assert len(asked) == len(SAID) and all(isinstance(words, tuple) for words in asked[0])
     assert not (tmp_path / "function" / "lat.ark").exists()
@@ -172,12 +174,12 @@ def test_a_function_that_fails_is_named(
     monkeypatch.chdir(tmp_path)
     before = (decoded / "lat.ark").read_bytes()
     with pytest.raises(Speech3Error, match=f"odd_lm:f: (?:{message})"):
-        rescore(open_lattices(decoded), "odd_lm:f", tmp_path / "out", Options(nbest=5))
+        rescore(open_lattices(decoded), "odd_lm:f", tmp_path / "out", RescoreOptions(nbest=5))
     assert not (tmp_path / "out" / "hyp.txt").exists() and (decoded / "lat.ark").read_bytes() == before
     sys.modules.pop("odd_lm")
     for name, why in (("odd_lm:g", "has no function g"), ("no_such_module_x:f", "cannot be imported")):
         with pytest.raises(Speech3Error, match=why):
-            rescore(open_lattices(decoded), name, tmp_path / "out", Options(nbest=5))
+            rescore(open_lattices(decoded), name, tmp_path / "out", RescoreOptions(nbest=5))
     sys.modules.pop("odd_lm")
 
 
@@ -188,7 +190,7 @@ def test_one_sentence_may_be_impossible(decoded: Path, tmp_path: Path, monkeypat
     )
     monkeypatch.chdir(tmp_path)
     for weight, same in ((0.0, True), (0.1, False)):
-        rescore(open_lattices(decoded), "not_that:f", tmp_path / "out", Options(weight, nbest=20))
+        rescore(open_lattices(decoded), "not_that:f", tmp_path / "out", RescoreOptions(weight, nbest=20))
         assert (dict(line.split(maxsplit=1) for line in (tmp_path / "out" / "hyp.txt").read_text().splitlines())
                 == best) == same  # fmt: skip
     assert all(math.isinf(row["cost"]) for row in lines_of(tmp_path / "out" / "nbest.jsonl") if row["rank"] == 20)
@@ -200,9 +202,9 @@ def test_words_that_the_model_lacks(decoded: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(
         Speech3Error, match=r"l\.arpa: lacks words of the lattice of .*, and has no <unk>: BB; estimate"
     ):
-        rescore(open_lattices(decoded), lacking, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lacking, tmp_path / "out", RescoreOptions())
     lm = toys.estimate([["A"], ["AB", "A"], ["<unk>", "A"]], 2)
-    rescore(open_lattices(decoded), lm_of(tmp_path / "u.arpa", lm), tmp_path / "out", Options(nbest=10**4))
+    rescore(open_lattices(decoded), lm_of(tmp_path / "u.arpa", lm), tmp_path / "out", RescoreOptions(nbest=10**4))
     assert "u.arpa: lacks 1 words of the graph, such as BB; they are scored as <unk>" in capsys.readouterr().err
     old = toys.estimate(OLD, 2)
     before = {(row["utterance"], row["words"]): row["cost"] for row in lines_of(decoded / "nbest.jsonl")}
@@ -222,33 +224,33 @@ def test_lattices_of_another_graph_are_refused(decoded: Path, model: Path, tmp_p
     words = (decoded / "words.txt").read_text()
     (decoded / "words.txt").write_text("\n".join(words.splitlines()[:2]) + "\n")
     with pytest.raises(Speech3Error, match=r"not made with the graph|words\.txt beside it has"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     with pytest.raises(Speech3Error, match=r"lat\.ark: .*: word \d, but the words\.txt beside it has 2"):
         list(open_lattices(decoded).lattices())
     (decoded / "words.txt").write_text(words.replace("AB", "AX"))
     with pytest.raises(Speech3Error, match="not made with the graph that is in"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     (decoded / "words.txt").write_text(words)
     build_graph(HMM, toys.estimate(NEW, 1), model / "graph", toys.SCALE)
     with pytest.raises(Speech3Error, match="not made with the graph that is in"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     assert not (tmp_path / "out" / "hyp.txt").exists()
 
 
 def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_path: Path) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
-    rescore(open_lattices(decoded), lm, tmp_path / "kept", Options())
+    rescore(open_lattices(decoded), lm, tmp_path / "kept", RescoreOptions())
     (model / "graph" / "G.fst").unlink()
     for name in ("lm.arpa.gz",):
         (model / "graph" / name).unlink(missing_ok=True)
     with pytest.raises(Speech3Error, match=r"is not in .*graph/G\.fst; give its ARPA file with --old"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     old = Path(lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)))
-    rescore(open_lattices(decoded), lm, tmp_path / "given", Options(old=old))
+    rescore(open_lattices(decoded), lm, tmp_path / "given", RescoreOptions(old=old))
     assert (tmp_path / "given" / "hyp.txt").read_text() == (tmp_path / "kept" / "hyp.txt").read_text()
     other = Path(lm_of(tmp_path / "p.arpa", toys.estimate([["A"], ["AB", "A"]], 2)))
     with pytest.raises(Speech3Error, match="a word that the language model used in the search does not allow"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options(old=other))
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions(old=other))
 
 
 def test_directories_that_are_none_and_damaged_archives(decoded: Path, tmp_path: Path) -> None:
@@ -260,14 +262,14 @@ def test_directories_that_are_none_and_damaged_archives(decoded: Path, tmp_path:
     content = (decoded / "lat.ark").read_bytes()
     (decoded / "lat.ark").write_bytes(content[:-7])
     with pytest.raises(Speech3Error, match=r"lat\.ark: .*cut short"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     assert not (tmp_path / "out" / "lat.ark").exists() and not (tmp_path / "out" / "hyp.txt").exists()
     (decoded / "lat.ark").write_bytes(b"")
     with pytest.raises(Speech3Error, match="holds no lattice"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     (decoded / "lat.ark").unlink()
     with pytest.raises(Speech3Error, match=r"lat\.ark: no such file"):
-        rescore(open_lattices(decoded), lm, tmp_path / "out", Options())
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     write_json(decoded / "lattice.json", {"model": "x"})
     with pytest.raises(Speech3Error, match="of another version"):
         open_lattices(decoded)
@@ -326,6 +328,6 @@ def test_confidences_are_calibrated(model: Path, sounds: dict[str, Path], capsys
 def test_a_copy_of_the_directory_still_serves(decoded: Path, tmp_path: Path) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
     shutil.copytree(decoded, tmp_path / "copy")
-    outcome = rescore(open_lattices(tmp_path / "copy"), lm, tmp_path / "out", Options())
+    outcome = rescore(open_lattices(tmp_path / "copy"), lm, tmp_path / "out", RescoreOptions())
     assert {each.utterance for each in outcome.decoding.hypotheses} == set(SAID)
     assert dataclasses.asdict(open_lattices(tmp_path / "out").about)["model"].endswith("model")

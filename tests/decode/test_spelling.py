@@ -19,21 +19,21 @@ from speech3.decode.apply import features_of_file, transcribe
 from speech3.decode.grammar import Spelling, read_spelling, spelling_with
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.lattice_composition import cheapest_cost, of_grammar
-from speech3.decode.lattice_directory import Wanted, decode_latticed, open_lattices
+from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
 from speech3.decode.lattice_paths import nbest
-from speech3.decode.new_graph import GraphSources, make_graph, with_graph
+from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
 from speech3.decode.recognizer import load_recognizer
-from speech3.decode.rescore import Options, rescore
+from speech3.decode.rescoring import RescoreOptions, rescore
 from speech3.decode.search import decode
 from speech3.errors import Speech3Error
 from speech3.io.fst import read_fst
-from speech3.language.added_words import letter_model, units_of
+from speech3.language.added_words import letter_model, letter_units
 from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.language.lexicon import Lexicon, Pronunciation, Silences, mark_positions
 from speech3.runtime.files import write_text
 
 PHONES = {"A": ("a",), "B": ("b",)}
-LETTERS = letter_model(map(units_of, ("AB", "BA", "BABA", "BAB", "BABAA", "ABAB")), 3)
+LETTERS = letter_model(map(letter_units, ("AB", "BA", "BABA", "BAB", "BABAA", "ABAB")), 3)
 
 
 def cost_in(graph: Path, units: Sequence[str]) -> float:
@@ -67,7 +67,7 @@ def test_the_best_path_is_that_of_an_enumeration(tmp_path: Path, lexicon: Lexico
         words: cost_in(tmp_path, words) for length in range(3) for words in itertools.product(lm.words, repeat=length)
     }
     for word in letters:
-        units = units_of(word[1:])
+        units = letter_units(word[1:])
         language[(word,)] = cost_in(tmp_path, units)
         assert language[(word,)] <= arpa_cost(spelling.added_to(lm), units) + 1e-4
     graph, found_unseen = load_graph(tmp_path), 0
@@ -113,13 +113,13 @@ def test_an_unseen_word_with_its_time_and_confidence(spelling_model: Path, baa: 
 def test_lattices_n_best_and_rescoring(spelling_model: Path, tmp_path: Path, baa: Path) -> None:
     recognizer, out, graph = load_recognizer(spelling_model), tmp_path / "out", spelling_model / "graph"
     feats = {"u": features_of_file(recognizer, baa)}
-    decoding, _ = decode_latticed(recognizer, feats, out, Wanted(archive=True, nbest=9), 1)
+    decoding, _ = decode_latticed(recognizer, feats, out, WantedResults(archive=True, nbest=9), 1)
     rows = [json.loads(line)["words"] for line in (out / "nbest.jsonl").read_text().splitlines()]
     assert rows[0] == "BABA" == " ".join(decoding.hypotheses[0].words) and "￭" not in "".join(rows)
     given, own = tmp_path / "new.arpa", tmp_path / "own.arpa.gz"
     write_arpa(toys.estimate([["BB", "A"], ["AB"], ["A", "AB", "BB"]], 3), given)
     shutil.copyfile(graph / "lm.arpa.gz", own)
-    rescore(open_lattices(out), str(given), tmp_path / "new", Options())
+    rescore(open_lattices(out), str(given), tmp_path / "new", RescoreOptions())
     before, after = (paths_of(path) for path in (out, tmp_path / "new"))
     spelling = read_spelling(graph)
     assert spelling is not None and len(before) > 20
@@ -127,7 +127,9 @@ def test_lattices_n_best_and_rescoring(spelling_model: Path, tmp_path: Path, baa
     expected = {units: cost - cost_in(graph, units) + arpa_cost(new, units) for units, cost in before.items()}
     assert len(after) > 20  # some are pruned
     assert after == pytest.approx({units: expected[units] for units in after}, abs=5e-3)
-    rescore(open_lattices(out), str(given), tmp_path / "old", Options(old=own))  # a model of words: letters are added
+    rescore(
+        open_lattices(out), str(given), tmp_path / "old", RescoreOptions(old=own)
+    )  # a model of words: letters are added
     assert paths_of(tmp_path / "old") == pytest.approx(after, abs=5e-3)
 
 
@@ -142,11 +144,11 @@ def test_another_graph_spells_too_unless_it_has_a_grammar(spelling_model: Path, 
     write_text(tmp_path / "words.txt", "ABBA 1 a b b a\n")
     make_graph(spelling_model, tmp_path / "added", GraphSources(add=tmp_path / "words.txt"))
     assert "ABBA 1 a b b a\n" in (tmp_path / "added" / "lexicon.txt").read_text()
-    recognizer = with_graph(load_recognizer(spelling_model), tmp_path / "added")
+    recognizer = replace_graph(load_recognizer(spelling_model), tmp_path / "added")
     (found,) = transcribe(recognizer, [baa])
     assert found.text == "BABA"
     write_text(tmp_path / "hot.txt", "BB 30\n")  # hot words are possible beside letters
-    with_graph(load_recognizer(spelling_model), tmp_path / "added", tmp_path / "hot.txt")
+    replace_graph(load_recognizer(spelling_model), tmp_path / "added", tmp_path / "hot.txt")
     write_text(tmp_path / "said.txt", "A BB\nAB\n")
     make_graph(spelling_model, tmp_path / "closed", GraphSources(sentences=tmp_path / "said.txt"))
     assert read_spelling(tmp_path / "closed") is None and not (tmp_path / "closed" / "lexicon.txt").exists()

@@ -10,7 +10,7 @@ import yaml
 from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, save_gmm, save_network, whistled
 
 import speech3
-from speech3.data.resample import resample
+from speech3.data.resampling import resample
 from speech3.decode.recognizer import Result, load_recognizer
 from speech3.decode.streaming import Pauses, Stream, silence_pdfs
 from speech3.errors import Speech3Error
@@ -209,7 +209,7 @@ def test_models_that_cannot_follow_a_stream(model: Path) -> None:
 def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.decode.export import export
+    from speech3.decode.model_export import export
     from speech3.decode.streaming import online_scores
 
     save_network(model, **keys)
@@ -224,7 +224,7 @@ def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) 
 def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.decode.export import export
+    from speech3.decode.model_export import export
 
     save_network(model, family="lstm", layers=1, cells=4, bidirectional=True)
     export(model, tmp_path / "x.onnx", int8=False)

@@ -13,10 +13,10 @@ from whistles import FEATURES, HMM, SAID, gaussians_to_network, write_network
 from speech3.cli.recognise import decode
 from speech3.config import ModelConfig
 from speech3.data.datadir import read_datadir
-from speech3.decode.apply import SideBySide, same_features, together
+from speech3.decode.apply import SideBySide, same_features, with_mean_scores
 from speech3.decode.recognizer import load_recognizer
 from speech3.errors import Speech3Error
-from speech3.features.extract import extract
+from speech3.features.extraction import extract
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.models import build
@@ -47,7 +47,7 @@ def _words(out: Path) -> dict[str, tuple[str, ...]]:
 def test_the_mean_of_log_likelihoods(network: Path, tmp_path: Path) -> None:
     one, two = load_recognizer(network), load_recognizer(_other(network, tmp_path))
     feats_TF = np.random.default_rng(0).normal(0, 2, (9, DIM)).astype(np.float32)
-    scorer = together(one, [two, one]).scorer
+    scorer = with_mean_scores(one, [two, one]).scorer
     expected = (2 * one.scorer.loglikes(feats_TF) + two.scorer.loglikes(feats_TF)) / 3
     np.testing.assert_allclose(scorer.loglikes(feats_TF), expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(scorer.loglikes(feats_TF, np.array([4, 1])), expected[:, [4, 1]], rtol=1e-5, atol=1e-4)
@@ -91,7 +91,9 @@ def test_no_utterance_is_cut_if_any_model_reads_given_features(
     shutil.copy(tmp_path / "feats" / "feats.scp", data)
     other = _other(network, tmp_path, scale=1)
     (other / "features.yaml").write_text("{kind: given, cmvn: utterance}")
-    monkeypatch.setattr("speech3.decode.output.cut_long", lambda data: pytest.fail("parts are not in feats.scp"))
+    monkeypatch.setattr(
+        "speech3.decode.output.cut_long_utterances", lambda data: pytest.fail("parts are not in feats.scp")
+    )
     decode(network, data, tmp_path / "out", jobs=1, others=[other])
     assert _words(tmp_path / "out") == {name: words for name, (words, _) in SAID.items()}
 

@@ -7,7 +7,7 @@ from speech3.config import DecodeConfig
 from speech3.decode import tune as module
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.search import decode, decode_settings
-from speech3.decode.tune import drawn, rate_of, tune
+from speech3.decode.tune import drawn, error_rate_of, tune
 from speech3.errors import Speech3Error
 
 GRID = DecodeConfig(beam=500.0, acoustic_scales=(0.02, 0.1, 0.5, 2.5), word_penalties=(-6.0, 0.0, 6.0))
@@ -117,12 +117,12 @@ def test_the_error_rate_of_the_chosen_point_is_that_of_a_search(graph, scores, m
         best = tune(graph, scores, truth, config).best
         setting = best.acoustic_scale, best.word_penalty
         words = decode_settings(graph, scores, config, [setting])
-        searched = rate_of(truth, {key: each for key, (each,) in words.items()}, jiwer.wer)
+        searched = error_rate_of(truth, {key: each for key, (each,) in words.items()}, jiwer.wer)
         assert best.error_rate == searched
         seen.append(searched)
         assert setting in made and len(made) == len(set(made)) <= 6
         rates = [
-            rate_of(truth, {key: each[0] for key, each in decode_settings(graph, scores, config, [around]).items()},
+            error_rate_of(truth, {key: each[0] for key, each in decode_settings(graph, scores, config, [around]).items()},
                     jiwer.wer)
             for around in ((s, p) for s in scales for p in penalties)
         ]  # fmt: skip

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.image import imread
 
 from speech3.errors import Speech3Error
-from speech3.evaluate import compare
-from speech3.evaluate.compare import as_json, clock, compare_runs, comparison_text
+from speech3.evaluate import comparison as compare
+from speech3.evaluate.comparison import as_json, clock, compare_runs, comparison_text
 from speech3.train.curves import Curve, make_table
 
 HOUR = 360_000  # frames of 10 ms

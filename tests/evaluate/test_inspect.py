@@ -9,11 +9,11 @@ import soundfile
 
 from speech3.config import FeatureConfig, load_preset
 from speech3.errors import Speech3Error
-from speech3.evaluate import inspect as room
-from speech3.evaluate.inspect import inspect, picture_path
+from speech3.evaluate import inspection as room
+from speech3.evaluate.inspection import inspect, picture_path
 from speech3.evaluate.picture import FeatureStatistics, Picture, draw, write_picture
-from speech3.features.extract import features_of
-from speech3.frames.packed import pack
+from speech3.features.extraction import features_of
+from speech3.frames.packed import write_frames
 from speech3.io.ark import write_ark
 
 RATE_HZ = 16000
@@ -95,7 +95,7 @@ def test_one_unreadable_utterance_does_not_hide_the_others(spoilt: Path) -> None
 
 def test_packed_frames(tmp_path: Path) -> None:
     senones = {name: np.repeat([3, 0, 3], [10, 10, len(feats_TF) - 20]) for name, feats_TF in FEATS.items()}
-    pack(tmp_path / "train.frames", FEATS, senones, 6, utterances=list(FEATS), info={"corpus": "toy"})
+    write_frames(tmp_path / "train.frames", FEATS, senones, 6, utterances=list(FEATS), info={"corpus": "toy"})
     lines = said(tmp_path / "train.frames", "u2")
     assert "packed frames (float32), 5 utterances, 250 frames" in lines["file"]
     share = 50 / 250
@@ -150,7 +150,7 @@ def _data(directory: Path):
 
 
 def test_of_long_recordings_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from speech3.evaluate import inspect as inspect_sound
+    from speech3.evaluate import inspection as inspect_sound
 
     monkeypatch.setattr(room, "MOST_DRAWN_S", 1.5)
     monkeypatch.setattr(inspect_sound, "_MOST_HEARD_S", 2.5)
@@ -187,7 +187,7 @@ def test_a_list_of_recordings(tmp_path: Path) -> None:
 
 def test_what_is_known_of_the_features_beside_them(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", sound(1.0), RATE_HZ)
-    from speech3.features.extract import extract
+    from speech3.features.extraction import extract
 
     config = load_preset(FeatureConfig, "features", "plp13_pitch1_d2")
     extract(_data(tmp_path), tmp_path / "out", config, 1)

@@ -11,17 +11,17 @@ import pytest
 import soundfile
 
 from speech3.errors import Speech3Error
-from speech3.evaluate.doctor import environment
+from speech3.evaluate.doctor import environment_facts
 from speech3.evaluate.figures import AlignedUtterance, Line, curves, draw_accuracy, svg
-from speech3.evaluate.html import Clip, aligned, clip, escape
+from speech3.evaluate.html import Clip, aligned, encode_clip, escape
 from speech3.evaluate.page import (
-    Material,
     Report,
+    SplitVolume,
     Suspect,
     Suspects,
     System,
-    Unknown,
-    Volume,
+    UnknownWords,
+    UtteranceMaterial,
     within_limit,
     write_report,
 )
@@ -99,8 +99,8 @@ def a_report() -> Report:
         NASTY, wave_N, 16000, np.random.default_rng(0).normal(size=(98, 40)), 10.0, segments, segments
     )
     return Report(
-        f"digits {NASTY}", "recipes/run.sh digits a=1 && true", systems, volumes=[Volume("train", 1234, 5, 1.234)],
-        picture=picture, config_yaml=f"corpus: digits\nname: '{NASTY}'\n", environment=environment(),
+        f"digits {NASTY}", "recipes/run.sh digits a=1 && true", systems, volumes=[SplitVolume("train", 1234, 5, 1.234)],
+        picture=picture, config_yaml=f"corpus: digits\nname: '{NASTY}'\n", environment=environment_facts(),
     )  # fmt: skip
 
 
@@ -255,12 +255,14 @@ def test_silent_and_short_utterance_can_be_drawn(tmp_path: Path) -> None:
     assert check(tmp_path / "r.html").tags >= {"svg", "image"}
 
 
-def material(name: str, *, seconds: float = 1.0, picture: bool = False) -> Material:
+def material(name: str, *, seconds: float = 1.0, picture: bool = False) -> UtteranceMaterial:
     wave_N = np.sin(np.arange(round(16000 * seconds)) / 7).astype(np.float32) / 2
     aligned = [(0.0, 0.5, "ONE"), (0.5, 1.0, "TWO")]
     feats = np.random.default_rng(0).normal(size=(98, 40))
     drawn = AlignedUtterance(name, wave_N, 16000, feats, 10.0, aligned, aligned, [(0.1, 0.9, "THREE")])
-    return Material(f"/data/{name}.wav, 1.00 s to 2.00 s", clip(wave_N, 16000), drawn if picture else None)
+    return UtteranceMaterial(
+        f"/data/{name}.wav, 1.00 s to 2.00 s", encode_clip(wave_N, 16000), drawn if picture else None
+    )
 
 
 def test_worst_utterances_can_be_heard_and_seen(tmp_path: Path) -> None:
@@ -272,7 +274,7 @@ def test_worst_utterances_can_be_heard_and_seen(tmp_path: Path) -> None:
         30,
         40,
     )
-    unknown = Unknown({"zebra": 2, "<b>": 5, **{f"w{n}": 1 for n in range(40)}}, 1000)
+    unknown = UnknownWords({"zebra": 2, "<b>": 5, **{f"w{n}": 1 for n in range(40)}}, 1000)
     shown["u29"] = material("u29")
     write_report(tmp_path / "r.html", Report(
         "t", "c", [System("dnn", found)], material=shown, suspects=suspects, unknown=unknown,
@@ -295,11 +297,11 @@ def test_worst_utterances_can_be_heard_and_seen(tmp_path: Path) -> None:
 
 def test_clips_are_left_out_where_they_are_too_long_or_too_many(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(size=60 * 16000).astype(np.float32) / 8
-    assert clip(noise, 16000) is None
-    found = clip(noise[: 5 * 7000], 7000)  # a rate that MP3 does not have
+    assert encode_clip(noise, 16000) is None
+    found = encode_clip(noise[: 5 * 7000], 7000)  # a rate that MP3 does not have
     assert found is not None and found.kind == "audio/flac"
     sound = Clip("audio/mpeg", b"x" * 70_000)
-    shown = within_limit({f"u{n}": Material(f"{n}.wav", sound) for n in range(30)})
+    shown = within_limit({f"u{n}": UtteranceMaterial(f"{n}.wav", sound) for n in range(30)})
     kept = [name for name, each in shown.items() if each.clip]
     assert kept == [f"u{n}" for n in range(21)] and list(shown) == [f"u{n}" for n in range(30)]
     assert sum(len(each.clip.address) for each in shown.values() if each.clip) <= 2_000_000

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from speech3.engine.world import ShardReport
-from speech3.evaluate import watch
-from speech3.evaluate.watch import Counts, EpochView, RunView, draw, duration, fitting, sparkline
+from speech3.evaluate import run_watch
+from speech3.evaluate.run_watch import Counts, EpochView, RunView, draw, duration, fitting, sparkline
 from speech3.train.curves import Asynchrony
 
 NOW = 1000.0
@@ -144,6 +144,6 @@ def test_ctrl_c_leaves_the_last_view(tmp_path: Any, monkeypatch: pytest.MonkeyPa
         yield VIEW
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch, "follow", interrupted)
+    monkeypatch.setattr(run_watch, "follow", interrupted)
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
-    assert watch._live(tmp_path, console) == VIEW
+    assert run_watch._live(tmp_path, console) == VIEW

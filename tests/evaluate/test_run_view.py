@@ -10,7 +10,7 @@ import pytest
 
 from speech3.engine.world import ShardReport
 from speech3.errors import Speech3Error
-from speech3.evaluate.watch import Counts, RunView, follow, run_view
+from speech3.evaluate.run_watch import Counts, RunView, follow, run_view
 
 TRAINING = {"world": "shared", "workers": 2, "minibatch": 32, "max_epochs": 4, "schedule": "halving"}
 RUN = {"model": {"family": "dnn"}, "training": TRAINING}
@@ -179,7 +179,7 @@ def test_a_long_run_is_not_kept_in_memory(run_dir: Path, monkeypatch: pytest.Mon
         lengths.append(len(records))
         return run_view(name, records, *rest, **more)
 
-    monkeypatch.setattr("speech3.evaluate.watch.run_view", spy)
+    monkeypatch.setattr("speech3.evaluate.run_watch.run_view", spy)
     append(run_dir, epoch(1), *(progress(2, done) for done in range(20)))
     view = next(views(run_dir))
     assert lengths == [3] and view.minibatches == (19, 20) and view.frames_per_s == 64.0

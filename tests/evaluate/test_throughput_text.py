@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from speech3.engine.throughput import Costs, Sent, conclusions, throughputs
 from speech3.evaluate import figures
-from speech3.evaluate.compare import throughput_text, write_throughput
-from speech3.train.simulation import BYTES_PER_GIGABIT, Network, Throughput
+from speech3.evaluate.comparison import throughput_text, write_throughput
+from speech3.train.simulation import BYTES_PER_GIGABIT, MeasuredNetwork, Throughput
 
 WORKERS, GIGABITS = (1, 2, 4), (0.001, 10.0)
 
@@ -21,7 +21,10 @@ def _costs(compute_s: float) -> Costs:
 
 @pytest.fixture
 def found() -> Throughput:
-    networks = (Network("dnn", 1_500_000, 1.0, _costs(0.01)), Network("cnn", 1_500_000, 0.25, _costs(0.08)))
+    networks = (
+        MeasuredNetwork("dnn", 1_500_000, 1.0, _costs(0.01)),
+        MeasuredNetwork("cnn", 1_500_000, 0.25, _costs(0.08)),
+    )
     points = throughputs({n.name: n.costs for n in networks}, WORKERS, [each * BYTES_PER_GIGABIT for each in GIGABITS])
     held = conclusions(points, {network.name: network.connected for network in networks})
     return Throughput("cpu", WORKERS, GIGABITS, networks, tuple(points), tuple(held))

@@ -17,8 +17,8 @@ from speech3.config import AugmentConfig, FeatureConfig, parse, read_yaml
 from speech3.data.augment.augmenter import make_augmenter
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.errors import Speech3Error
-from speech3.features import extract as room
-from speech3.features.extract import extract, features_of, fingerprint, open_parts
+from speech3.features import extraction as room
+from speech3.features.extraction import extract, features_of, fingerprint, open_parts
 from speech3.io.ark import ArkReader
 
 RATE_HZ = 8000

@@ -10,7 +10,7 @@ from speech3.errors import Speech3Error
 from speech3.features.filterbank import mel_scale
 from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
 from speech3.frames.minibatches import PIECES, Minibatches, Order, Resident, Shuffle
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 
 
 @pytest.fixture(params=["float32", "float16"])
@@ -20,7 +20,7 @@ def corpus(tmp_path, request):
     # A senone that is the frame's own number tells which frame a target belongs to.
     ends = np.cumsum([len(x) for x in feats.values()])
     senones = {u: np.arange(end - len(x), end) for (u, x), end in zip(feats.items(), ends, strict=True)}
-    pack(tmp_path / "x", feats, senones, int(ends[-1]), utterances=list(feats), dtype=request.param)
+    write_frames(tmp_path / "x", feats, senones, int(ends[-1]), utterances=list(feats), dtype=request.param)
     return feats, open_packed(tmp_path / "x")
 
 

@@ -7,7 +7,7 @@ import pytest
 from drawn import Drawn, draw
 
 from speech3.hmm.alignment.align import Aligned, Transcripts, align, limits_of, suspicions
-from speech3.hmm.alignment.oov import unknown_words, with_words
+from speech3.hmm.alignment.oov import unknown_words, with_new_words
 from speech3.hmm.alignment.times import Confidence, confidence, spread
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm
@@ -94,15 +94,17 @@ def test_no_path_is_the_worst_suspicion(hmm: Hmm) -> None:
 def test_unknown_words_and_a_lexicon_with_more(hmm: Hmm) -> None:
     texts = {"u": "ab xx ba xx", "v": "xx yy", "w": None}
     assert unknown_words(texts, hmm.lexicon) == {"xx": ["u", "u", "v"], "yy": ["v"]}
-    more = with_words(hmm, [Pronunciation("xx", ("a", "c")), Pronunciation("ab", ("c",))], "more.txt")
+    more = with_new_words(hmm, [Pronunciation("xx", ("a", "c")), Pronunciation("ab", ("c",))], "more.txt")
     assert list(unknown_words(texts, more.lexicon)) == ["yy"] and more.lexicon.phones == hmm.lexicon.phones
     assert more.lexicon.by_word["ab"] == hmm.lexicon.by_word["ab"]
     with pytest.raises(Exception, match=r"more.txt: yy: q is not a phone of the model.*: SIL, a, b, c"):
-        with_words(hmm, [Pronunciation("yy", ("q",))], "more.txt")
+        with_new_words(hmm, [Pronunciation("yy", ("q",))], "more.txt")
 
 
 def test_silence_after_a_new_word_is_that_after_others_not_that_before_a_sentence(hmm: Hmm) -> None:
     prons = tuple(replace(pron, silences=Silences(0.2)) for pron in hmm.lexicon.pronunciations)
     lexicon = replace(hmm.lexicon, pronunciations=prons, silence_prob=0.9, end=Silences(0.9, 2.0, 0.1))
-    (new,) = with_words(replace(hmm, lexicon=lexicon), [Pronunciation("xx", ("a",))], "more.txt").lexicon.by_word["xx"]
+    (new,) = with_new_words(replace(hmm, lexicon=lexicon), [Pronunciation("xx", ("a",))], "more.txt").lexicon.by_word[
+        "xx"
+    ]
     assert new.silences == Silences(0.2)

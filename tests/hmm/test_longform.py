@@ -10,18 +10,18 @@ from drawn import Drawn, draw
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.compute import finish
+from speech3.features.compute import finish_features
 from speech3.hmm.alignment import longform
 from speech3.hmm.alignment.longform import (
     LONGEST_PART_S,
     PART_S,
     Found,
-    Part,
+    LongPart,
     PartFeats,
     check_rate,
     in_order,
     joined,
-    lay_out,
+    lay_out_long,
     local_features,
     part_names,
     part_texts,
@@ -56,7 +56,7 @@ class Long:
         self.feats = np.concatenate(parts)
 
 
-def placed(long: Long, parts: tuple[Part, ...]) -> tuple[int, int]:
+def placed(long: Long, parts: tuple[LongPart, ...]) -> tuple[int, int]:
     """Words in a part that holds their place, and words in another."""
     right = wrong = 0
     for part in parts:
@@ -72,7 +72,7 @@ def placed(long: Long, parts: tuple[Part, ...]) -> tuple[int, int]:
 def test_all_is_there(hmm: Hmm) -> None:
     drawn = draw(hmm, 300, seed=4)
     long = Long(drawn)
-    layout = lay_out(hmm, gmm_of(hmm, drawn), "u", long.words, long.feats, CONFIG)
+    layout = lay_out_long(hmm, gmm_of(hmm, drawn), "u", long.words, long.feats, CONFIG)
     right, wrong = placed(long, layout.parts)
     assert wrong == 0 and right == layout.found == layout.words == len(long.words)
     assert all(a.end == b.start for a, b in itertools.pairwise(layout.parts))
@@ -98,7 +98,7 @@ def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, 3)
     drawn = draw(hmm, 300, seed=6)
     long = Long(drawn, unwritten=range(60, 110), unsaid=range(180, 240))
-    layout = lay_out(hmm, AtAThird(gmm_of(hmm, drawn)), "u", long.words, long.feats, CONFIG)
+    layout = lay_out_long(hmm, AtAThird(gmm_of(hmm, drawn)), "u", long.words, long.feats, CONFIG)
     right, wrong = placed(long, layout.parts)
     said = sum(at is not None for at in long.at)
     assert right > 0.95 * said and wrong < 0.05 * said
@@ -115,13 +115,13 @@ def test_a_search_without_enough_memory_is_an_error(hmm: Hmm, monkeypatch: pytes
     with pytest.raises(
         Speech3Error, match=r"too many word hypotheses after \d+ scores \(over 1,010\); cut the recording in two"
     ):
-        lay_out(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
+        lay_out_long(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
 
 
 def test_missing_parts_are_gaps_and_the_thread_is_found_again(hmm: Hmm) -> None:
     drawn = draw(hmm, 300, seed=6)
     long = Long(drawn, unwritten=range(60, 110), unsaid=range(180, 240))
-    layout = lay_out(hmm, gmm_of(hmm, drawn), "u", long.words, long.feats, CONFIG)
+    layout = lay_out_long(hmm, gmm_of(hmm, drawn), "u", long.words, long.feats, CONFIG)
     right, wrong = placed(long, layout.parts)
     said = sum(at is not None for at in long.at)
     assert right > 0.95 * said and wrong < 0.05 * said
@@ -144,7 +144,7 @@ def test_other_transcripts_are_refused(hmm: Hmm) -> None:
     check_rate(9000, 3600.0)
     noise = np.random.default_rng(0).standard_normal(long.feats.shape).astype(np.float32) * 9
     with pytest.raises(Speech3Error, match=r"only [\d,]+ of the [\d,]+ words of the transcript were found"):
-        lay_out(hmm, gmm_of(hmm, drawn), "u", long.words, noise, CONFIG)
+        lay_out_long(hmm, gmm_of(hmm, drawn), "u", long.words, noise, CONFIG)
 
 
 def test_the_heaviest_chain_in_order() -> None:
@@ -173,15 +173,15 @@ def test_parts_normalise_themselves() -> None:
     sliding = FeatureConfig(cmvn="sliding", deltas=1)
     assert (local_features(static, 10, 20, sliding) == static[10:20]).all(), "that is local already"
     spliced = config.model_copy(update={"deltas": 1, "left_context": 2, "right_context": 1})
-    (whole_TF,) = finish([torch.from_numpy(static * 3 + 7)], spliced)
+    (whole_TF,) = finish_features([torch.from_numpy(static * 3 + 7)], spliced)
     assert local_features(whole_TF.numpy(), 1000, 3000, spliced)[:, 20:25] == pytest.approx(part, abs=1e-4)
-    feats = PartFeats({"u": static}, {"u-1": Part("u", 1000, 3000, (0,))}, config)
+    feats = PartFeats({"u": static}, {"u-1": LongPart("u", 1000, 3000, (0,))}, config)
     assert (feats["u-1"] == local_features(static, 1000, 3000, config)).all() and (feats["u"] == static).all()
     assert list(feats) == ["u", "u-1"]
 
 
 def test_times_are_those_of_the_recording() -> None:
-    parts = part_names([Part("u", 0, 100, (0, 1)), Part("u", 100, 250, (3,))], 100.0)
+    parts = part_names([LongPart("u", 0, 100, (0, 1)), LongPart("u", 100, 250, (3,))], 100.0)
     assert list(parts) == ["u-0000000-0000100", "u-0000100-0000250"]
     assert part_texts(parts, {"u": "a b c d"}) == {"u-0000000-0000100": "a b", "u-0000100-0000250": "d"}
     clock = FrameClock(0.01, 0.0075)

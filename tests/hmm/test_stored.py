@@ -11,7 +11,7 @@ import pytest
 from speech3.hmm import alignments, train
 from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
-from speech3.hmm.train import Share
+from speech3.hmm.train import WorkerShare
 
 
 def alignment(segments: int) -> Alignment:
@@ -82,7 +82,7 @@ def test_hmms_beyond_the_limit_are_made_again(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(train, "transcript_graph", graph)
     monkeypatch.setattr(train, "_GRAPHS_BYTES", 150)
-    share = Share({name: [name] for name in "abc"}, {})
+    share = WorkerShare({name: [name] for name in "abc"}, {})
     for _ in range(2):
         for name in "abc":
             share.graph(name, hmm)
@@ -100,4 +100,4 @@ def test_statistics_are_the_same_however_they_are_merged(monkeypatch: pytest.Mon
     whole = merge_stats(parts)
     np.testing.assert_array_equal(found.context, whole.context)
     np.testing.assert_array_equal(found.stats, whole.stats)
-    assert merged_stats([]) == [] and train.context_stats(Share({}, {})) == []
+    assert merged_stats([]) == [] and train.context_stats(WorkerShare({}, {})) == []

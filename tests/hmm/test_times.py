@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from speech3.config import FeatureConfig
-from speech3.features.spectrum import framing
+from speech3.features.spectrum import frame_sizes
 from speech3.hmm.alignment.align import write_alignments
 from speech3.hmm.alignment.times import (
     Segment,
@@ -49,7 +49,7 @@ def test_frames_stand_for_the_middle_of_their_windows(lexicon: Lexicon, alignmen
 @pytest.mark.parametrize("snip_edges", [True, False])
 def test_times_are_those_of_the_samples(rate_hz: int, snip_edges: bool) -> None:
     config = FeatureConfig(sample_frequency=rate_hz, snip_edges=snip_edges)
-    sizes, clock = framing(config, rate_hz), frame_clock(config)
+    sizes, clock = frame_sizes(config, rate_hz), frame_clock(config)
     begin = 5000 * sizes.shift + ((sizes.length - sizes.shift) / 2 if snip_edges else 0)  # of 50 s
     assert clock.edges(np.array([0, 5000, 6000]), None)[1] == pytest.approx(begin / rate_hz, abs=1e-9)
 

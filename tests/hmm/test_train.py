@@ -12,9 +12,9 @@ from speech3.hmm.alignment.align import align, usable_transcripts
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.train import GmmSystem, Share, Workers, train_monophone, train_triphone
+from speech3.hmm.train import GmmSystem, Workers, WorkerShare, train_monophone, train_triphone
 from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
-from speech3.runtime.progress import Metrics, read_metrics
+from speech3.runtime.reporting import Metrics, read_metrics
 
 CONFIG = HmmConfig.model_validate({
     "mono": {"iterations": 12, "gaussians": 20, "max_iteration_increase": 8},
@@ -23,7 +23,7 @@ CONFIG = HmmConfig.model_validate({
 })  # fmt: skip
 
 
-def _alignments(share: Share) -> dict[str, Alignment]:
+def _alignments(share: WorkerShare) -> dict[str, Alignment]:
     return dict(share.alignments)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.language.added_words import AddedWord, add_words, read_added
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.ngrams import ArpaLm, from_ngrams
 
 TEXT = [line.split() for line in ("a b c", "b a", "c c b a", "a", "d a b", "b c a d")]
@@ -32,7 +32,7 @@ def prob(lm: ArpaLm, history: tuple[str, ...], word: str) -> float:
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_every_history_still_sums_to_one_and_old_words_keep_their_ratios(tmp_path: Path, order: int) -> None:
-    lm = estimate(TEXT, order)
+    lm = estimate_lm(TEXT, order)
     more = add_words(lm, listed(tmp_path, "x\ny 0.3\nz like d\nw like b\n"), SOURCE)
     assert set(more.words) == {*lm.words, "x", "y", "z", "w"} and more.order == order
     for history in histories(more):
@@ -47,7 +47,7 @@ def test_every_history_still_sums_to_one_and_old_words_keep_their_ratios(tmp_pat
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_a_word_like_another_is_as_probable_and_so_is_what_follows(tmp_path: Path, order: int) -> None:
-    lm = estimate(TEXT, order)
+    lm = estimate_lm(TEXT, order)
     more = add_words(lm, listed(tmp_path, "z like b\n"), SOURCE)
     for history in histories(lm):
         assert prob(more, history, "z") == pytest.approx(prob(more, history, "b"), rel=1e-12)
@@ -99,7 +99,7 @@ def test_invalid_lists(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:
-    lm = estimate(TEXT, 2)
+    lm = estimate_lm(TEXT, 2)
     with pytest.raises(Speech3Error, match=r"words\.txt:2: x is to be like zebra, which is not in .*Kneser-Ney"):
         add_words(lm, listed(tmp_path, "y\nx like zebra\n"), SOURCE)
     with pytest.raises(Speech3Error, match=r"words\.txt: together, the words would take \d\d% of the probability"):

@@ -4,7 +4,7 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.language.arpa import read_arpa, write_arpa
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.train_lm import perplexity
 
 GOOD = """made by hand
@@ -30,7 +30,7 @@ ngram 2=3
 
 @pytest.mark.parametrize("name", ["lm.arpa", "lm.arpa.gz"])
 def test_read_back_what_was_written(tmp_path, name):
-    lm = estimate([line.split() for line in ("A B", "B", "A", "B A B", "A B A")], 3)
+    lm = estimate_lm([line.split() for line in ("A B", "B", "A", "B A B", "A B A")], 3)
     write_arpa(lm, tmp_path / name)
     first = (tmp_path / name).read_bytes()
     again = read_arpa(tmp_path / name)

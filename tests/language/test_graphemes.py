@@ -6,15 +6,15 @@ import pytest
 
 from speech3.language.graphemes import (
     Graphemes,
-    marks,
     near_letters,
-    plain,
+    phone_marks,
+    plain_phone,
     read_graphemes,
     silent_characters,
     uses_apostrophes,
 )
-from speech3.language.guess import from_spelling, guess
-from speech3.language.pronounce import scripts
+from speech3.language.guessing import from_spelling, guess_pronunciations
+from speech3.language.pronounce import scripts_of
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_the_apostrophe_is_a_letter_where_it_is_frequent() -> None:
     ],
 )  # fmt: skip
 def test_variants_share_their_plain_letter(phone: str, root: str, removed: str) -> None:
-    assert plain(phone) == root
-    assert marks(phone) == frozenset(removed)
+    assert plain_phone(phone) == root
+    assert phone_marks(phone) == frozenset(removed)
 
 
 def test_rare_letters_go_to_near_ones() -> None:
@@ -89,7 +89,7 @@ def test_rare_letters_go_to_near_ones() -> None:
 
 def test_letters_that_occur_once_lose_no_word(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"mama": 20, "leo": 20, "jazz": 1, "má": 3, "10": 2, "na-leo": 4}
-    words = guess([*counts, "qoma"], counts, None, None, spelled=True, graphemes=["eo", "ny"])
+    words = guess_pronunciations([*counts, "qoma"], counts, None, None, spelled=True, graphemes=["eo", "ny"])
     assert words.lines == [  # the most frequent consonant for j, z and q, the most frequent vowel for o
         "<unk> SPN", "mama m a m a", "leo l eo", "jazz m a m m", "má m a", "na-leo m a l eo", "qoma m a m a",
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_graphemes_file(tmp_path: Path) -> None:
 
 def test_scripts() -> None:
     mixed = "m\u0430ma"  # a Cyrillic letter within
-    assert scripts({"mama": 2, "мама": 2, mixed: 1, "かな": 1, "漢": 1, "ʼʰ": 9, "12": 1}) == {
+    assert scripts_of({"mama": 2, "мама": 2, mixed: 1, "かな": 1, "漢": 1, "ʼʰ": 9, "12": 1}) == {
         "Latin": (11, ["mama", mixed]), "Cyrillic": (9, ["мама", mixed]), "CJK": (3, ["かな", "漢"]),
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ import pytest
 import small_texts
 
 from speech3.errors import Speech3Error
-from speech3.language.kneser_ney import estimate, number_sentences
+from speech3.language.kneser_ney import estimate_lm, number_sentences
 from speech3.language.mixtures import best_weights, check_weights, interpolate, joint_vocabulary, tuning_numbers
 from speech3.language.ngrams import BOS, ArpaLm
 from speech3.language.train_lm import perplexity
@@ -14,8 +14,8 @@ from speech3.language.train_lm import perplexity
 def models() -> list[ArpaLm]:
     """A trigram and a bigram, each with words that the other lacks."""
     return [
-        estimate(small_texts.text(60, seed=1), 3, source="one"),
-        estimate(small_texts.text(40, seed=2, words="hgfedxy"), 2, source="two"),
+        estimate_lm(small_texts.text(60, seed=1), 3, source="one"),
+        estimate_lm(small_texts.text(40, seed=2, words="hgfedxy"), 2, source="two"),
     ]
 
 
@@ -58,7 +58,7 @@ def test_the_weights_are_the_best() -> None:
 
 
 def test_better_than_either_on_the_text_that_it_was_tuned_on() -> None:
-    lms = [estimate(small_texts.text(60, seed=1), 3), estimate(small_texts.text(60, seed=9)[::-1] * 2, 2)]
+    lms = [estimate_lm(small_texts.text(60, seed=1), 3), estimate_lm(small_texts.text(60, seed=9)[::-1] * 2, 2)]
     text = [*small_texts.text(40, seed=10), *small_texts.text(40, seed=9)]
     weights = tuned(lms, text)
     assert min(weights) > 0.05
@@ -75,7 +75,7 @@ def test_a_model_without_weight_is_left_out() -> None:
 
 def test_what_is_refused() -> None:
     lms = models()
-    strangers = estimate([["A", "B"]], 1, source="upper.arpa")
+    strangers = estimate_lm([["A", "B"]], 1, source="upper.arpa")
     with pytest.raises(Speech3Error, match=r"one \(.*\) and upper\.arpa \(A, B \.\.\.\) have no word in common"):
         interpolate([lms[0], strangers], [0.5, 0.5], "mix")
     with pytest.raises(Speech3Error, match="two language models or more"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
 from speech3.language.arpa import read_arpa
-from speech3.language.kneser_ney import discounts, estimate
+from speech3.language.kneser_ney import discounts, estimate_lm
 from speech3.language.train_lm import perplexity
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -19,7 +19,7 @@ WORDS = st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max
 @settings(deadline=None, max_examples=60)
 @given(WORDS, st.integers(1, 4), st.booleans())
 def test_every_history_sums_to_one(text, order, with_vocabulary):
-    lm = estimate(text, order, ["a", "b", "z", "<unk>"] if with_vocabulary else None)
+    lm = estimate_lm(text, order, ["a", "b", "z", "<unk>"] if with_vocabulary else None)
     outcomes = [*lm.words, "</s>"]
     histories = [h for ngrams in lm.ngrams for h in ngrams if h[-1] != "</s>"] + [(), ("never", "seen")]
     for history in histories:
@@ -64,7 +64,7 @@ def textbook(text, order, history, word):
 def test_probabilities_are_those_of_the_formula(order):
     rng = np.random.default_rng(0)
     text = [[*rng.choice(list("abcdefgh"), rng.integers(1, 8), p=np.arange(8, 0, -1) / 36)] for _ in range(40)]
-    lm = estimate(text, order)
+    lm = estimate_lm(text, order)
     for history in (["<s>"], ["<s>", "a"], ["a", "b"], ["h", "g"], ["c", "a"]):
         for word in ("a", "b", "h", "</s>"):
             assert 10 ** lm.log10_prob(history, word) == pytest.approx(textbook(text, order, history, word), rel=1e-9)
@@ -80,16 +80,16 @@ def test_discounts_of_chen_and_goodman_and_of_tiny_texts():
 
 
 def test_vocabulary_and_unknown_words():
-    lm = estimate([["a", "x", "b"], ["y"]], 2, ["a", "b", "c"])
+    lm = estimate_lm([["a", "x", "b"], ["y"]], 2, ["a", "b", "c"])
     assert set(lm.words) == {"a", "b", "c", "<unk>"}
     assert -3 < lm.log10_prob(["a"], "c") < lm.log10_prob(["a"], "<unk>")
     assert ("a", "<unk>") in lm.ngrams[1]
-    assert set(estimate([["a"]], 2, ["a", "b"]).words) == {"a", "b"}
+    assert set(estimate_lm([["a"]], 2, ["a", "b"]).words) == {"a", "b"}
 
 
 def test_unseen_words_share_what_is_discounted():
     """Counts 2, 1, 1 of a, b and the end: each less n1 / (n1 + 2 n2) = 1/2; four words (and ends) share 3/8."""
-    lm = estimate([["a", "a", "b"]], 1, ["a", "b", "rare"])
+    lm = estimate_lm([["a", "a", "b"]], 1, ["a", "b", "rare"])
     for word, expected in (("rare", 3 / 32), ("a", 1.5 / 4 + 3 / 32), ("b", 0.5 / 4 + 3 / 32), ("</s>", 7 / 32)):
         assert 10 ** lm.log10_prob([], word) == pytest.approx(expected, rel=1e-12)
 
@@ -97,7 +97,7 @@ def test_unseen_words_share_what_is_discounted():
 @pytest.mark.parametrize("text", [[], [["a", "<s>"]], [["</s>"]]])
 def test_texts_that_are_none(text):
     with pytest.raises(Speech3Error, match="sentence"):
-        estimate(text, 2)
+        estimate_lm(text, 2)
 
 
 def test_perplexity_on_minilibri_is_at_most_that_of_the_given_bigram():
@@ -109,7 +109,7 @@ def test_perplexity_on_minilibri_is_at_most_that_of_the_given_bigram():
         text = [line.split() for line in stream]
     test = [line.split()[1:] for line in (lang.parent / "test" / "text").read_text().splitlines()]
     (theirs, skipped), (ours, ours_skipped) = (
-        perplexity(lm, test) for lm in (reference, estimate(text, 2, reference.words))
+        perplexity(lm, test) for lm in (reference, estimate_lm(text, 2, reference.words))
     )
     assert skipped == ours_skipped == 0
     assert ours <= theirs

@@ -18,35 +18,35 @@ def test_a_compiled_lang_directory_is_a_lexicon(tmp_path: Path) -> None:
     for name, text in (("align_lexicon", ALIGN), ("word_boundary", "SIL nonword\n"), ("optional_silence", "SIL\n")):
         (tmp_path / "phones" / f"{name}.txt").write_text(text)
     (tmp_path / "phones.txt").write_text("<eps> 0\n")
-    lexicon = langdir.find(tmp_path).lexicon
+    lexicon = langdir.find_lang(tmp_path).lexicon
     assert lexicon == tmp_path / "phones" / "align_lexicon.txt"
     text = langdir.read_lexicon_text(lexicon)
-    assert langdir.entries(text, lexicon) == {
+    assert langdir.lexicon_entries(text, lexicon) == {
         "<UNK>": [("SPN",)], "a": [("AH",), ("EY",)], "about": [("AH", "B", "AW", "T")]
     }  # fmt: skip
     (tmp_path / "phones" / "word_boundary.txt").unlink()  # phones without places may be called so
     assert "about AH_B B_I AW_I T_E" in langdir.read_lexicon_text(lexicon)
     lexicon.unlink()
     with pytest.raises(Speech3Error, match=r"lang directory of Kaldi without phones/align_lexicon\.txt"):
-        langdir.find(tmp_path)
+        langdir.find_lang(tmp_path)
 
 
 def test_a_phone_that_looks_like_a_probability() -> None:
     sampa, path = "\u00een 1 n\na a\nnu n u\n", Path("lexicon.txt")
-    assert langdir.entries(sampa, path)["\u00een"] == [("1", "n")]
+    assert langdir.lexicon_entries(sampa, path)["\u00een"] == [("1", "n")]
     for text in ("a 1 A\nb 0.5 B\n<unk> SPN\n", "a 1 A\nb 1 B B\n<unk> SPN\n", "a 1 A\nb 0.5 B\nc C D\n"):
-        assert langdir.entries(text, path)["a"] == [("A",)], text
-    assert langdir.entries("a 1 1\n", Path("lexiconp.txt")) == {"a": [("1",)]}
+        assert langdir.lexicon_entries(text, path)["a"] == [("A",)], text
+    assert langdir.lexicon_entries("a 1 1\n", Path("lexiconp.txt")) == {"a": [("1",)]}
     for field in ("1.2", "0", ".x", "A"):
         with pytest.raises(Speech3Error, match=r"lexiconp\.txt:1: a needs a probability above 0 and up to 1"):
-            langdir.entries(f"a {field} A\n", Path("lexiconp.txt"))
+            langdir.lexicon_entries(f"a {field} A\n", Path("lexiconp.txt"))
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz", "lm_train.txt", "lm_train.txt.gz"])
 def test_the_text_may_be_packed(tmp_path: Path, name: str) -> None:
     content = "mama anasoma\nвода\n".encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    text = langdir.find(tmp_path).text
+    text = langdir.find_lang(tmp_path).text
     assert text == tmp_path / name
     assert read_utf8(text) == content.decode()
 
@@ -79,7 +79,7 @@ def test_columns_of_numbers_are_no_phones(name: str, tmp_path: Path, capsys: pyt
         assert [(line.values, line.phones) for line in found] == [
             ((0.99,), ("z", "ih", "r", "ow")), ((0.5,), ("z", "iy")), ((), ("w", "ah", "n"))
         ]  # fmt: skip
-    assert langdir.entries("zero 0.9 z ih\none 1.0 w\n", path) == {"zero": [("z", "ih")], "one": [("w",)]}
+    assert langdir.lexicon_entries("zero 0.9 z ih\none 1.0 w\n", path) == {"zero": [("z", "ih")], "one": [("w",)]}
 
 
 def test_the_own_name_keeps_the_silence_probabilities() -> None:
@@ -104,13 +104,13 @@ def test_the_own_name_keeps_the_silence_probabilities() -> None:
 )
 def test_numbers_and_symbols_are_refused_with_their_line(text: str, message: str) -> None:
     with pytest.raises(Speech3Error, match=message):
-        langdir.entries(text, Path("lexicon.txt"))
+        langdir.lexicon_entries(text, Path("lexicon.txt"))
 
 
 def test_digits_are_phones_in_sampa() -> None:
     text = "schön S 2: n\nkönnen k 9 n @ n\noper o: p 6\nneun n OY n\n"
-    assert langdir.entries(text, Path("lexicon.txt"))["oper"] == [("o:", "p", "6")]
-    assert langdir.entries("œuvre 9 v R\nî 1\n", Path("lexicon.txt"))["œuvre"] == [("9", "v", "R")]
+    assert langdir.lexicon_entries(text, Path("lexicon.txt"))["oper"] == [("o:", "p", "6")]
+    assert langdir.lexicon_entries("œuvre 9 v R\nî 1\n", Path("lexicon.txt"))["œuvre"] == [("9", "v", "R")]
 
 
 def test_comments_and_variants_as_in_cmudict() -> None:
@@ -118,7 +118,7 @@ def test_comments_and_variants_as_in_cmudict() -> None:
         ";;; # CMUdict\n## old\n# a remark\n#by hand\n<s> SIL\n!SIL SIL\n#HASH-MARK HH AE1 SH\n"
         "TOMATO T AH0 HH AE1 # food\nTOMATO(2) T SH\nSMILE(2) SH\n"
     )
-    assert langdir.entries(text, Path("lexicon.txt")) == {
+    assert langdir.lexicon_entries(text, Path("lexicon.txt")) == {
         "!SIL": [("SIL",)], "#HASH-MARK": [("HH", "AE1", "SH")], "TOMATO": [("T", "AH0", "HH", "AE1"), ("T", "SH")],
         "SMILE(2)": [("SH",)],
     }  # fmt: skip

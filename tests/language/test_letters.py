@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from speech3.language.added_words import letter_model, units_of, weight_for, with_letters, with_unigrams
-from speech3.language.kneser_ney import estimate
+from speech3.language.added_words import add_letter_model, letter_model, letter_units, new_word_weight, with_unigrams
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.ngrams import ArpaLm
 
 TEXT = [line.split() for line in ("ab ba", "ab ab", "ba bab ab", "aab", "ab", "ba aab ab")]
@@ -15,8 +15,8 @@ WEIGHT = 0.3
 
 
 def both(order: int = 2, letters: int = 4) -> tuple[ArpaLm, ArpaLm, ArpaLm]:
-    lm, model = estimate(TEXT, order), letter_model(map(units_of, WORDS), letters)
-    return lm, model, with_letters(lm, model, WEIGHT)
+    lm, model = estimate_lm(TEXT, order), letter_model(map(letter_units, WORDS), letters)
+    return lm, model, add_letter_model(lm, model, WEIGHT)
 
 
 def prob(lm: ArpaLm, history: tuple[str, ...], word: str) -> float:
@@ -51,7 +51,7 @@ def test_all_spelled_words_together_are_as_probable_as_a_new_word() -> None:
     for history in ((), ("<s>",), ("<s>", "ab"), ("ba",)):
         expected, found = prob(new, history, "new"), 0.0
         for length in range(2, 10):
-            found += sum(sequence(lm, history, units_of(w)) for w in itertools.product("ab", repeat=length))
+            found += sum(sequence(lm, history, letter_units(w)) for w in itertools.product("ab", repeat=length))
             assert found < expected
         assert found == pytest.approx(expected, rel=0.05)
         for word in ("ab", "ba", "</s>"):
@@ -74,9 +74,9 @@ def test_a_spelling_is_as_probable_as_the_letter_model_says() -> None:
 
 
 def test_the_weight_expects_as_many_new_words_as_there_are() -> None:
-    lm = estimate(TEXT, 2)
+    lm = estimate_lm(TEXT, 2)
     text = [line.split() for line in ("ab nn ba", "ba ab", "mm ab", "aab bab ab nn")]
-    new = with_unigrams(lm, {"new": math.log10(weight_for(lm, text))})
+    new = with_unigrams(lm, {"new": math.log10(new_word_weight(lm, text))})
     known = [["new" if word not in lm.numbers else word for word in sentence] for sentence in text]
     said = [(("<s>", *words[:place]), word) for words in known for place, word in enumerate((*words, "</s>"))]
     said = [(history, word) for history, word in said if word != "<s>"]
@@ -86,11 +86,11 @@ def test_the_weight_expects_as_many_new_words_as_there_are() -> None:
         changed = with_unigrams(lm, {"new": math.log10(weight)})
         return math.prod(prob(changed, history, word) for history, word in said)
 
-    best = weight_for(lm, text)
+    best = new_word_weight(lm, text)
     assert likelihood(best) > max(likelihood(0.9 * best), likelihood(1.1 * best))
-    assert 0 < weight_for(lm, [["ab", "ba"]]) < best  # none is new
+    assert 0 < new_word_weight(lm, [["ab", "ba"]]) < best  # none is new
 
 
 def test_units_show_their_places() -> None:
-    assert units_of(("ng", "a")) == ("ng￭", "￭a")
-    assert units_of("abc") == ("a￭", "￭b￭", "￭c")
+    assert letter_units(("ng", "a")) == ("ng￭", "￭a")
+    assert letter_units("abc") == ("a￭", "￭b￭", "￭c")

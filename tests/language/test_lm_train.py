@@ -12,7 +12,7 @@ import small_texts
 from speech3.errors import Speech3Error
 from speech3.language import kneser_ney
 from speech3.language.arpa import read_arpa
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.ngrams import ArpaLm
 from speech3.language.train_lm import train
 
@@ -43,10 +43,10 @@ def on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("order", [1, 2, 4, 6])
 def test_ranges_of_words_and_files_change_nothing(on_disk: Path, monkeypatch: pytest.MonkeyPatch, order: int) -> None:
     text = [["a"], [], *small_texts.text(60, seed=1), *small_texts.text(40, seed=2, words="uvwxyz")]
-    in_ranges = estimate(text, order)
+    in_ranges = estimate_lm(text, order)
     assert not list(on_disk.iterdir())
     monkeypatch.undo()
-    whole = estimate(text, order)
+    whole = estimate_lm(text, order)
     for name in ("starts_N", "first_H", "word_G", "prob_G", "backoff_H"):
         np.testing.assert_array_equal(getattr(in_ranges, name), getattr(whole, name))
 
@@ -72,7 +72,7 @@ def test_files_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rest.encode())))
     monkeypatch.setattr("speech3.data.transcripts._BLOCK_BYTES", 7)  # a line ends in another block than it begins
     about = train([first, second, Path("-")], 3, tmp_path / "lm.arpa.gz")
-    expected = estimate(text, 3)
+    expected = estimate_lm(text, 3)
     assert same(read_arpa(tmp_path / "lm.arpa.gz"), expected, 1e-6)
     assert about.words == sum(map(len, text)) and about.unknown == 0
     assert about.sizes == tuple(map(len, expected.ngrams))
@@ -102,7 +102,7 @@ def test_counts_give_the_model_of_their_text(tmp_path: Path, order: int, vocabul
     about = train([path], order, tmp_path / "lm.arpa", words if listed else None, counted=True)
     strange = sum(listed is not None and word not in listed for sentence in text for word in sentence)
     assert (about.words, about.unknown) == (sum(map(len, text)), strange)
-    assert same(read_arpa(tmp_path / "lm.arpa"), estimate(text, order, listed), 1e-6)
+    assert same(read_arpa(tmp_path / "lm.arpa"), estimate_lm(text, order, listed), 1e-6)
 
 
 def test_unk_is_listed_but_not_in_the_text(tmp_path: Path) -> None:
@@ -119,13 +119,13 @@ def test_counts_of_a_higher_order_serve_as_well(tmp_path: Path) -> None:
     text = [["b"], *small_texts.text(50, seed=5)]
     (tmp_path / "counts").write_text(ngram_counts(text, 4))
     train([tmp_path / "counts"], 3, tmp_path / "lm.arpa", counted=True)
-    assert same(read_arpa(tmp_path / "lm.arpa"), estimate(text, 3), 1e-6)
+    assert same(read_arpa(tmp_path / "lm.arpa"), estimate_lm(text, 3), 1e-6)
 
 
 def test_rare_ngrams_leave_their_share_to_others(tmp_path: Path) -> None:
     text = small_texts.text(60, seed=6)
     train([write(tmp_path / "text", text)], 3, tmp_path / "lm.arpa", minimums=[1, 2, 3])
-    whole, lm = estimate(text, 3), read_arpa(tmp_path / "lm.arpa")
+    whole, lm = estimate_lm(text, 3), read_arpa(tmp_path / "lm.arpa")
     seen = [[line.split("\t") for line in ngram_counts(text, order).splitlines()] for order in (1, 2, 3)]
     for order, minimum in ((2, 2), (3, 3)):
         frequent = {tuple(words.split()) for words, n in seen[order - 1] if int(n) >= minimum}

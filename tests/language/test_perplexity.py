@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speech3.language.arpa import read_arpa, write_arpa
-from speech3.language.kneser_ney import Known, estimate, number_sentences
+from speech3.language.kneser_ney import Known, estimate_lm, number_sentences
 from speech3.language.ngrams import ArpaLm, RepeatedNgramError, Rows, from_ngrams, from_rows
-from speech3.language.train_lm import describe, measure
+from speech3.language.train_lm import describe_perplexity, measure
 
 
 def looked_up(ngrams, history, word):
@@ -29,7 +29,7 @@ def looked_up(ngrams, history, word):
 def holey(seed: int, order: int = 4) -> ArpaLm:
     """A model as pruning leaves it: n-grams of which the part without the first word is missing, nothing in order."""
     rng = np.random.default_rng(seed)
-    lm = estimate(small_texts.text(40, seed), order, "abcdefgh")
+    lm = estimate_lm(small_texts.text(40, seed), order, "abcdefgh")
     tables = [dict(lm.ngrams[0])]
     for table in lm.ngrams[1:]:
         kept = [ngram for ngram in table if ngram[:-1] in tables[-1] and rng.random() < 0.7]
@@ -60,21 +60,21 @@ def test_measured_as_defined(seed, text):
 
 
 def test_unknown_words_with_and_without():
-    lm = estimate(small_texts.text(30, seed=1), 2, ["a", "b", "c"])
+    lm = estimate_lm(small_texts.text(30, seed=1), 2, ["a", "b", "c"])
     found = measure(lm, number_sentences([["a", "zebra", "b"]], Known(lm.numbers), "text"))
     history = ["<s>", "a", "<unk>", "b"]
     logs = [lm.log10_prob(history[: place + 1], word) for place, word in enumerate(["a", "<unk>", "b", "</s>"])]
     assert found.all == pytest.approx(10 ** (-sum(logs) / 4))
     assert found.known == pytest.approx(10 ** (-(sum(logs) - logs[1]) / 3))
-    assert "3 words, 1 unknown (OOV, 33.33 %)" in describe(found)
-    without = estimate([["a"]], 1)
+    assert "3 words, 1 unknown (OOV, 33.33 %)" in describe_perplexity(found)
+    without = estimate_lm([["a"]], 1)
     found = measure(without, number_sentences([["a", "zebra"]], Known(without.numbers), "text"))
-    assert "no <unk>" in describe(found) and found.as_json()["ppl_with_oov"] is None
+    assert "no <unk>" in describe_perplexity(found) and found.as_json()["ppl_with_oov"] is None
 
 
 def test_histories_that_are_no_ngrams_are_added(tmp_path):
     """As some tools prune; the model stays the same."""
-    lm = estimate(small_texts.text(40, seed=2), 4)
+    lm = estimate_lm(small_texts.text(40, seed=2), 4)
     tables = [dict(table) for table in lm.ngrams]
     for ngram in list(tables[1])[::2]:
         del tables[1][ngram]
@@ -104,7 +104,7 @@ def test_an_ngram_twice():
 
 
 def test_walking_over_nodes():
-    lm = estimate(small_texts.text(30, seed=3), 3)
+    lm = estimate_lm(small_texts.text(30, seed=3), 3)
     for order, table in enumerate(lm.ngrams, 1):
         nodes = range(lm.starts_N[order], lm.starts_N[order + 1])
         assert [lm.ngram(node) for node in nodes] == list(table)

@@ -7,7 +7,7 @@ import pytest
 import small_texts
 
 from speech3.errors import Speech3Error
-from speech3.language.kneser_ney import estimate
+from speech3.language.kneser_ney import estimate_lm
 from speech3.language.mixtures import check_sums, normalized, prune
 from speech3.language.ngrams import BOS, EOS, ArpaLm, from_ngrams
 
@@ -33,7 +33,7 @@ def relative_entropy(lm: ArpaLm, other: ArpaLm, history: tuple[str, ...]) -> flo
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_what_is_taken_out_is_what_matters_least(order: int) -> None:
-    lm = estimate(small_texts.text(40, seed=1, words="abcd"), order, ["a", "b", "c", "d", "rare"])
+    lm = estimate_lm(small_texts.text(40, seed=1, words="abcd"), order, ["a", "b", "c", "d", "rare"])
     longest = list(lm.ngrams[-1])
     rise = np.array([np.expm1(relative_entropy(lm, without(lm, ngram), ngram[:-1])) for ngram in longest])
     assert (rise > 0).all()
@@ -46,7 +46,7 @@ def test_what_is_taken_out_is_what_matters_least(order: int) -> None:
 
 
 def test_what_longer_ngrams_begin_with_stays() -> None:
-    lm = estimate(small_texts.text(60, seed=2), 4)
+    lm = estimate_lm(small_texts.text(60, seed=2), 4)
     pruned = prune(lm, 1e-3)
     for length in range(1, pruned.order):
         assert set(pruned.ngrams[length - 1]) >= {ngram[:-1] for ngram in pruned.ngrams[length]}
@@ -58,7 +58,7 @@ def test_what_longer_ngrams_begin_with_stays() -> None:
 
 @pytest.mark.parametrize("threshold", [0, 1e-4, 1e-2, 1e9])
 def test_every_history_still_sums_to_one(threshold: float) -> None:
-    lm = estimate(small_texts.text(60, seed=3), 3, [*"abcdefgh", "rare"])
+    lm = estimate_lm(small_texts.text(60, seed=3), 3, [*"abcdefgh", "rare"])
     pruned = prune(lm, threshold)
     for history in (("never",), *small_texts.histories(lm)):
         assert small_texts.distribution(pruned, history).sum() == pytest.approx(1, abs=1e-9)
@@ -70,7 +70,7 @@ def test_every_history_still_sums_to_one(threshold: float) -> None:
 
 
 def test_broken_weights_are_named_and_repaired() -> None:
-    lm = estimate(small_texts.text(60, seed=4), 3, [*"abcdefgh", "rare"])
+    lm = estimate_lm(small_texts.text(60, seed=4), 3, [*"abcdefgh", "rare"])
     check_sums(lm)
     check_sums(prune(lm, 1e-3))
     node = 1 + lm.numbers["b"]
@@ -95,7 +95,7 @@ def test_broken_weights_are_named_and_repaired() -> None:
 
 def test_the_start_of_the_sentence_is_no_outcome() -> None:
     """KenLM's lmplz gives it the probability one."""
-    lm = estimate(small_texts.text(20, seed=5), 2)
+    lm = estimate_lm(small_texts.text(20, seed=5), 2)
     prob_G = lm.prob_G.copy()
     prob_G[1 + lm.numbers[BOS]] = 0.0
     check_sums(replace(lm, prob_G=prob_G))

@@ -13,14 +13,14 @@ from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, 
 from speech3.corpora import digits
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.evaluate.boundaries import compare_boundaries
-from speech3.features.extract import extract
+from speech3.features.extraction import extract
 from speech3.hmm.alignment.align import align, usable_transcripts
 from speech3.hmm.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.train import Workers, sized, train_monophone
+from speech3.hmm.train import Workers, train_monophone, with_sizes
 from speech3.io.ark import ArkReader
 from speech3.language.lexicon import SILENCE, read_lexicon
-from speech3.runtime.progress import Metrics
+from speech3.runtime.reporting import Metrics
 
 BOUNDARIES = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
 
@@ -53,7 +53,7 @@ def _aligned(
 def test_boundaries_that_people_corrected(tmp_path: Path) -> None:
     data, lexicon = read_datadir(BOUNDARIES), BOUNDARIES / "lang" / "lexicon.txt"
     # The sizes that recipe `any` chooses for 0.30 hours.
-    hmm = sized(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
+    hmm = with_sizes(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
     found, reference = _aligned(hmm, lexicon, data, data, tmp_path, 2), read_ctm(BOUNDARIES / "ref.ctm")
     off_s = []
     for word, truth in reference.items():

@@ -46,7 +46,7 @@ def experiment(root: Path, *odd: tuple[str, int]) -> Experiment:
 
 def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     e = experiment(tmp_path, ("one two three", 21), ("one two four", 30), ("one two one two", 300))
-    stages.prepare(e)
+    stages.prepare_flat(e)
     hmm, denominator = load_hmm(e.model("flat_hmm")), load_denominator(e.model("flat_hmm"))
     assert hmm.num_pdfs == denominator.num_pdfs == 2 * len(hmm.lexicon.phones)
     said = capsys.readouterr().err
@@ -70,12 +70,12 @@ def test_too_many_short_utterances_stop_it(tmp_path: Path) -> None:
     with pytest.raises(
         Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*too short at a third"
     ):
-        stages.prepare(e)
+        stages.prepare_flat(e)
 
 
 def test_what_cannot_be_trained_is_named_by_the_recipe_s_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     e = experiment(tmp_path)
-    stages.prepare(e)
+    stages.prepare_flat(e)
     smoothed = e.recipe.flat.training.model_copy(update={"label_smoothing": 0.1})
     config = e.recipe.flat.model_copy(update={"training": smoothed})
     e = Experiment(e.name, e.recipe.model_copy(update={"flat": config}), e.out, None, "")
@@ -100,4 +100,4 @@ def test_nothing_but_long_utterances_names_the_key(tmp_path: Path) -> None:
     short = e.recipe.flat.model_copy(update={"longest_s": 0.2})
     e = Experiment(e.name, e.recipe.model_copy(update={"flat": short}), e.out, None, "")
     with pytest.raises(Speech3Error, match=r"flat\.longest_s=0\.2"):
-        stages.prepare(e)
+        stages.prepare_flat(e)

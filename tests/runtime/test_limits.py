@@ -11,7 +11,7 @@ import pytest
 from speech3.errors import Speech3Error
 from speech3.runtime import parallel
 from speech3.runtime import parallel as limits
-from speech3.runtime.parallel import explained, explained_limits, limit_of, memory_left
+from speech3.runtime.parallel import container_limit, explained_limit, explained_limits, memory_left
 
 
 @pytest.mark.parametrize(
@@ -27,30 +27,30 @@ from speech3.runtime.parallel import explained, explained_limits, limit_of, memo
     ],
 )
 def test_each_limit_names_what_to_set(error: Exception, said: str) -> None:
-    assert said in str(explained(error))
+    assert said in str(explained_limit(error))
     with pytest.raises(Speech3Error, match=said), explained_limits():
         raise error
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "bad disk"), RuntimeError("a defect")])
 def test_other_errors_pass(error: Exception) -> None:
-    assert explained(error) is None
+    assert explained_limit(error) is None
     with pytest.raises(type(error)), explained_limits():
         raise error
 
 
 def test_the_limits_of_a_container_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_CGROUP", tmp_path)
-    assert limit_of("memory") is None and memory_left() is None
+    assert container_limit("memory") is None and memory_left() is None
     (tmp_path / "memory.max").write_text("max\n")
-    assert limit_of("memory") is None
+    assert container_limit("memory") is None
     (tmp_path / "memory.max").write_text(f"{4 << 30}\n")
     (tmp_path / "memory.current").write_text(f"{3 << 30}\n")
     assert memory_left() == 4 << 30  # how much of it is cached files is not known
     (tmp_path / "memory.stat").write_text(f"anon 5\nfile {2 << 30}\nshmem {1 << 30}\n")
     assert memory_left() == 2 << 30
     (tmp_path / "pids.max").write_text("100\n")
-    assert "100 are allowed in this container" in str(explained(RuntimeError("can't start new thread")))
+    assert "100 are allowed in this container" in str(explained_limit(RuntimeError("can't start new thread")))
     assert "4.0 GiB" in limits.out_of_memory()
 
 

@@ -14,10 +14,10 @@ from speech3.hmm.kaldi.model import read_symbol_table
 from speech3.language.added_words import read_added
 from speech3.language.arpa import read_arpa
 from speech3.language.grammar import read_sentences
-from speech3.language.lexicon import arpa_words, entries, read_lexicon, read_lexicon_text, text_lines
+from speech3.language.lexicon import arpa_words, lexicon_entries, read_lexicon, read_lexicon_text, text_lines
 from speech3.language.train_lm import read_words
 from speech3.runtime import unicode_form
-from speech3.runtime.unicode_form import compatibility_words, composed, one_form
+from speech3.runtime.unicode_form import compatibility_words, composed, to_one_form
 
 NFC, NFD = "zéro", unicodedata.normalize("NFD", "zéro")
 
@@ -31,7 +31,7 @@ NFC, NFD = "zéro", unicodedata.normalize("NFD", "zéro")
     ],
 )
 def test_one_form(text: str, form: str) -> None:
-    assert one_form(text) == form
+    assert to_one_form(text) == form
 
 
 def test_what_is_changed_is_said_once_for_each_file(
@@ -54,7 +54,7 @@ ARPA = "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-1 <s> -1\n-1 </s>\n-1 {0}
 ARPA += "\n\\2-grams:\n-1 <s> {0}\n\n\\end\\\n"
 READERS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "words of a lexicon": ("{0} z e\n", lambda path: list(read_lexicon(path).by_word)),
-    "a lexicon in lang/": ("{0} z e\n", lambda path: list(entries(read_lexicon_text(path), path))),
+    "a lexicon in lang/": ("{0} z e\n", lambda path: list(lexicon_entries(read_lexicon_text(path), path))),
     "lines of a lexicon in lang/": ("{0} z e\n", lambda path: read_lexicon_text(path).split()[:1]),
     "text in lang/": ("{0}\n", lambda path: [line.strip() for line in text_lines(path)]),
     "ARPA's words": (ARPA, lambda path: [word for word in arpa_words(path)]),

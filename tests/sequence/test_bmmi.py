@@ -13,10 +13,10 @@ from speech3.config import BmmiConfig, RecipeConfig, load_config, shipped
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm, accumulate_weighted, extended_baum_welch, zero_stats
 from speech3.hmm.model import Hmm, monophone_tree
-from speech3.hmm.train import Share, Workers
+from speech3.hmm.train import Workers, WorkerShare
 from speech3.io.ark import read_int_ark, write_ark
 from speech3.language.lexicon import UNKNOWN, Lexicon, Pronunciation
-from speech3.runtime.progress import Metrics, read_metrics
+from speech3.runtime.reporting import Metrics, read_metrics
 from speech3.sequence import bmmi
 from speech3.sequence.bmmi import Statistics, batches, collect, cut, stretches, train, unknown_senones, weights
 from speech3.sequence.discriminative import Discriminative, senone_graph
@@ -51,8 +51,8 @@ def corpus(tmp_path: Path) -> tuple[dict[str, np.ndarray], Path]:
     return feats, tmp_path / "ali.ark"
 
 
-def share_of(feats: dict[str, np.ndarray], *utterances: str) -> Share:
-    return Share({utterance: [] for utterance in utterances or feats}, feats)
+def share_of(feats: dict[str, np.ndarray], *utterances: str) -> WorkerShare:
+    return WorkerShare({utterance: [] for utterance in utterances or feats}, feats)
 
 
 def enumerated_criterion(criterion: Discriminative, gmm: Gmm, feats_TD: np.ndarray, said: tuple[int, ...]) -> float:

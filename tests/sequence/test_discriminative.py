@@ -14,7 +14,7 @@ from speech3.sequence import forward_backward
 from speech3.sequence.discriminative import Discriminative, path_log_weights, runs, senone_graph, silence_senones
 from speech3.sequence.forward_backward import accuracy, expected_accuracy
 from speech3.sequence.forward_backward import sparse_expected_accuracy as by_autograd
-from speech3.sequence.graph import estimate, sources
+from speech3.sequence.graph import estimate_phone_lm, sources
 
 LEAK, SENONES, FRAMES, SCALE = 0.1, 4, 3, 0.5
 
@@ -64,7 +64,7 @@ def test_the_graph_has_the_probabilities_of_the_alignment():
 
 def test_histories_of_one_and_of_two_are_distinguished():
     text = [[1, 2, 3], [4, 2, 1]] * 2
-    short, long = (estimate(text, longer, history=1) for longer in (0, 2))
+    short, long = (estimate_phone_lm(text, longer, history=1) for longer in (0, 2))
     assert short.log_prob([1, 2, 1]) == pytest.approx(math.log(1 / 2 * 1 / 2 * 1 / 2 * 1 / 2))
     assert long.log_prob([1, 2, 1]) == -math.inf
     assert len(sources(long)) == len(long.prob_A)

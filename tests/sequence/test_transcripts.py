@@ -13,7 +13,7 @@ from speech3.frames.packed import segment_numbers
 from speech3.hmm.model import FIRST_AND_LOOP, LEFT, Hmm, Tree, context_free_tree
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.sequence.forward_backward import denominator_log_z
-from speech3.sequence.graph import START, estimate, numerator_posteriors
+from speech3.sequence.graph import START, estimate_phone_lm, numerator_posteriors
 from speech3.sequence.lfmmi import (
     Denominator,
     LfMmi,
@@ -83,7 +83,7 @@ def enumerated(y_TS: np.ndarray, words: list[str], graph: Denominator) -> float:
 
 def denominator(hmm: Hmm, *transcripts: list[str], all_spellings: bool = True) -> Denominator:
     said = [phones for words in transcripts for phones in sorted(spellings(words))]
-    return make_denominator(estimate(said if all_spellings else said[:2], 3), hmm)
+    return make_denominator(estimate_phone_lm(said if all_spellings else said[:2], 3), hmm)
 
 
 def chunk(words: list[str], outputs: int) -> Chunk:

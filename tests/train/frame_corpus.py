@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 
 SENONES, DIM = 6, 12
 MODELS: dict[str, dict[str, Any]] = {
@@ -27,7 +27,7 @@ def write(root: Path) -> None:
     for name, count in (("train", 40), ("heldout", 6)):
         senones = {f"{name}{u}": np.repeat(rng.integers(0, SENONES, 12), 6) for u in range(count)}
         feats = {u: (centres[s] + rng.normal(size=(len(s), DIM))).astype(np.float32) for u, s in senones.items()}
-        pack(root / f"{name}.frames", feats, senones, SENONES, utterances=list(feats))
+        write_frames(root / f"{name}.frames", feats, senones, SENONES, utterances=list(feats))
     PdfsOnly(SENONES, "a test's").save(root)
 
 

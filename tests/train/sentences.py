@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.frames.packed import pack, segment_labels
+from speech3.frames.packed import segment_labels, write_frames
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, context_free_tree
 from speech3.language.lexicon import Lexicon, Pronunciation
-from speech3.sequence.graph import estimate
+from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import make_denominator
 
 PHONES, DIM = 5, 8
@@ -39,9 +39,9 @@ def write(root: Path, impossible: int = 0) -> None:
         for i in range(impossible if name == "train" else 0):
             labels[f"bad{i}"] = segment_labels(np.array([2, 3] * 14), np.arange(29))
             feats[f"bad{i}"] = np.zeros((28, DIM), np.float32)
-        pack(root / "frames" / f"{name}.frames", feats, labels, 2 * PHONES + 2, utterances=list(feats))
+        write_frames(root / "frames" / f"{name}.frames", feats, labels, 2 * PHONES + 2, utterances=list(feats))
     hmm.save(root / "hmm")
-    make_denominator(estimate(said.values(), 10), hmm).save(root / "hmm")
+    make_denominator(estimate_phone_lm(said.values(), 10), hmm).save(root / "hmm")
 
 
 def config_of(corpus: Path, model: Any = (), **training: Any) -> TrainConfig:

@@ -20,11 +20,11 @@ from speech3.engine.one_worker import OneWorker
 from speech3.engine.simulate import Simulated
 from speech3.engine.workers import Unkillable
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
 from speech3.models import load_network, logits
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import BuildParts
@@ -42,7 +42,7 @@ def corpus(tmp_path_factory):
     for name, frames in (("train", FRAMES), ("heldout", HELDOUT)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 8).repeat(5).astype(np.int32) for i in range(frames // 40)}
         feats = {u: (centers[x] + rng.normal(0, 1.5, (40, DIM))).astype(np.float32) for u, x in labels.items()}
-        pack(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
+        write_frames(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
     PdfsOnly(SENONES, "made by hand").save(root / "hmm")
     return root
 

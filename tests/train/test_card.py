@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import Hmm, PdfsOnly, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
@@ -25,7 +25,7 @@ def _train(home: Path, cmvn: str = "cmvn: speaker", augment: dict | None = None,
         labels = {f"{name}{i}": rng.integers(0, SENONES, 40).astype(np.int32) for i in range(count)}
         feats = {u: rng.normal(0, 1, (40, DIM)).astype(np.float32) + x[:, None] for u, x in labels.items()}
         info = {"corpus": "made up", "alignment": "tri", "speed_perturb": [], "augment": augment}
-        pack(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info=info)
+        write_frames(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info=info)
     (home / "frames" / "features.yaml").write_text(f"{{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, {cmvn}}}")
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(home / "hmm")
     config = TrainConfig(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from speech3.config import LstmConfig, TrainConfig, TrainingConfig
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.train import train
 
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory):
             labels[f"{name}{number}"] = rng.integers(0, STATES, 1 + changes.sum())[changes.cumsum()].astype(np.int32)
             shown_TF = 2 * np.eye(STATES)[labels[f"{name}{number}"]] + rng.normal(0, 1, (LENGTH, STATES))
             feats[f"{name}{number}"] = shown_TF.astype(np.float32)
-        pack(root / "frames" / f"{name}.frames", feats, labels, STATES, utterances=list(feats), info={})
+        write_frames(root / "frames" / f"{name}.frames", feats, labels, STATES, utterances=list(feats), info={})
     PdfsOnly(STATES, "made by hand").save(root / "hmm")
     return root
 

@@ -11,10 +11,10 @@ from interrupted import both_runs
 
 from speech3.config import ModelConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import train
 from speech3.train.parts import minibatches
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_continued_is_named(home, tmp_path):
         train(config.model_copy(update={"hmm": str(tmp_path / "third")}), tmp_path / "out")
     feats = {"u": np.zeros((60, frame_corpus.DIM), np.float32)}
     for name in ("train", "heldout"):
-        pack(tmp_path / "other" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
+        write_frames(tmp_path / "other" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
     PdfsOnly(7, "a test's").save(tmp_path / "other")
     other = config.model_copy(update={"frames": str(tmp_path / "other"), "hmm": str(tmp_path / "other")})
     with pytest.raises(Speech3Error, match=r"dnn/model\.safetensors: 6 senones there, 7 here.*objective=smbr"):

@@ -6,13 +6,13 @@ import pytest
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.decode.recognizer import NetworkScorer
 from speech3.errors import Speech3Error
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.alignment.align import Transcripts, align
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, monophone_tree
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network
-from speech3.runtime.progress import read_metrics
-from speech3.sequence.graph import estimate
+from speech3.runtime.reporting import read_metrics
+from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import make_denominator, random_phones, word_labels
 from speech3.train import train
 
@@ -42,9 +42,11 @@ def corpus(tmp_path_factory):
             feats[utterance] = (clean + rng.normal(size=clean.shape)).astype(np.float32)
             labels[utterance] = word_labels(LEXICON, words[utterance], len(clean))
             said.append(random_phones(LEXICON, words[utterance], rng))
-        pack(root / "frames" / f"{name}.frames", feats, labels, 2 * len(LEXICON.by_word), utterances=list(labels))
+        write_frames(
+            root / "frames" / f"{name}.frames", feats, labels, 2 * len(LEXICON.by_word), utterances=list(labels)
+        )
     hmm.save(root / "hmm")
-    make_denominator(estimate(said, 100), hmm).save(root / "hmm")
+    make_denominator(estimate_phone_lm(said, 100), hmm).save(root / "hmm")
     return root, hmm, words, truth, feats
 
 

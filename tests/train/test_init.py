@@ -8,12 +8,12 @@ import yaml
 
 from speech3.config import DnnConfig, TdnnConfig, TrainConfig, TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import Hmm, PdfsOnly, context_free_tree, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import build, load_network, logits, network_tensors
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.init import read_init
@@ -28,7 +28,7 @@ def _pack(root, name, senones, shift=0.0, dim=DIM):
     for part, count in (("train", 30), ("heldout", 8)):
         labels = {f"{part}{i}": rng.integers(0, senones, 8).repeat(5).astype(np.int32) for i in range(count)}
         feats = {u: (centers[x] + rng.normal(0, 1.5, (40, dim))).astype(np.float32) for u, x in labels.items()}
-        pack(root / name / f"{part}.frames", feats, labels, senones, utterances=list(feats), info={})
+        write_frames(root / name / f"{part}.frames", feats, labels, senones, utterances=list(feats), info={})
 
 
 def _hmm(phones, tree=None):

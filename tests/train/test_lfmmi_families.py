@@ -8,11 +8,11 @@ from sentences import DIM, PHONES, config_of, write
 from speech3.config import ModelConfig, RecipeConfig, TrainConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.config.experiment import LfmmiSystemConfig
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack, segment_labels
+from speech3.frames.packed import open_packed, segment_labels, write_frames
 from speech3.io.checkpoint import save_tensors
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.models.info import model_info
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import train
 from speech3.train.init import read_init
 from speech3.train.parts import minibatches
@@ -77,7 +77,7 @@ def test_a_chunk_that_is_an_utterance_is_scored_as_such(corpus, tmp_path, family
     config = _config(corpus, family, sequence=48)
     feats = {"u": np.random.default_rng(1).standard_normal((48, DIM)).astype(np.float32)}
     labels = {"u": segment_labels(np.array([1, 2, 3, 1]), np.array([0, 12, 24, 36, 48]))}
-    pack(tmp_path / "u.frames", feats, labels, 2 * PHONES + 2, utterances=["u"])
+    write_frames(tmp_path / "u.frames", feats, labels, 2 * PHONES + 2, utterances=["u"])
     model = build(config.model, DIM, OUTPUTS, seed=2).eval()
     ((inputs, _),) = minibatches(config, open_packed(tmp_path / "u.frames"), torch.device("cpu")).sequential(48)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_frame_cross_entropy_at_a_third_of_the_frames(corpus, tmp_path):
         labels = {f"u{i}": np.repeat(rng.integers(0, OUTPUTS, 8), 6) for i in range(20)}
         feats = {u: (np.eye(OUTPUTS)[x] + rng.normal(0, 0.1, (48, OUTPUTS))).astype(np.float32)
                  for u, x in labels.items()}  # fmt: skip
-        pack(tmp_path / f"{name}.frames", feats, labels, OUTPUTS, utterances=list(feats))
+        write_frames(tmp_path / f"{name}.frames", feats, labels, OUTPUTS, utterances=list(feats))
     base = config_of(corpus, objective="cross_entropy", max_epochs=8)
     model = ModelConfig(**FAMILIES["dnn"], subsampling=3)
     config = TrainConfig(frames=str(tmp_path), hmm=base.hmm, model=model, training=base.training)

@@ -9,10 +9,10 @@ from sentences import DIM, LEXICON, PHONES, config_of, write
 
 from speech3.config import ModelConfig
 from speech3.errors import Speech3Error
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, context_free_tree, load_hmm
-from speech3.runtime.progress import read_metrics
-from speech3.sequence.graph import estimate
+from speech3.runtime.reporting import read_metrics
+from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import load_denominator, make_denominator
 from speech3.train import train
 
@@ -96,7 +96,7 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
         labels = {f"u{i}": np.repeat(rng.integers(0, 2 * PHONES, 8), 6) for i in range(20)}
         feats = {u: (np.eye(2 * PHONES)[x] + rng.normal(0, 0.1, (48, 2 * PHONES))).astype(np.float32)
                  for u, x in labels.items()}  # fmt: skip
-        pack(senones / f"{name}.frames", feats, labels, 2 * PHONES, utterances=list(feats))
+        write_frames(senones / f"{name}.frames", feats, labels, 2 * PHONES, utterances=list(feats))
     config = config_of(corpus, {"subsampling": 3}, objective="cross_entropy", max_epochs=8)
     about = train(config.model_copy(update={"frames": str(senones)}), tmp_path / "out")
     assert about["heldout_accuracy"] > 0.9
@@ -144,7 +144,7 @@ def test_what_cannot_be_trained_is_named_with_the_key_to_change(corpus, tmp_path
 def test_frames_labelled_by_senones_and_a_missing_denominator_are_refused(corpus, tmp_path):
     feats = {"u": np.zeros((60, DIM), np.float32)}
     for name in ("train", "heldout"):
-        pack(tmp_path / "frames" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
+        write_frames(tmp_path / "frames" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
     with pytest.raises(Speech3Error, match=r"7 senones.*12 labels"):
         train(config_of(corpus).model_copy(update={"frames": str(tmp_path / "frames")}), tmp_path / "out")
     Hmm(LEXICON, context_free_tree(np.arange(10).reshape(5, 2)), np.full(10, 0.5), FIRST_AND_LOOP, 3).save(
@@ -160,7 +160,7 @@ def test_a_run_of_another_denominator_is_another_run(corpus, tmp_path):
     train(config, tmp_path / "out")
     assert load_denominator(tmp_path / "out").num_states == load_denominator(corpus / "hmm").num_states
     hmm = load_hmm(tmp_path / "hmm")
-    make_denominator(estimate([[1, 2, 3]], 10), hmm).save(tmp_path / "hmm")
+    make_denominator(estimate_phone_lm([[1, 2, 3]], 10), hmm).save(tmp_path / "hmm")
     with pytest.raises(Speech3Error, match="another"):
         train(config, tmp_path / "out")
 
@@ -178,7 +178,7 @@ def test_a_denominator_of_another_tree_with_as_many_leaves_is_refused(corpus, tm
     shutil.copytree(corpus / "hmm", tmp_path / "hmm")
     pdfs_P2 = np.arange(2 * PHONES).reshape(PHONES, 2)[::-1]
     other = Hmm(LEXICON, context_free_tree(pdfs_P2), np.full(2 * PHONES, 0.5), FIRST_AND_LOOP, 3)
-    make_denominator(estimate([[1, 2, 3]], 10), other).save(tmp_path / "hmm")
+    make_denominator(estimate_phone_lm([[1, 2, 3]], 10), other).save(tmp_path / "hmm")
     with pytest.raises(Speech3Error, match=r"hmm: its denominator, with 10 pdfs, belongs to another tree.* has 10;"):
         train(config_of(corpus).model_copy(update={"hmm": str(tmp_path / "hmm")}), tmp_path / "out")
 

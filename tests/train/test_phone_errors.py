@@ -8,12 +8,12 @@ import torch
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.evaluate.page import Report, System, write_report
 from speech3.evaluate.wer import score
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import Hmm, PdfsOnly, monophone_tree
 from speech3.hmm.phone_loop import best_phones, loop_phones
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import phone_errors as module
 from speech3.train import train
 from speech3.train.curves import _SCALARS
@@ -36,7 +36,7 @@ def corpus(tmp_path):
         states = {u: np.concatenate([np.arange(STATES) + STATES * p for p in each]) for u, each in phones.items()}
         labels = {u: np.repeat(each, rng.integers(2, 5, len(each))).astype(np.int32) for u, each in states.items()}
         feats = {u: (centers[x] + rng.normal(0, 1.2, (len(x), DIM))).astype(np.float32) for u, x in labels.items()}
-        pack(tmp_path / "frames" / f"{name}.frames", feats, labels, 12, utterances=list(feats))
+        write_frames(tmp_path / "frames" / f"{name}.frames", feats, labels, 12, utterances=list(feats))
         spoken[name] = {u: [int(p) for p in each if p] for u, each in phones.items()}
     _hmm().save(tmp_path / "hmm")
     return tmp_path, spoken["heldout"]

@@ -21,8 +21,8 @@ from speech3.engine.world import Parts
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.checkpoint import load_tensors
-from speech3.models.dnn import product, use
-from speech3.runtime.progress import read_metrics
+from speech3.models.dnn import gemm_library, use_gemm_library
+from speech3.runtime.reporting import read_metrics
 from speech3.train import train
 from speech3.train.parts import BuildParts, make_parts, with_precision
 from speech3.train.run import _Run
@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of products in float32."""
     monkeypatch.setattr("speech3.models.dnn._chosen", None)
-    use(request.param)
+    use_gemm_library(request.param)
 
 
 def config_of(corpus: Path, family: str, **training: Any) -> TrainConfig:
@@ -166,7 +166,7 @@ def test_products_and_convolutions_have_one_precision(name: str, allowed: bool, 
     assert _tf32() == before
     given = config(corpus, "cpu", "dnn", precision=name)
     with precision("float32" if allowed else "tf32"):
-        BuildParts(given, product())("cpu")  # as in a worker's process
+        BuildParts(given, gemm_library())("cpu")  # as in a worker's process
         assert _tf32() == (allowed, allowed)
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
-from speech3.evaluate.compare import compare_runs
+from speech3.evaluate.comparison import compare_runs
 from speech3.evaluate.page import training_section
-from speech3.evaluate.watch import follow
-from speech3.frames.packed import pack
+from speech3.evaluate.run_watch import follow
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 
@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> TrainConfig:
     for name, count in (("train", MINIBATCHES), ("heldout", 2)):
         labels = {f"{name}{i}": rng.integers(0, 4, FRAMES).astype(np.int32) for i in range(count)}
         feats = {u: (x[:, None] + rng.normal(0, 0.2, (FRAMES, 3))).astype(np.float32) for u, x in labels.items()}
-        pack(tmp_path / "frames" / f"{name}.frames", feats, labels, 4, utterances=list(feats), info={})
+        write_frames(tmp_path / "frames" / f"{name}.frames", feats, labels, 4, utterances=list(feats), info={})
     PdfsOnly(4, "made by hand").save(tmp_path / "hmm")
     training = {"minibatch": FRAMES, "max_epochs": 2, "world": "simulated", "workers": 2, "asgd": {"warm_start": 0.5},
                 "simulation": {"compute_s": 0.01, "sync_s": 0.001}, "checkpoint_s": 0}  # fmt: skip

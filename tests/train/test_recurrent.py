@@ -7,12 +7,12 @@ import torch
 from speech3.config import DnnConfig, LstmConfig, TrainConfig, TrainingConfig
 from speech3.engine.sgd import Sgd
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.models import load_network, logits
 from speech3.models.lstm import Carried
 from speech3.runtime.files import write_text
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import minibatches
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 40).astype(np.int32) for i in range(count)}
         feats = {u: (centers[np.roll(x, -2)] + rng.normal(0, 0.3, (40, DIM))).astype(np.float32)
                  for u, x in labels.items()}  # fmt: skip
-        pack(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
+        write_frames(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
     write_text(root / "frames" / "features.yaml", f"kind: fbank\nnum_mel_bins: {DIM}\nsample_frequency: 8000\n")
     PdfsOnly(SENONES, "made by hand").save(root / "hmm")
     return root

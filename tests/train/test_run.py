@@ -16,13 +16,13 @@ from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import sgd
 from speech3.engine.world import USED, WAITING, Progress
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import Hmm, monophone_tree
 from speech3.io.checkpoint import load_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
 from speech3.runtime.files import write_text
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import log_priors
@@ -40,7 +40,9 @@ def corpus(tmp_path):
     for name, count in (("train", 40), ("heldout", 8)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 8).repeat(5).astype(np.int32) for i in range(count)}
         feats = {u: (centers[x] + rng.normal(0, 1.5, (40, DIM))).astype(np.float32) for u, x in labels.items()}
-        pack(data / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={"features": "made up"})
+        write_frames(
+            data / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={"features": "made up"}
+        )
     write_text(data / "features.yaml", f"kind: fbank\nnum_mel_bins: {DIM}\nsample_frequency: 8000\n")
     _hmm("a").save(tmp_path / "hmm")
     return tmp_path
@@ -286,7 +288,7 @@ def test_a_run_on_another_corpus_is_refused(corpus):
     train(_config(corpus, max_epochs=1), corpus / "out")
     path = corpus / "frames" / "heldout.frames"
     feats = {"a": np.zeros((5, DIM), np.float32)}
-    pack(path, feats, {"a": np.zeros(5, np.int32)}, SENONES, utterances=["a"])
+    write_frames(path, feats, {"a": np.zeros(5, np.int32)}, SENONES, utterances=["a"])
     with pytest.raises(Speech3Error, match=r"frames.heldout"):
         train(_config(corpus, max_epochs=1), corpus / "out")
 

@@ -8,10 +8,10 @@ from speech3.config import LbfgsConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.sandblaster.world import Sandblaster
 from speech3.errors import Speech3Error
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.models import load_network
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 from speech3.train import train
 
 DIM, SENONES = 6, 6
@@ -53,7 +53,7 @@ def corpus(tmp_path_factory):
     for name, utterances in (("train", 40), ("heldout", 8)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 8).repeat(5).astype(np.int32) for i in range(utterances)}
         feats = {u: (centers[x] + rng.normal(0, 1.5, (40, DIM))).astype(np.float32) for u, x in labels.items()}
-        pack(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
+        write_frames(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
     PdfsOnly(SENONES, "made by hand").save(root / "hmm")
     return root
 

@@ -9,7 +9,7 @@ import yaml
 
 from speech3.config import CodecConfig, TrainConfig, load_config, training_overrides
 from speech3.errors import Speech3Error
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.train import simulation
 from speech3.train import simulation as throughputs
@@ -21,7 +21,7 @@ def frames(tmp_path_factory):
     """Of three bins, enough for ten minibatches of sandblaster's."""
     path = tmp_path_factory.mktemp("frames")
     feats, labels = np.random.default_rng(0).normal(size=(10_500, 3)).astype(np.float32), np.zeros(10_500, np.int32)
-    pack(path / "train.frames", {"a": feats}, {"a": labels}, 4, utterances=["a"], info={})
+    write_frames(path / "train.frames", {"a": feats}, {"a": labels}, 4, utterances=["a"], info={})
     PdfsOnly(4, "a test's").save(path)
     return path
 

@@ -19,11 +19,9 @@ from speech3.config import AugmentConfig
 from speech3.data import audio
 from speech3.data.augment.augmenter import Augmenter, make_augmenter
 from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.data.paths import moved
+from speech3.data.paths import moved_value
 from speech3.errors import Speech3Error, check_bad
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.parallel import available_jobs, parallel_map
-from speech3.runtime.progress import say
+from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
 
@@ -174,7 +172,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
 def _original(value: str, data: Path, out: Path) -> str:
     """The original's value in wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
     inside = not Path(value).is_absolute() and (data / value).is_file()
-    return os.path.relpath(data / value, out) if inside else moved(value, data, out)
+    return os.path.relpath(data / value, out) if inside else moved_value(value, data, out)
 
 
 def _alone(data: DataDir, utterance: Utterance) -> DataDir:
@@ -184,7 +182,7 @@ def _alone(data: DataDir, utterance: Utterance) -> DataDir:
 
 def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance | tuple[str, str]:
     """The copy, or the name of an utterance that cannot be read and the reason."""
-    from speech3.data.resample import resample
+    from speech3.data.resampling import resample
 
     data, factor, prefix = item
     (utterance,) = data.utterances.values()

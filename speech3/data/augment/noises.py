@@ -17,9 +17,9 @@ import soundfile
 
 from speech3.data import audio
 from speech3.data.datadir import DataDir, read_datadir
-from speech3.data.paths import files_below, resolve
+from speech3.data.paths import files_below, resolve_path
 from speech3.errors import Speech3Error
-from speech3.runtime.text import read_utf8
+from speech3.runtime import read_utf8
 
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
 _LONGEST_RESPONSE_S = 10.0
@@ -170,7 +170,7 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
             f" (at most {_LONGEST_RESPONSE_S:g} s); keep noise out of rir_dir"
         )
     if about.channels > 1 and not sound.location.endswith("|"):
-        path = resolve(sound.location, sound.directory)
+        path = resolve_path(sound.location, sound.directory)
         samples_RC, rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
         response_R = audio.change_rate(np.ascontiguousarray(samples_RC[:, 0]), rate_hz, sample_rate_hz)
     else:

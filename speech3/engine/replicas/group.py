@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from speech3.engine.world import BuildOn, Parts, Rate
-from speech3.runtime.parallel import end_with_parent
+from speech3.runtime import end_with_parent
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
 

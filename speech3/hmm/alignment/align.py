@@ -21,7 +21,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm import train
-from speech3.hmm.alignment.longform import Part, joined
+from speech3.hmm.alignment.longform import LongPart, joined
 from speech3.hmm.alignment.times import (
     Confidence,
     FrameClock,
@@ -36,13 +36,11 @@ from speech3.hmm.alignment.times import (
 from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
-from speech3.hmm.train import Scorer, Share, Workers
+from speech3.hmm.train import Scorer, Workers, WorkerShare
 from speech3.hmm.transcript import NO_WORD
-from speech3.io.ark import Computed, write_ark
-from speech3.language.lexicon import UNKNOWN, Lexicon
-from speech3.language.pronounce import check_vocabulary
-from speech3.runtime.files import write_text
-from speech3.runtime.progress import progress
+from speech3.io import ComputedMapping, write_ark
+from speech3.language import UNKNOWN, Lexicon, check_vocabulary
+from speech3.runtime import progress, write_text
 
 _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
 
@@ -137,13 +135,13 @@ def align(
 
 
 def _align_share(
-    share: Share, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool,
+    share: WorkerShare, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool,
     scratch: Path,
 ) -> Aligned:  # fmt: skip
     """Align a share; the alignments are in a file, from which the calling process reads them."""
     done = Aligned(stored := StoredAlignments(scratch / f"{share.number}.ali"))
     for utterance in share.shown("alignment"):
-        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here, so not kept
+        one = WorkerShare({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here, so not kept
         found = train.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
         if isinstance(found, str):
             found = train.align_one(one, utterance, hmm, scorer, beams[1:], acoustic_scale)
@@ -177,7 +175,7 @@ def write_alignments(
     bad: Mapping[str, str] | None = None,
     textgrids: bool = True,
     confidences: Mapping[str, Confidence] | None = None,
-    parts: Mapping[str, Part] | None = None,
+    parts: Mapping[str, LongPart] | None = None,
 ) -> None:
     """Write ``ali.ark`` (Kaldi int32 vectors of pdfs), ``phones.ctm``, ``words.ctm``, ``textgrid/`` and ``bad.txt``.
 
@@ -203,8 +201,8 @@ def write_alignments(
         said = (texts.get(utterance) or UNKNOWN).split()
         return word_segments(alignments[utterance], said, clock, durations.get(utterance), confidence)
 
-    phones: Mapping[str, list[Segment]] = Computed(alignments, phones_of)
-    words: Mapping[str, list[Segment]] = Computed(alignments, words_of)
+    phones: Mapping[str, list[Segment]] = ComputedMapping(alignments, phones_of)
+    words: Mapping[str, list[Segment]] = ComputedMapping(alignments, words_of)
     if parts:
         phones, words = joined(phones, parts, clock), joined(words, parts, clock)
     shown = progress(alignments.items(), len(alignments), "ali.ark")

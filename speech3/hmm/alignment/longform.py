@@ -35,15 +35,14 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.data.datadir import segment_name
+from speech3.data import segment_name
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import normalise, repeated_frames
-from speech3.features.context import add_deltas, splice
+from speech3.features import add_deltas, normalise, repeated_frames, splice
 from speech3.hmm.alignment.times import FrameClock, Segment, frame_clock, spread
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import Scorer
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
-from speech3.language.lexicon import UNKNOWN
+from speech3.language import UNKNOWN
 
 GARBAGE = 0.27
 # Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
@@ -285,7 +284,7 @@ LOCAL_S = 15.0  # least audio for the mean and variance of a part
 
 
 @dataclass(frozen=True)
-class Part:
+class LongPart:
     """Frames `start` to `end` (exclusive) of an utterance, and the indices of its words spoken there."""
 
     utterance: str
@@ -323,7 +322,7 @@ class PartFeats(Mapping[str, np.ndarray]):
     """Features of utterances and of parts of utterances, computed on access; can be pickled."""
 
     feats: Mapping[str, np.ndarray]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, LongPart]
     config: FeatureConfig
     _last: tuple[str, np.ndarray] | None = field(default=None, repr=False)
 
@@ -348,7 +347,7 @@ class PartFeats(Mapping[str, np.ndarray]):
 
 
 def joined(
-    tracks: Mapping[str, Sequence[Segment]], parts: Mapping[str, Part], clock: FrameClock
+    tracks: Mapping[str, Sequence[Segment]], parts: Mapping[str, LongPart], clock: FrameClock
 ) -> dict[str, list[Segment]]:
     """Join the segments of each recording's parts, with times in the recording; other utterances are not changed."""
     whole: dict[str, list[Segment]] = {}
@@ -371,7 +370,7 @@ def _disjoint(track: list[Segment]) -> list[Segment]:
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
 
 
-LONG_S = 60.0  # an utterance longer than this is searched and cut
+LONG_UTTERANCE_S = 60.0  # an utterance longer than this is searched and cut
 PART_S, LONGEST_PART_S = 20.0, 30.0
 _SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
 _CHUNK_S = 20.0  # of features scored and normalised together in the search
@@ -394,10 +393,10 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LongLayout:
     """The parts of a recording, in order, and the gaps between them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LongPart, ...]
     gaps: tuple[Gap, ...]
     words: int
 
@@ -427,10 +426,10 @@ def check_rate(words: int, duration_s: float) -> None:
         )
 
 
-def lay_out(
+def lay_out_long(
     hmm: Hmm, scorer: Scorer, utterance: str, words: Sequence[str], feats_TF: np.ndarray, config: FeatureConfig,
     acoustic_scale: float = 0.1,
-) -> Layout:  # fmt: skip
+) -> LongLayout:  # fmt: skip
     """Find the words of a long utterance, and cut it into parts of at most `PART_S`, longer only where pauses are rare.
 
     Parameters
@@ -465,12 +464,12 @@ def lay_out(
             f" found in {len(feats_TF) / rate:,.0f} s of audio; give the transcript of this recording, and a model of"
             " its language"
         )
-    parts: list[Part] = []
+    parts: list[LongPart] = []
     for number, (stretch, inside) in enumerate(stretches):
         after = parts[-1].end if parts else 0
         before = stretches[number + 1][0][0].start if number + 1 < len(stretches) else len(feats_TF)
         parts += _cut(utterance, stretch, inside, after, before, rate)
-    return Layout(tuple(parts), tuple(_gaps(parts, len(words), len(feats_TF), rate)), len(words))
+    return LongLayout(tuple(parts), tuple(_gaps(parts, len(words), len(feats_TF), rate)), len(words))
 
 
 def _in_frames(found: Found, subsampling: int, frames: int) -> Found:
@@ -531,7 +530,7 @@ def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
 
 def _cut(
     utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, rate: float
-) -> list[Part]:
+) -> list[LongPart]:
     """Cut a stretch at the longest pauses that give parts of the right length; never where words were not found."""
     margin = round(_MARGIN_S * rate)
     start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
@@ -545,9 +544,9 @@ def _cut(
             break
         a, b = chosen
         end = (a.end + b.start) // 2
-        parts.append(Part(utterance, start, end, tuple(inside[first : place[b.word]])))
+        parts.append(LongPart(utterance, start, end, tuple(inside[first : place[b.word]])))
         start, first = end, place[b.word]
-    return [*parts, Part(utterance, start, last, tuple(inside[first:]))]
+    return [*parts, LongPart(utterance, start, last, tuple(inside[first:]))]
 
 
 def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tuple[Found, Found] | None:
@@ -562,7 +561,7 @@ def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tu
     return None
 
 
-def _gaps(parts: Sequence[Part], words: int, frames: int, rate: float) -> Iterator[Gap]:
+def _gaps(parts: Sequence[LongPart], words: int, frames: int, rate: float) -> Iterator[Gap]:
     """The gaps between the parts, before the first and after the last; without words only those longer than a pause.
 
     Words of a part's stretch for which there was no time are listed in the gap before the part.
@@ -576,12 +575,12 @@ def _gaps(parts: Sequence[Part], words: int, frames: int, rate: float) -> Iterat
         at, next_word = end, last + 1
 
 
-def part_names(parts: Iterable[Part], rate: float) -> dict[str, Part]:
+def part_names(parts: Iterable[LongPart], rate: float) -> dict[str, LongPart]:
     """The parts by the names of their segments; `rate` in frames per second."""
     return {segment_name(part.utterance, part.start / rate, part.end / rate): part for part in parts}
 
 
-def part_texts(parts: Mapping[str, Part], texts: Mapping[str, str | None]) -> dict[str, str | None]:
+def part_texts(parts: Mapping[str, LongPart], texts: Mapping[str, str | None]) -> dict[str, str | None]:
     """The transcript of each part."""
     spelled = {part.utterance: (texts[part.utterance] or "").split() for part in parts.values()}
     return {name: " ".join(spelled[part.utterance][word] for word in part.words) for name, part in parts.items()}

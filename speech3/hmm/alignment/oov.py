@@ -11,11 +11,17 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
-from speech3.language.espeak import voice_of
-from speech3.language.guess import from_spelling, guess
-from speech3.language.lexicon import Lexicon, Pronunciation, Silences, mark_positions
-from speech3.language.pronounce import Phones
-from speech3.runtime.files import write_text
+from speech3.language import (
+    Lexicon,
+    Phones,
+    Pronunciation,
+    Silences,
+    from_spelling,
+    guess_pronunciations,
+    mark_positions,
+    voice_of,
+)
+from speech3.runtime import write_text
 
 
 def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str, list[str]]:
@@ -28,7 +34,7 @@ def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
+def with_new_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
     """Add pronunciations of out-of-vocabulary words to a model; pronunciations of words that it has are ignored.
 
     If silence probabilities were estimated, silence after a new word is as probable as after the median pronunciation.
@@ -105,7 +111,7 @@ _ITS_LEXICON = "the model's lexicon"
 
 
 @dataclass(frozen=True)
-class Guesses:
+class GuessedPronunciations:
     """Guessed pronunciations of words.
 
     Attributes
@@ -123,7 +129,7 @@ class Guesses:
     unpronounced: Mapping[str, str]
 
 
-def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: str) -> Guesses:
+def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: str) -> GuessedPronunciations:
     """Pronunciations by espeak-ng, converted to the model's phones as learnt from the words of its lexicon.
 
     Parameters
@@ -142,18 +148,18 @@ def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: s
     """
     if not words:
         voice_of(lang)  # reject an unknown code, although it is not used
-        return Guesses((), "", {})
+        return GuessedPronunciations((), "", {})
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"
         write_text(path, "".join(_plain_lines(hmm.lexicon)))
         try:
-            found = guess(words, counts, path, lang, spelled=False)
+            found = guess_pronunciations(words, counts, path, lang, spelled=False)
         except Speech3Error as error:
             raise Speech3Error(str(error).replace(str(path), _ITS_LEXICON)) from error
     return _guesses(hmm, found.guessed, f"by espeak-ng ({lang})", found.unpronounced)
 
 
-def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
+def by_letters(hmm: Hmm, words: Sequence[str]) -> GuessedPronunciations:
     """Pronunciations from the letters, as learnt from the words of the lexicon.
 
     Raises
@@ -171,12 +177,14 @@ def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
     return _guesses(hmm, {word: [phones] for word, phones in found.items() if phones}, how, reasons)
 
 
-def _guesses(hmm: Hmm, table: Mapping[str, Sequence[Phones]], how: str, reasons: Mapping[str, str]) -> Guesses:
+def _guesses(
+    hmm: Hmm, table: Mapping[str, Sequence[Phones]], how: str, reasons: Mapping[str, str]
+) -> GuessedPronunciations:
     guessed = [Pronunciation(word, tuple(phones)) for word, variants in table.items() for phones in variants]
     kept = tuple(pron for pron in guessed if has_phones(pron, hmm.lexicon))
     left = set(table) - {pron.word for pron in kept}
     why = "has a phone that the model lacks"
-    return Guesses(kept, how, {**reasons, **dict.fromkeys(sorted(left), why)})
+    return GuessedPronunciations(kept, how, {**reasons, **dict.fromkeys(sorted(left), why)})
 
 
 def _plain(lexicon: Lexicon, pron: Pronunciation) -> Phones:

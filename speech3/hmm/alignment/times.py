@@ -33,14 +33,12 @@ import numpy as np
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.spectrum import framing
+from speech3.features import frame_sizes
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD
-from speech3.language.lexicon import Lexicon
-from speech3.runtime.files import write_lines, write_text
-from speech3.runtime.progress import progress
-from speech3.runtime.text import read_utf8
+from speech3.language import Lexicon
+from speech3.runtime import progress, read_utf8, write_lines, write_text
 
 _LEAST_SPREAD = 1e-3
 
@@ -137,7 +135,7 @@ def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
     """
     length_s, shift_s = config.frame_length / 1000, config.frame_shift / 1000
     if config.sample_frequency and config.kind != "given":
-        sizes = framing(config, config.sample_frequency)
+        sizes = frame_sizes(config, config.sample_frequency)
         length_s, shift_s = sizes.length / config.sample_frequency, sizes.shift / config.sample_frequency
     return FrameClock(shift_s, (length_s - shift_s) / 2 if config.snip_edges else 0.0, subsampling)
 

@@ -38,9 +38,9 @@ from speech3.hmm.kaldi.model import (
     tree_text,
 )
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, PdfsOnly, Tree
-from speech3.io.ark import read_int_ark
-from speech3.language.lexicon import UNKNOWN, Lexicon, Pronunciation, write_lexicon
-from speech3.runtime.files import write_text
+from speech3.io import read_int_ark
+from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
+from speech3.runtime import write_text
 
 
 @dataclass(eq=False)

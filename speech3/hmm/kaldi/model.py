@@ -26,10 +26,9 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree
-from speech3.io.kaldi_object import KaldiObject, opened_object
-from speech3.language.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
-from speech3.runtime.text import read_utf8
-from speech3.runtime.unicode_form import one_form
+from speech3.io import KaldiObject, opened_object
+from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
+from speech3.runtime import read_utf8, to_one_form
 
 _CLASS = -1  # the key of the pdf class
 
@@ -465,7 +464,7 @@ def read_lang(directory: Path | str) -> Lang:
         if len(rest) < 2:
             raise Speech3Error(f"{path}:{number}: not a line `word word phone ...`; make it again with prepare_lang.sh")
         if word != _EPSILON:
-            prons[Pronunciation(one_form(word), tuple(rest[1:]))] = None
+            prons[Pronunciation(to_one_form(word), tuple(rest[1:]))] = None
         for phone in rest[1:]:
             if phone not in ids:
                 raise Speech3Error(f"{path}:{number}: phone {phone} is not in {directory / 'phones.txt'}")
@@ -503,7 +502,7 @@ def read_symbol_table(path: Path | str, remedy: str) -> tuple[str, ...]:
     symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
     if [number for _, number in symbols] != list(range(len(symbols))):
         raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")
-    return tuple(one_form(symbol) for symbol, _ in symbols)
+    return tuple(to_one_form(symbol) for symbol, _ in symbols)
 
 
 def check_same_phones(one: Path, other: Path) -> None:

@@ -27,8 +27,8 @@ from speech3.data.audio import info as audio_info
 from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
 from speech3.errors import Speech3Error
-from speech3.io.ark import key_at, not_finite, read_matrix
-from speech3.runtime.parallel import available_jobs, parallel_map
+from speech3.io import ark_key_at, not_finite, read_matrix
+from speech3.runtime import available_jobs, parallel_map
 
 _SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
 _NEAR = 0.05  # of the usual shift: the median of the features is as near to one of these, or their shift is not known
@@ -91,7 +91,7 @@ def _look(directory: Path, location: str) -> _Matrix:
         return _Matrix(problem=f"{location}: not a matrix, or an empty one")
     if problem := not_finite(matrix):
         return _Matrix(len(matrix), matrix.shape[1], problem)
-    return _Matrix(len(matrix), matrix.shape[1], key=key_at(location, directory))
+    return _Matrix(len(matrix), matrix.shape[1], key=ark_key_at(location, directory))
 
 
 def _faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator[Fault]:
@@ -456,7 +456,7 @@ class Repairs:
     warnings: tuple[Fault, ...]
 
 
-def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
+def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     """Write a copy of the data directory `path` in which `validate` finds no fault.
 
     Audio is not copied, except recordings that lost bytes: their mended copies are in ``out/mended``.

@@ -19,17 +19,14 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig, PitchConfig, parse, read_yaml
-from speech3.data import audio, paths
-from speech3.data.datadir import read_datadir
+from speech3.data import audio, paths, read_datadir
 from speech3.errors import Speech3Error
 from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitch
-from speech3.features.cmvn import silent_frames
-from speech3.features.compute import finish, static_dim, static_features
-from speech3.features.filterbank import hertz, mel_edges
-from speech3.frames.packed import open_packed
-from speech3.hmm.alignment.times import frame_clock
-from speech3.io.ark import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
-from speech3.runtime.progress import progress
+from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
+from speech3.frames import open_packed
+from speech3.hmm import frame_clock
+from speech3.io import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
+from speech3.runtime import progress
 
 _MOST_HEARD_S = 600.0
 _PIECE_S = 60.0
@@ -173,33 +170,30 @@ def _features_of_sound(wave_S: np.ndarray, config: FeatureConfig, name: str) -> 
     if config.cmvn == "global" and config.global_stats is None:  # the only recording's statistics are the global ones
         config = config.model_copy(update={"cmvn": "utterance"})
     silent_T = silent_frames(waves_NS[0], len(feats_NTF[0]), config, config.sample_frequency or 0)
-    return finish([feats_NTF[0]], config, [silent_T])[0].numpy()
+    return finish_features([feats_NTF[0]], config, [silent_T])[0].numpy()
 
 
 def bin_centres(config: FeatureConfig, dim: int) -> np.ndarray | None:
     """Centre frequency in Hz of each dimension (F,), if all dimensions are mel bins; else None."""
     if config.kind != "fbank" or dim != config.num_mel_bins or config.sample_frequency is None:
         return None
-    return hertz(mel_edges(config, config.sample_frequency)[1:-1])
+    return mel_to_hertz(mel_edges(config, config.sample_frequency)[1:-1])
 
 
 def _pitch(wave_S: np.ndarray, config: FeatureConfig) -> Pitch | None:
-    from speech3.features.pitch import (
-        track,  # imports numba, which takes a second
-        voicing,
-    )
+    from speech3.features import track_pitch, voicing_probability
 
     pitch, rate_hz = config.pitch or PitchConfig(), config.sample_frequency or 0
     if rate_hz < 2 * pitch.lowpass_cutoff:
         return None
     tracked = FeatureConfig(pitch=pitch)
-    raw_NT2, frames_N = track(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), tracked, rate_hz)
+    raw_NT2, frames_N = track_pitch(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), tracked, rate_hz)
     raw_T2 = raw_NT2[0, : int(frames_N[0])]
     if len(raw_T2) < 2:
         return None
     clock = frame_clock(tracked)
     times_s = clock.offset_s + (np.arange(len(raw_T2)) + 0.5) * clock.shift_s
-    return Pitch(times_s, raw_T2[:, 1].numpy(), voicing(raw_T2[:, 0]).numpy())
+    return Pitch(times_s, raw_T2[:, 1].numpy(), voicing_probability(raw_T2[:, 0]).numpy())
 
 
 def _pitch_line(pitch: Pitch | None) -> tuple[str, str]:

@@ -15,20 +15,21 @@ from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.engine.throughput import LEVEL, Conclusion, Point
 from speech3.errors import Speech3Error
 from speech3.evaluate.tables import grid, per_cent
-from speech3.runtime.files import read_json, write_json
-from speech3.runtime.progress import read_metrics
-from speech3.train.curves import (
+from speech3.runtime import read_json, read_metrics, write_json
+from speech3.train import (
+    BYTES_PER_GIGABIT,
     Asynchrony,
     Curve,
-    Row,
-    Table,
+    EfficiencyRow,
+    EfficiencyTable,
+    MeasuredNetwork,
+    Throughput,
     asynchrony,
     make_table,
     read_curve,
     staleness_mean,
     staleness_p95,
 )
-from speech3.train.simulation import BYTES_PER_GIGABIT, Network, Throughput
 
 _SHIFT_MS = 10.0  # frame shift assumed if there is no features.yaml
 _NONE = "-"
@@ -82,7 +83,7 @@ class Run:
 class Comparison:
     """Several runs; `runs` and the rows of `table` are in the same order, the baseline first if there is one."""
 
-    table: Table
+    table: EfficiencyTable
     runs: tuple[Run, ...]
     baseline: bool
     notes: tuple[str, ...]
@@ -176,7 +177,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     return Comparison(table, tuple(runs), first is not None, (*notes, *_cautions(runs, table, first)))
 
 
-def _cautions(runs: Sequence[Run], table: Table, baseline: Run | None) -> Iterator[str]:
+def _cautions(runs: Sequence[Run], table: EfficiencyTable, baseline: Run | None) -> Iterator[str]:
     """Reasons why some of the numbers are less meaningful than they look."""
     if baseline is None:
         fewest = min(runs, key=lambda run: run.curve.workers).curve.name
@@ -200,7 +201,7 @@ def _cautions(runs: Sequence[Run], table: Table, baseline: Run | None) -> Iterat
         yield f"{', '.join(virtual)}: times are virtual (simulated){mixed}"
 
 
-def table_text(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> str:
+def table_text(table: EfficiencyTable, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> str:
     """A table as text, in the form of the SPEECH3 talk: ``3:36 (81.0)`` is a time and the efficiency in per cent.
 
     Parameters
@@ -218,17 +219,17 @@ def table_text(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) 
     return grid([header, *rows], 1)
 
 
-def print_table(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
+def print_table(table: EfficiencyTable, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
     """Print `table_text` with a legend of its times and brackets."""
     print(f"{table_text(table, columns)}\n\n{_legend(table)}")
 
 
-def _legend(table: Table) -> str:
+def _legend(table: EfficiencyTable) -> str:
     known = any(gain is not None for row in table.rows for gain in row.efficiency)
     return f"{_TIMES}{_BRACKETS if known else ''}."
 
 
-def _cells(row: Row, tenths: bool) -> list[str]:
+def _cells(row: EfficiencyRow, tenths: bool) -> list[str]:
     times = [
         _NONE if seconds is None else f"{clock(seconds, tenths)}{'' if gain is None else f' ({100 * gain:.1f})'}"
         for seconds, gain in zip(row.seconds, row.efficiency, strict=True)
@@ -284,7 +285,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _run_json(row: Row, run: Run) -> dict[str, Any]:
+def _run_json(row: EfficiencyRow, run: Run) -> dict[str, Any]:
     values = asdict(row) | {
         "seconds": list(row.seconds), "efficiency": list(row.efficiency),
         "world": run.world, "finished": run.finished, "epochs": run.epochs, "minutes_per_10h": run.minutes_per_10h,
@@ -303,7 +304,7 @@ def _run_json(row: Row, run: Run) -> dict[str, Any]:
 
 
 def write_curves(
-    out: Path, table: Table, curves: Sequence[Curve], *, virtual: bool = False, systems: Sequence[str] = ()
+    out: Path, table: EfficiencyTable, curves: Sequence[Curve], *, virtual: bool = False, systems: Sequence[str] = ()
 ) -> list[Path]:
     """Write ``accuracy_time.png`` and ``accuracy_frames.png``, with the accuracies of `table` marked.
 
@@ -360,7 +361,7 @@ def throughput_text(found: Throughput) -> str:
     )
 
 
-def _measured(network: Network) -> list[str]:
+def _measured(network: MeasuredNetwork) -> list[str]:
     costs, coded = network.costs, list(network.costs.ternary.values())
     ends = [coded[0], coded[-1]] if len(coded) > 1 else coded
     return [

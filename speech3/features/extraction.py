@@ -33,16 +33,11 @@ import yaml
 
 from speech3 import __version__
 from speech3.config import FeatureConfig
-from speech3.data import audio
-from speech3.data.augment.augmenter import Augmenter
-from speech3.data.datadir import DataDir
-from speech3.data.paths import resolve
+from speech3.data import Augmenter, DataDir, audio, resolve_path
 from speech3.errors import Speech3Error, check_bad, listed
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
-from speech3.io.ark import index_line, write_entry
-from speech3.runtime.files import explained_disk_errors, write_text
-from speech3.runtime.parallel import available_jobs, parallel_map
-from speech3.runtime.progress import say
+from speech3.io import index_line, write_entry
+from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 2
 
@@ -155,7 +150,7 @@ def fingerprint(
         add([augmenter.config.model_dump(mode="json"), augmenter.seed, *(sound.location for sound in sounds)])
         for sound in sounds:
             if not sound.location.endswith("|"):
-                files[f"{sound.directory}: {sound.location}"] = resolve(sound.location, sound.directory)
+                files[f"{sound.directory}: {sound.location}"] = resolve_path(sound.location, sound.directory)
     for ids in units:
         for key in ids:
             utt = data.utterances[key]
@@ -164,7 +159,7 @@ def fingerprint(
             add([key, utt.start_s, utt.end_s, *places])
             for name in (places[0], *(re.sub(r"(:\d+)?(\[[^\]]*\])?$", "", place) for place in archives)):
                 if name and not name.endswith("|") and name not in files:
-                    files[name] = resolve(name, data.path)
+                    files[name] = resolve_path(name, data.path)
         add(len(ids))
     for path in files.values():
         try:

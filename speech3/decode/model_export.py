@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from speech3.decode.graph import SETTINGS, decode_directory
+from speech3.decode.graph import DECODE_SETTINGS, decode_directory
 from speech3.decode.recognizer import NetworkScorer, Recognizer, load_recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.train import Scorer
-from speech3.io.checkpoint import read_about
-from speech3.models import AcousticModel
-from speech3.models.onnx import to_onnx
-from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.runtime.files import atomic_path
+from speech3.hmm import Scorer
+from speech3.io import read_about
+from speech3.models import AcousticModel, OnnxNetwork, to_onnx
+from speech3.runtime import atomic_path
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -43,7 +41,7 @@ _KEPT = (
 _GRAPH = "graph/graph.json"
 _BESIDE = (
     "graph/HCLG.fst", "graph/words.txt", "graph/G.fst", "graph/lm.arpa.gz", "graph/letters.arpa.gz",
-    "graph/lexicon.txt", _GRAPH, SETTINGS, "tuning.json",
+    "graph/lexicon.txt", _GRAPH, DECODE_SETTINGS, "tuning.json",
 )  # fmt: skip
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
@@ -132,7 +130,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         kinds.count(_INT8_PRODUCT),
         len(kinds),
         graph=_GRAPH in beside,
-        tuned=SETTINGS in beside,
+        tuned=DECODE_SETTINGS in beside,
     )
 
 

@@ -1,4 +1,4 @@
-"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.watch` until the run ends.
+"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.run_watch` until the run ends.
 
 A view of a training run, during or after it, from its ``metrics.jsonl`` and ``run.json``.
 
@@ -22,8 +22,8 @@ from rich.text import Text
 
 from speech3.config import TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.runtime.files import Tail, read_json
-from speech3.train.curves import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
+from speech3.runtime import Tail, read_json
+from speech3.train import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
 
 Record = Mapping[str, Any]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from speech3.data.transcripts import doubts, lowered
+from speech3.data import case_doubts, lower_case
 from speech3.errors import Speech3Error
 from speech3.language import espeak
 from speech3.language import pronounce as convert
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.language.lexicon import LexiconLine, entries, lexicon_lines, read_lexicon_text
+from speech3.language.lexicon import LexiconLine, lexicon_entries, lexicon_lines, read_lexicon_text
 from speech3.language.pronounce import (
     Phones,
     ipa_phones,
@@ -23,7 +23,7 @@ from speech3.language.pronounce import (
     spelled_out,
     stand_ins,
 )
-from speech3.runtime.progress import say
+from speech3.runtime import say
 
 UNKNOWN_LINE = "<unk> SPN"
 _LEAST_HEARD = 5  # phones with fewer occurrences in training are replaced by similar ones
@@ -32,15 +32,15 @@ _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
 _FOREIGN = "reads it in the language "
 
-Table = dict[str, list[Phones]]
+PronunciationTable = dict[str, list[Phones]]
 
 
-def _none(words: Sequence[str]) -> Table:
+def _none(words: Sequence[str]) -> PronunciationTable:
     return {}
 
 
 @dataclass(frozen=True)
-class Words:
+class PronouncedVocabulary:
     """The vocabulary with its pronunciations.
 
     Attributes
@@ -68,14 +68,14 @@ class Words:
     unpronounced: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, Phones] = field(default_factory=dict)
     spelling: Graphemes = field(default_factory=Graphemes)
-    further: Callable[[Sequence[str]], Table] = _none
+    further: Callable[[Sequence[str]], PronunciationTable] = _none
 
     def spell(self, piece: str) -> Phones:
         """Phones of a word piece: its letters."""
         return tuple(phone for letter in self.spelling(piece) for phone in self.replaced.get(letter, (letter,)))
 
 
-def guess(
+def guess_pronunciations(
     wanted: Sequence[str],
     counts: Mapping[str, int],
     lexicon: Path | None,
@@ -83,7 +83,7 @@ def guess(
     *,
     spelled: bool,
     graphemes: Sequence[str] = (),
-) -> Words:
+) -> PronouncedVocabulary:
     """Find a pronunciation for each word of `wanted`.
 
     Parameters
@@ -120,7 +120,9 @@ def guess(
     return words
 
 
-def _check_coverage(words: Words, counts: Mapping[str, int], lexicon: Path | None, lang: str | None) -> None:
+def _check_coverage(
+    words: PronouncedVocabulary, counts: Mapping[str, int], lexicon: Path | None, lang: str | None
+) -> None:
     missing = {word: count for word, count in counts.items() if word not in words.known}
     total = sum(counts.values())
     if not missing or sum(missing.values()) <= 0.5 * total:
@@ -148,13 +150,13 @@ def _lines(table: Mapping[str, Sequence[Phones]], probability: str = "") -> list
 
 
 def _finish(
-    table: Table,
+    table: PronunciationTable,
     counts: Mapping[str, int],
     reasons: Mapping[str, str],
-    pronounce: Callable[[Sequence[str]], Table],
+    pronounce: Callable[[Sequence[str]], PronunciationTable],
     how: str = "",
     spelling: Graphemes | None = None,
-) -> Words:
+) -> PronouncedVocabulary:
     """Replace rare phones by similar ones, and list the words left without a pronunciation.
 
     The pronunciations are guesses, to be listed, unless they are spellings; `pronounce` makes those of further words.
@@ -171,7 +173,7 @@ def _finish(
     trained = Counter[str]()
     for word, variants in pronounced.items():
         trained.update({phone: counts.get(word, 0) for phones in variants for phone in phones})
-    return Words(
+    return PronouncedVocabulary(
         [UNKNOWN_LINE, *_lines(pronounced)],
         frozenset(pronounced),
         {} if spelling else pronounced,
@@ -184,8 +186,8 @@ def _finish(
 
 
 def _in_phones_of_train(
-    table: Table, replaced: Mapping[str, Phones], trained: Mapping[str, int], *, letters: bool
-) -> Table:
+    table: PronunciationTable, replaced: Mapping[str, Phones], trained: Mapping[str, int], *, letters: bool
+) -> PronunciationTable:
     """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out."""
     strange = {phone for variants in table.values() for phones in variants for phone in phones}
     strange -= trained.keys() | replaced.keys()
@@ -196,7 +198,7 @@ def _in_phones_of_train(
         say(f"  {what} that only dev and test have are treated as others to align them: {shown}")
     known: dict[str, Phones] = {phone: (phone,) for phone in trained}
     known |= {**replaced, **like}
-    result: Table = {}
+    result: PronunciationTable = {}
     for word, variants in table.items():
         found = [tuple(p for phone in v for p in known[phone]) for v in variants if v and all(known[ph] for ph in v)]
         if found:
@@ -204,9 +206,11 @@ def _in_phones_of_train(
     return result
 
 
-def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str], language: str) -> Words:
+def _by_letters(
+    wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str], language: str
+) -> PronouncedVocabulary:
     spell = Graphemes(tuple(graphemes), uses_apostrophes(counts), language)
-    if not language and (doubt := doubts(wanted)):
+    if not language and (doubt := case_doubts(wanted)):
         say(f"  warning: {doubt}")
     table = _spelled(wanted, spell)
     used = {letter for variants in table.values() for phones in variants for letter in phones}
@@ -223,11 +227,11 @@ def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Seq
     return _finish(table, counts, reasons, partial(_spelled, spell=spell), spelling=spell)
 
 
-def _spelled(words: Sequence[str], spell: Graphemes) -> Table:
+def _spelled(words: Sequence[str], spell: Graphemes) -> PronunciationTable:
     return {word: [phones] if not _BRACKETED.fullmatch(word) and (phones := spell(word)) else [] for word in words}
 
 
-def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> Words:
+def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> PronouncedVocabulary:
     voice = espeak.voice_of(lang)
     table, reasons = _heard(wanted, voice)
     foreign = sum(counts.get(word, 0) for word, why in reasons.items() if why.startswith(_FOREIGN))
@@ -241,11 +245,11 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
     return _finish(table, counts, reasons, lambda new: _heard(new, voice)[0], how)
 
 
-def _heard(words: Sequence[str], voice: str) -> tuple[Table, dict[str, str]]:
+def _heard(words: Sequence[str], voice: str) -> tuple[PronunciationTable, dict[str, str]]:
     """Pronunciations of each word, by itself and before another word; and the remarks of `_spoken`."""
     alone, reasons = _spoken(words, voice, stress=False)
     again, _ = _spoken([f"{word} {word}" for word in words], voice, stress=False)
-    table: Table = {}
+    table: PronunciationTable = {}
     for word in words:
         phones, twice = alone[word], again[f"{word} {word}"]
         before_another = twice[: len(twice) - len(phones)] if twice[len(twice) - len(phones) :] == phones else ()
@@ -256,7 +260,7 @@ def _heard(words: Sequence[str], voice: str) -> tuple[Table, dict[str, str]]:
 def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
     """Phones of each word (none if it cannot be pronounced), and remarks: why there are none, or a foreign language."""
     capitals = sum(word.isupper() for word in words) > len(words) / 2  # otherwise espeak takes them for abbreviations
-    said = espeak.pronounce([lowered(word, voice) if capitals else word for word in words], voice)
+    said = espeak.pronounce([lower_case(word, voice) if capitals else word for word in words], voice)
     found: dict[str, Phones] = {}
     reasons: dict[str, str] = {}
     for word, groups in zip(words, said, strict=True):
@@ -273,9 +277,9 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
     return found, reasons
 
 
-def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words:
+def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> PronouncedVocabulary:
     text = read_lexicon_text(lexicon)
-    table = entries(text, lexicon)
+    table = lexicon_entries(text, lexicon)
     rows = list(lexicon_lines(text, lexicon))
     with_probabilities = any(row.values for row in rows)
     lines = _given_lines(rows, with_probabilities)
@@ -283,17 +287,19 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
         lines.append(UNKNOWN_LINE)
     missing = [word for word in wanted if word not in table]
     if not lang:
-        return Words(lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon"))
+        return PronouncedVocabulary(
+            lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon")
+        )
     further = partial(_further_converted, table=table, lexicon=lexicon, lang=lang)
     if not missing:
-        return Words(lines, frozenset(table), further=further)
+        return PronouncedVocabulary(lines, frozenset(table), further=further)
     guessed, reasons = _converted(missing, table, lexicon, lang)
     how = f"{len(guessed):,} of {len(wanted):,} words guessed by espeak-ng ({lang}), in the phones of {lexicon.name}"
     unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
     known = frozenset(table) | frozenset(guessed)
     added = _lines(guessed, "1.0 " if with_probabilities else "")
-    return Words([*lines, *added], known, guessed, how, unpronounced, further=further)
+    return PronouncedVocabulary([*lines, *added], known, guessed, how, unpronounced, further=further)
 
 
 def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
@@ -303,14 +309,16 @@ def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[
     return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
 
 
-def _further_converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> Table:
+def _further_converted(words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str) -> PronunciationTable:
     try:
         return _converted(words, table, lexicon, lang)[0]
     except Speech3Error:  # the lexicon is too small to learn from, but has all words of train
         return {}
 
 
-def _converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> tuple[Table, dict[str, str]]:
+def _converted(
+    words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str
+) -> tuple[PronunciationTable, dict[str, str]]:
     """Pronounce words by espeak-ng in the phones of a lexicon, where that is possible; and the remarks of `_spoken`."""
     taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
     taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
@@ -319,7 +327,7 @@ def _converted(words: Sequence[str], table: Table, lexicon: Path, lang: str) -> 
     return {word: [phones] for word in words if (phones := convertible(said[word]))}, reasons
 
 
-def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: str) -> convert.Conversion:
+def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> convert.Conversion:
     """The conversion from espeak's phones to the lexicon's, learned from the words of the lexicon."""
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < _ENOUGH_PAIRS:

@@ -30,16 +30,16 @@ from speech3.decode.lattice_composition import (
     Reading,
     cheapest_cost,
     composed,
+    expand_pieces,
     numbers_of,
     of_arpa,
     plain_reading,
     pruned,
-    spelled,
 )
 from speech3.decode.lattice_directory import (
     ARCHIVE,
     INDEX,
-    NBEST,
+    NBEST_FILE,
     LatticeDir,
     forget_lattices,
     nbest_line,
@@ -47,20 +47,16 @@ from speech3.decode.lattice_directory import (
     save_about,
 )
 from speech3.decode.lattice_paths import confidences, nbest
-from speech3.decode.new_graph import with_graph
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
-from speech3.decode.tune import ErrorRate, check_references, rate_of
+from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import Speech3Error, listed
-from speech3.io.ark import ArkReader
-from speech3.language.arpa import ArpaLm
-from speech3.language.lexicon import UNKNOWN
-from speech3.language.mixtures import read_checked
-from speech3.runtime.files import write_json, write_text
-from speech3.runtime.progress import progress, say
-from speech3.runtime.text import read_utf8
+from speech3.io import ArkReader
+from speech3.language import UNKNOWN, ArpaLm, read_checked
+from speech3.runtime import progress, read_utf8, say, write_json, write_text
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
@@ -150,7 +146,7 @@ def by_ngrams(
     for utterance, lattice in directory.lattices():
         where = f"{directory.path}: {utterance}"
         if joined:
-            lattice, words, last = spelled(lattice, directory.symbols)
+            lattice, words, last = expand_pieces(lattice, directory.symbols)
             reading = Reading(*(_numbers(part, numbers, lm.source, where) for part in (words, last)))
         else:
             _check_known(lattice, number_W, directory.symbols, lm.source, where)
@@ -254,14 +250,14 @@ def best_weight(
 ) -> tuple[float, dict[float, float]]:
     """The weight with the lowest error rate (of several, the one nearest to 0.5), and the error rate of each weight."""
     rates = {
-        weight: rate_of(references, {key: each.words(weight) for key, each in rescored.items()}, error_rate)
+        weight: error_rate_of(references, {key: each.words(weight) for key, each in rescored.items()}, error_rate)
         for weight in weights
     }
     return min(rates, key=lambda weight: (rates[weight], abs(weight - 0.5))), rates
 
 
 @dataclass(frozen=True)
-class Options:
+class RescoreOptions:
     """How to rescore.
 
     Attributes
@@ -295,7 +291,7 @@ class Outcome:
     decoding: Decoding
 
 
-def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outcome:
+def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) -> Outcome:
     """Rescore lattices and write ``hyp.txt``, ``rescore.json`` and, with an n-gram model, the rescored lattices.
 
     Parameters
@@ -306,7 +302,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     Raises
     ------
     Speech3Error
-        The lattices were rescored before, or `out` is their own directory; also what `speech3.decode.rescore` and
+        The lattices were rescored before, or `out` is their own directory; also what `speech3.decode.rescoring` and
         `speech3.decode.lattice_directory` raise.
     """
     if directory.about.rescored:
@@ -369,7 +365,12 @@ def load_function(name: str) -> SentenceScorer:
 
 
 def _write(
-    directory: LatticeDir, items: Iterator[tuple[str, Rescored]], lm: str, weight: float, out: Path, options: Options
+    directory: LatticeDir,
+    items: Iterator[tuple[str, Rescored]],
+    lm: str,
+    weight: float,
+    out: Path,
+    options: RescoreOptions,
 ) -> Decoding:
     hypotheses: list[Hypothesis] = []
     lines: list[str] = []
@@ -395,7 +396,7 @@ def _write(
     if first is None:
         raise Speech3Error(f"{directory.path / ARCHIVE}: holds no lattice")
     items = _again(first, items)
-    for stale in (NBEST, "hyp.ctm"):
+    for stale in (NBEST_FILE, "hyp.ctm"):
         (out / stale).unlink(missing_ok=True)
     forget_lattices(out)
     if isinstance(first[1], RescoredLattice):
@@ -408,7 +409,7 @@ def _write(
     decoding = Decoding(tuple(hypotheses), {})
     write_hypotheses(out / "hyp.txt", decoding)
     if options.nbest:
-        write_text(out / NBEST, "".join(lines))
+        write_text(out / NBEST_FILE, "".join(lines))
     return decoding
 
 
@@ -443,5 +444,5 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
         raise Speech3Error(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
     recognizer, graph = load_recognizer(Path(directory.about.model)), Path(directory.about.graph)
     if graph != (recognizer.directory / GRAPH).resolve():
-        recognizer = with_graph(recognizer, graph)  # for the pronunciations of words that only this graph has
+        recognizer = replace_graph(recognizer, graph)  # for the pronunciations of words that only this graph has
     write_decoding(out, recognizer, ArkReader(scp), decoding, jobs)
