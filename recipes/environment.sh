@@ -20,7 +20,7 @@ speech3_options() {
         [[ $1 == --* && $names == *" ${1#--} "* ]] || speech3_usage
         declare -g "${1#--}=${2:?$1 needs a value}"
         if [ "$1" = --jobs ] && ! [[ $2 =~ ^[1-9][0-9]*$ ]]; then
-            echo "error: --jobs $2: give a number from 1" >&2
+            echo "error: --jobs $2: must be a number from 1" >&2
             exit 1
         fi
         shift 2

@@ -244,7 +244,7 @@ def test_a_group_or_preset_comes_before_its_keys_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize("speeds", ["[0]", "[1.0]", "[0.9, 0.9]", "[3]"])
 def test_bad_speeds_are_refused(speeds: str) -> None:
-    with pytest.raises(Speech3Error, match=r"speed_perturb=\[.*: give different speeds from 0\.5 to 2, without 1"):
+    with pytest.raises(Speech3Error, match=r"speed_perturb=\[.*: use different speeds from 0\.5 to 2, without 1"):
         load_config(RecipeConfig, shipped("recipes") / "any" / "recipe.yaml", [f"speed_perturb={speeds}"])
 
 
@@ -337,7 +337,7 @@ def test_a_model_config_is_one_of_its_family_however_it_is_made() -> None:
         ({"noise_prob": 1, "noise_snr_db": [20, 5]}, r"noise_snr_db: \[20, 5\] is reversed"),
         ({"volume_prob": 1, "noise_dir": "musan"}, "noise_dir is never used: set noise_prob, too"),
         ({"noise_prob": 1, "rir_dir": "rirs"}, "rir_dir is never used: set reverb_prob, too"),
-        ({"reverb_prob": 1, "rt60_s": [0, 1]}, r"rt60_s: \[0, 1\]: give values between 0\.05 and 10 s"),
+        ({"reverb_prob": 1, "rt60_s": [0, 1]}, r"rt60_s: \[0, 1\]: values must be between 0\.05 and 10 s"),
         ({"babble_prob": 1, "babble_voices": [0, 3]}, "babble_voices: 0: at least one voice is needed"),
         ({"speed": [1.0, 3.0]}, r"speed\.1: Input should be less than or equal to 2 \(got 3\.0\)"),
         ({"speed": 0.9}, "speed: Input should be a list"),

@@ -111,7 +111,7 @@ def test_yaml_with_dashes(tmp_path: Path) -> None:
     assert (config.num_mel_bins, config.sample_frequency, config.use_energy) == (40, 8000, True)
     assert config.pitch is not None and (config.pitch.min_f0, config.pitch.resample_freq) == (60, 3000)
     for more, said in (
-        ("num_mel_bins: 40\n", "num_mel_bins is given twice"),
+        ("num_mel_bins: 40\n", "num_mel_bins is set twice"),
         ("num-mel-bin: 40\n", "unknown key 'num_mel_bin'"),
         ("vtln-warp: 0.9\n", "vtln_warp=0.9: .*training.frequency_warp"),
     ):

@@ -10,7 +10,7 @@ recipe=fsdd out='' source='' jobs=1 workers=4,16 epochs=4 seed=1
 methods=sync,terngrad,asgd,asgd_ternary,downpour,downpour_adagrad,sandblaster
 speech3_options "recipe source out jobs workers methods epochs seed" "$@"
 for number in "$epochs" ${workers//,/ }; do
-    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: give --epochs and --workers as numbers from 1" >&2 && exit 1; }
+    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: --epochs and --workers must be numbers from 1" >&2 && exit 1; }
 done
 [ -n "$source" ] || [ "$recipe" = digits ] || speech3_usage
 out=${out:-exp/$recipe}

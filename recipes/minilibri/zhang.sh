@@ -17,7 +17,7 @@ export OMP_NUM_THREADS=1
 if [ "$world" != simulated ] && [ "$device" = cpu ]; then
     cores=$(python -c 'from speech3.runtime.parallel import available_jobs; print(available_jobs())')
     [ "$workers" -le "$cores" ] || {
-        echo "error: --world $world --workers $workers: this machine has $cores cores; give fewer workers, or leave out --world" >&2
+        echo "error: --world $world --workers $workers: this machine has $cores cores; use fewer workers, or leave out --world" >&2
         exit 1
     }
 fi

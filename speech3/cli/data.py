@@ -216,7 +216,7 @@ def split(
         typer.Argument(metavar="PART=SHARE", help="Parts and their shares, or a number N: equal parts 1 to N."),
     ] = None,
     by: Annotated[By, typer.Option(help="Keep each speaker, or only each utterance, in one part.")] = By.speaker,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same split.", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same split.", min=0)] = 1,
 ) -> None:
     """Split a data directory into parts with given shares of the hours; by default no speaker is in two parts.
 
@@ -251,7 +251,7 @@ def augment(
         ),
     ],
     copies: Annotated[int, typer.Option(help="Copies of each utterance, all different.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same copies.", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same copies.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
     """Write augmented copies: with noise, other speakers, reverberation, another speed or volume, or telephone quality.
@@ -311,7 +311,7 @@ def extract(
     (its `feats.scp`, for example fMLLR features); `given_cmvn` also normalises them with its `cmvn.scp`.
 
     If a run was interrupted or killed, run the same command again to resume it. With `cmvn: global` the statistics are
-    computed from this directory and written to `OUT/features.yaml`; give that file as `--features` to normalise other
+    computed from this directory and written to `OUT/features.yaml`; pass that file as `--features` to normalise other
     data with them.
 
     `--augment mixed` adds noise, reverberation and so on to the audio in memory (`speech3 augment` writes such audio

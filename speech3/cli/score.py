@@ -106,7 +106,7 @@ def score(
             )
         if text_format not in (Format.auto, Format.kaldi):
             raise Speech3Error(
-                f"--format {text_format}: lattices have utterance ids; give the reference as Kaldi text and leave this"
+                f"--format {text_format}: lattices have utterance ids; pass the reference as Kaldi text and leave this"
                 " out"
             )
         others = [path for path in paths[1:] if path.suffix != ".ark"]

@@ -1,7 +1,7 @@
 """The typed description of an experiment, read from YAML. Every default of the project is here or in `conf/`.
 
 An unknown key is an error that names the file and the key. Presets are small YAML files in `conf/`: wherever a config
-is expected, give the name of a preset, the path of a YAML file or the keys themselves.
+is expected, write the name of a preset, the path of a YAML file or the keys themselves.
 """
 
 from typing import TYPE_CHECKING

@@ -232,7 +232,7 @@ class RecipeConfig(Config):
     def _at_other_speeds(self) -> "RecipeConfig":
         speeds = self.speed_perturb
         if len(set(speeds)) < len(speeds) or any(speed == 1 or not 0.5 <= speed <= 2 for speed in speeds):
-            raise ValueError(f"speed_perturb={list(speeds)}: give different speeds from 0.5 to 2, without 1")
+            raise ValueError(f"speed_perturb={list(speeds)}: use different speeds from 0.5 to 2, without 1")
         return self
 
     @model_validator(mode="after")

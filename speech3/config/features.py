@@ -85,7 +85,7 @@ def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType(
         name = key.replace("-", "_") if isinstance(key, str) else key
         name = renamed.get(name, name)
         if name in found:
-            raise ValueError(f"{name} is given twice, in two spellings; remove one")
+            raise ValueError(f"{name} is set twice, in two spellings; remove one")
         found[name] = value
     return found
 

@@ -73,7 +73,7 @@ class ModelConfig(Config):
 def check_sizes(sizes: tuple[int, ...], layers: int, key: str) -> None:
     """Raise ValueError unless there is one size for each layer, or none at all."""
     if sizes and len(sizes) != layers:
-        raise ValueError(f"{key}={list(sizes)}: give a number for each of the layers={layers}, or remove it")
+        raise ValueError(f"{key}={list(sizes)}: set a number for each of the layers={layers}, or remove it")
 
 
 def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
@@ -370,5 +370,5 @@ def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, 
         instead = "model=tdnn" if isinstance(model, CnnTdnnConfig) else "model.convolutions=[]"
         raise Speech3Error(
             f"{prefix}model: a {model.family} convolves over neighbouring frequencies, but {source} has"
-            f" {', '.join(found)} besides bins; take features without, such as fbank40_utt, or set {prefix}{instead}"
+            f" {', '.join(found)} besides bins; use features without, such as fbank40_utt, or set {prefix}{instead}"
         )

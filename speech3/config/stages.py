@@ -127,14 +127,14 @@ class AugmentConfig(Config):
         for name in _RANGES:
             low, high = getattr(self, name)
             if low > high:
-                raise ValueError(f"{name}: [{low:g}, {high:g}] is reversed; give the smaller number first")
+                raise ValueError(f"{name}: [{low:g}, {high:g}] is reversed; write the smaller number first")
         if self.noise_prob + self.babble_prob > 1 + 1e-9:
             raise ValueError(
                 f"noise_prob {self.noise_prob:g} and babble_prob {self.babble_prob:g} add up to more than 1: an"
                 " utterance gets at most one of the two; lower one of them"
             )
         if not (self.rt60_s[0] >= 0.05 and self.rt60_s[1] <= 10):
-            raise ValueError(f"rt60_s: [{self.rt60_s[0]:g}, {self.rt60_s[1]:g}]: give values between 0.05 and 10 s")
+            raise ValueError(f"rt60_s: [{self.rt60_s[0]:g}, {self.rt60_s[1]:g}]: values must be between 0.05 and 10 s")
         if self.babble_voices[0] < 1:
             raise ValueError(f"babble_voices: {self.babble_voices[0]}: at least one voice is needed")
         for given, used, probs in (
@@ -180,7 +180,7 @@ class LmConfig(Config):
     @model_validator(mode="after")
     def _one(self) -> "LmConfig":
         if sum(value is not None for value in (self.order, self.arpa, self.grammar)) != 1:
-            raise ValueError("give exactly one of order, arpa, grammar; null removes one: lm.order=null lm.arpa=FILE")
+            raise ValueError("set exactly one of order, arpa, grammar; null removes one: lm.order=null lm.arpa=FILE")
         if self.letters == 1:
             raise ValueError("letters: an order from 2 to 6, or 0 for a closed vocabulary, not 1")
         if isinstance(self.rescore, int) and not 1 <= self.rescore <= 6:

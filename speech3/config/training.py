@@ -137,7 +137,7 @@ class SimulationConfig(Config):
             raise ValueError(f"failures={self.failures}: workers count from 0, times are seconds from 0")
         if self.bandwidth is not None and self.bandwidth <= 0:
             raise ValueError(
-                f"bandwidth={self.bandwidth:g}: nothing would ever arrive; give bytes per second above 0 (1.25e8 is "
+                f"bandwidth={self.bandwidth:g}: nothing would ever arrive; use bytes per second above 0 (1.25e8 is "
                 f"1 Gbit/s), or remove it for unlimited bandwidth"
             )
         return self
@@ -292,7 +292,7 @@ class TrainingConfig(Config):
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
         if any(not 0.5 <= speed <= 2 for speed in self.speeds):
-            raise ValueError(f"speeds={list(self.speeds)}: give values from 0.5 to 2 (1 leaves a recording unchanged)")
+            raise ValueError(f"speeds={list(self.speeds)}: must be from 0.5 to 2 (1 leaves a recording unchanged)")
         if self.labels == "words" and self.sequence is not None:
             raise ValueError(
                 f"sequence={self.sequence}: lfmmi.numerators=transcripts trains on whole utterances; remove sequence"
@@ -300,7 +300,7 @@ class TrainingConfig(Config):
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and below 1")
         if self.average == 1:
-            raise ValueError("average=1: the mean of one epoch is that epoch; give at least 2, or 0 for no average")
+            raise ValueError("average=1: the mean of one epoch is that epoch; use at least 2, or 0 for no average")
         if self.optimizer != "sgd" and self.momentum:
             raise ValueError(f"momentum={self.momentum:g} is for SGD; for optimizer={self.optimizer} set betas instead")
         if self.optimizer != "sgd" and not self.asgd.local_updates:

@@ -100,7 +100,7 @@ def _tables(source: Path) -> tuple[dict[str, Path], str]:
     if absent:
         raise Speech3Error(
             f"{source}: not a language of Common Voice: it needs train.tsv, dev.tsv and test.tsv, or {_ALL}, and"
-            " clips/; give cv-corpus-VERSION/LANGUAGE of the unpacked archive"
+            " clips/; pass cv-corpus-VERSION/LANGUAGE of the unpacked archive"
         )
     raise Speech3Error(f"{source}: {why}, and no {_ALL}, from which splits are drawn then; unpack the archive again")
 
@@ -126,7 +126,7 @@ def _check_language(source: Path, lang: str) -> None:
     except Speech3Error:
         say(f"  warning: {table} is in {locale}, which espeak-ng does not know, and is pronounced as lang={lang}")
         return
-    raise Speech3Error(f"{table}: its sentences are in {locale}, but lang={lang}; give lang={language}")
+    raise Speech3Error(f"{table}: its sentences are in {locale}, but lang={lang}; set lang={language}")
 
 
 def _rows(table: Path) -> list[dict[str, str]]:

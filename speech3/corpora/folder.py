@@ -483,7 +483,7 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
     shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
     channels = f", {several} with several channels" if several else ""
     raise Speech3Error(
-        f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; give"
+        f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; set"
         f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (several channels become one)"
     )
 
@@ -558,7 +558,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         There are no recordings, two would have the same name, or nothing is left of them.
     """
     if not source.is_dir():
-        raise Speech3Error(f"{source}: no such directory; give a folder of recordings as untranscribed=DIR")
+        raise Speech3Error(f"{source}: no such directory; pass a folder of recordings as untranscribed=DIR")
     spans: dict[str, list[tuple[float, float | None]]] = {}
     if (source / "wav.scp").is_file():
         data = read_datadir(source)
@@ -569,7 +569,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         paths = _named(source)
         spans = {key: [(0.0, None)] for key in paths}
     if not paths:
-        raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); give a folder that has some")
+        raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
     covered = _covered(known)
     copies = _copies(paths, covered)
     for recording, original in copies.items():
@@ -588,7 +588,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
                 utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
     if not utterances:
         raise Speech3Error(
-            f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; give"
+            f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; pass"
             " other recordings as untranscribed=DIR"
         )
     used = {utterance.recording for utterance in utterances.values()}

@@ -48,7 +48,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     if not dictionaries:
         raise Speech3Error(
             f"{source}: not TED-LIUM: no TEDLIUM*.dic in it; get a release from https://www.openslr.org/19 or"
-            " https://www.openslr.org/51, unpack it, and give the directory TEDLIUM_release..."
+            " https://www.openslr.org/51, unpack it, and pass the directory TEDLIUM_release..."
         )
     entries = read_dictionary(dictionaries[0])
     known = {word for word, _ in entries}

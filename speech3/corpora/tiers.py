@@ -135,7 +135,7 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
         kinds = {_folded(tier.kind) for tier in spoken}
         if len(kinds) > 1:
             raise Speech3Error(
-                f"{source}: several tiers could hold the transcript; give its name, as in"
+                f"{source}: several tiers could hold the transcript; name one, as in"
                 f" {_option(next(kind for kind, _, texts in _kinds(files) if texts))} (several: tier=NAME,NAME):\n"
                 f"{_listing(files)}"
             )

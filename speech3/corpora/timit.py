@@ -78,7 +78,7 @@ def _halves(source: Path) -> tuple[Path, Path]:
         return train, test
     raise Speech3Error(
         f"{source}: not TIMIT: no TRAIN/ and TEST/ here or in TIMIT/; it is LDC93S1"
-        " (https://catalog.ldc.upenn.edu/LDC93S1); give the directory that holds TRAIN"
+        " (https://catalog.ldc.upenn.edu/LDC93S1); pass the directory that holds TRAIN"
     )
 
 

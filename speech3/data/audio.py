@@ -301,9 +301,9 @@ def read_file(
 
 def _check_span(start_s: float, end_s: float | None) -> None:
     if not 0 <= start_s < math.inf:
-        raise Speech3Error(f"start_s={start_s!r}: give seconds from the beginning of the recording, at least 0")
+        raise Speech3Error(f"start_s={start_s!r}: must be seconds from the beginning of the recording, at least 0")
     if end_s is not None and not end_s > start_s:
-        raise Speech3Error(f"end_s={end_s!r}: give seconds that are later than start_s, or None for the end")
+        raise Speech3Error(f"end_s={end_s!r}: must be later than start_s, or None for the end")
 
 
 def channel_mix(
@@ -350,7 +350,7 @@ def read_blocks(
     """
     _check_span(start_s, end_s)
     if not block_s > 0:
-        raise Speech3Error(f"block_s={block_s!r}: give the length of a block in seconds, more than 0")
+        raise Speech3Error(f"block_s={block_s!r}: must be the length of a block in seconds, above 0")
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
     sound, missing_s, _ = _opened(name, source)
     with sound:
@@ -385,7 +385,7 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     samples_S, sample_rate_hz = np.asarray(samples_S), checked_rate(sample_rate_hz, "sample_rate_hz")
     if samples_S.ndim != 1 or samples_S.dtype not in (np.int16, np.float32, np.float64):
         raise Speech3Error(
-            f"samples_S: {samples_S.dtype} of shape {samples_S.shape}; give one channel (S,) of int16 or float"
+            f"samples_S: {samples_S.dtype} of shape {samples_S.shape}; pass one channel (S,) of int16 or float"
         )
     buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
     soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
@@ -395,7 +395,7 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
     if not isinstance(path_or_pipe, str | Path):
-        raise Speech3Error(f"path_or_pipe={path_or_pipe!r}: give the path of a recording (str or Path)")
+        raise Speech3Error(f"path_or_pipe={path_or_pipe!r}: pass the path of a recording (str or Path)")
     text = str(path_or_pipe).strip()
     if is_command(text) and not isinstance(path_or_pipe, Path):  # a file that a user names is never a command
         run = cached_output_of if cached and not refused() else output_of
@@ -403,7 +403,7 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
             return text, run(text, pipe_directory(text, directory or Path.cwd()))
         except CommandError as error:
             raise AudioError("unreadable audio", text, error.problem, error.remedy) from error
-    remedy = "correct its path in wav.scp, or remove the utterance" if directory else "give the path of a recording"
+    remedy = "correct its path in wav.scp, or remove the utterance" if directory else "pass the path of a recording"
     try:
         path = resolve_path(text, directory or Path.cwd())
         exists = path.exists()
@@ -439,7 +439,7 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
     if head.startswith((b"\0\5\x16\7", b"\0\5\x16\0")):
         problem = "is what macOS leaves beside a file (AppleDouble); it has no sound"
-        raise AudioError("unreadable audio", name, problem, "give the file itself, without ._ before its name")
+        raise AudioError("unreadable audio", name, problem, "pass the file itself, without ._ before its name")
     if found.missing_s >= END_TOLERANCE_S:
         raise AudioError("truncated audio", name, found.problem, "get the file again, or remove the utterance")
     if b"shorten" in head and head.startswith(b"NIST_1A"):

@@ -143,14 +143,14 @@ def _seconds(seconds: float) -> str:
 
 def _claim(claimed_s: float | None, found_s: float) -> str:
     if claimed_s is None:
-        return f"its header does not give its length; it has {_seconds(found_s)}"
+        return f"its header lacks its length; it has {_seconds(found_s)}"
     return f"its header says {_seconds(claimed_s)}, but it has {_seconds(found_s)}"
 
 
 def _sized(claimed: int, found: int, per_second: int, replaced: tuple[tuple[int, bytes], ...]) -> Container:
     """The result for a format whose header has the number of bytes; `replaced` corrects it."""
     if claimed >= STREAMED_BYTES and claimed > found:
-        claim = f"its header does not give its length; it has {found} bytes of audio"
+        claim = f"its header lacks its length; it has {found} bytes of audio"
         return Container(claim=_claim(None, found / per_second) if per_second else claim, replaced=replaced)
     if claimed > found + 1:  # + 1: the padding of an odd chunk
         problem = f"is cut short: its header promises {claimed} bytes of audio, but there are {found}"
@@ -342,7 +342,7 @@ def _au(stream: IO[bytes], size: int, order: str) -> Container:
 
 def _nist(stream: IO[bytes], size: int) -> Container:
     fields, header = _nist_fields(stream)
-    if "," in fields.get("sample_coding", ""):  # compressed: sample_count does not give the bytes
+    if "," in fields.get("sample_coding", ""):  # compressed: sample_count does not say how many bytes
         return FINE
     try:
         count, rate_hz = int(fields.get("sample_count", "0")), int(fields.get("sample_rate", "0"))

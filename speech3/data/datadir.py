@@ -249,7 +249,7 @@ def read_texts(
                     str(path),
                     "",
                     "has no file `text`",
-                    "write one line `utterance word word ...` for each, or give --no-text if you only decode",
+                    "write one line `utterance word word ...` for each, or add --no-text if you only decode",
                     repair="left without text",
                 )
             )
@@ -547,7 +547,7 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     """
     path = Path(path)
     if not path.is_dir():
-        raise Speech3Error(f"{path}: {'not a' if path.exists() else 'no such'} directory; give a Kaldi data directory")
+        raise Speech3Error(f"{path}: {'not a' if path.exists() else 'no such'} directory; pass a Kaldi data directory")
     faults: list[Fault] = []
     tables = {name: read_table(path / name, faults) for name in DATADIR_FILES}
     # Features alone are enough only if there is no wav.scp: an empty wav.scp is a mistake.

@@ -59,7 +59,7 @@ class Damage:
 
 
 def find_damage(location: Path | str, *, directory: Path | None = None) -> Damage | None:
-    """Look for bytes that are missing or too many; None if there are none, or if this is no 16-bit PCM.
+    """Look for bytes that are missing or too many; None if there are none, or if this is not 16-bit PCM.
 
     The arguments are those of `audio.read_file`.
 
@@ -78,11 +78,11 @@ def write_mended(location: Path | str, out: Path, *, directory: Path | None = No
     Raises
     ------
     Speech3Error
-        It cannot be read, is no 16-bit PCM, or the disk is full.
+        It cannot be read, is not 16-bit PCM, or the disk is full.
     """
     found = _read(location, directory)
     if not found:
-        raise Speech3Error(f"{location}: is no 16-bit PCM")
+        raise Speech3Error(f"{location}: is not 16-bit PCM")
     about, _ = found
     _, data_B = _mend(*found)
     whole = len(data_B) - len(data_B) % (2 * about.channels)

@@ -161,7 +161,7 @@ def check(listed: Path, recordings: Mapping[str, str]) -> None:
         )
     if listed.absolute() not in _announced:
         _announced.add(listed.absolute())
-        say(f"{listed}: {some}; they are run in a shell, unless you give --no-commands")
+        say(f"{listed}: {some}; they are run in a shell, unless you add --no-commands")
 
 
 _WHY = f"--no-commands, or {VARIABLE} in the environment"

@@ -212,7 +212,7 @@ def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     path = Path(source)
     if path.is_dir() or not path.exists():
         raise Speech3Error(
-            f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; give a file, or - for standard input"
+            f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; pass a file, or - for standard input"
         )
     try:
         file = os.open(path, os.O_RDONLY)

@@ -108,11 +108,11 @@ def checked_rate(rate_hz: Any, name: str = "rate") -> int:
     if 0 < number < _LEAST_HZ:
         guess = f" ({round(1000 * number)} for {number:g} kHz)" if number >= 4 else ""
         raise Speech3Error(
-            f"{name}={rate_hz!r}: not a sample rate; give samples per second, such as 16000{guess}, and at least"
+            f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000{guess}, and at least"
             f" {_LEAST_HZ:,}"
         )
     if not (0 < number <= _MOST_HZ and number.is_integer()):
-        raise Speech3Error(f"{name}={rate_hz!r}: not a sample rate; give samples per second, such as 16000")
+        raise Speech3Error(f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000")
     return int(number)
 
 
@@ -132,7 +132,7 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     """
     if isinstance(samples, str | bytes | os.PathLike):
         raise Speech3Error(
-            f"samples={samples!r}: give samples, not a file or its bytes; read it, for instance with soundfile.read"
+            f"samples={samples!r}: pass samples, not a file or its bytes; read it, for instance with soundfile.read"
         )
     try:
         array = np.asarray(samples)
@@ -153,14 +153,14 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
         return (array / -float(np.iinfo(array.dtype).min)).astype(np.float32)
     if array.dtype.kind != "f":
         raise Speech3Error(
-            f"samples of type {array.dtype}; give float from -1 to 1, or int16 (or int32, uint8) over its whole range"
+            f"samples of type {array.dtype}; use float from -1 to 1, or int16 (or int32, uint8) over its whole range"
         )
     if not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
         raise Speech3Error(f"samples: sample {place} is not a finite number; remove it, or read the recording again")
     if (largest := float(np.abs(array).max())) > _MOST:
         raise Speech3Error(
-            f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or give int16"
+            f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or pass int16"
         )
     return array.astype(np.float32)
 

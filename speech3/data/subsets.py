@@ -49,7 +49,7 @@ def split_by_speaker(
         raise Speech3Error(
             f"{data.path}: cannot be split by speaker, no speaker is left for {', '.join(empty)}: of {len(sizes)}"
             " speakers the one with the least speech has"
-            f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, give the part a larger"
+            f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, make the part a larger"
             " share, or split by utterance (`speech3 split --by utterance`)"
         )
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
@@ -334,7 +334,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
 
 def _refuse_twice(parts: Sequence[DataDir]) -> None:
     if len(parts) < 2:
-        raise Speech3Error("there is nothing to combine; give two or more data directories")
+        raise Speech3Error("there is nothing to combine; pass two or more data directories")
     seen: dict[str, Path] = {}
     twice: list[str] = []
     for data in parts:

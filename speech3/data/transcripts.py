@@ -136,12 +136,12 @@ def case_doubts(texts: Iterable[str]) -> str:
     if dotless and dotted:
         return (
             f"the language of the text is not known, but it has ı or İ ({dotless}): in Turkish or Azeri, I would become"
-            f" ı, but it becomes i (as in {dotted}); give the language, as in lang=tr"
+            f" ı, but it becomes i (as in {dotted}); set the language, as in lang=tr"
         )
     if sharp and capitals:
         return (
             f"the language of the text is not known, but it has ß ({sharp}) and SS in capitals ({capitals}), which"
-            " becomes ss; give the language: lang=de"
+            " becomes ss; set the language: lang=de"
         )
     return ""
 
@@ -259,7 +259,7 @@ def _refuse_symbols(lines: Lines, forbidden: frozenset[str]) -> None:
         if found:
             shown = "|".join(found)
             raise Speech3Error(
-                f"{lines.path}:{number}: {' and '.join(found)} in the text, which nobody can say; give the words alone,"
+                f"{lines.path}:{number}: {' and '.join(found)} in the text, which nobody can say; use words alone,"
                 f" one sentence per line: sed -E 's:(^| )({shown})( |$): :g' {lines.path}"
             )
 

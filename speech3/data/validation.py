@@ -475,7 +475,7 @@ def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     """
     path, out = Path(path), Path(out)
     if out.resolve() == path.resolve():
-        raise Speech3Error(f"{out}: the repaired copy cannot replace its source; give another directory")
+        raise Speech3Error(f"{out}: the repaired copy cannot replace its source; choose another directory")
     report = validate(path, jobs=jobs)
     drop = {key for fault in report.faults for key in fault.drop}
     kept = _kept(report, drop)

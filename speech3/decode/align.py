@@ -120,7 +120,7 @@ def align_datadir(
     check_bad(
         aligned.bad, total, str(data.path), "could not be aligned",
         f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
-        f"{f', and give pronunciations of the words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
+        f"{f', and pass pronunciations of the words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
     )  # fmt: skip
     return outcome
 
@@ -147,7 +147,7 @@ def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronu
     try:
         return list(by_espeak(hmm, list(unknown_words(texts, hmm.lexicon)), counts, lang).pronunciations)
     except Speech3Error as error:
-        raise Speech3Error(f"{error}; to give pronunciations without --lang, use --lexicon FILE") from error
+        raise Speech3Error(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
 
 
 def _lay_out(

@@ -135,7 +135,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
     """
     if isinstance(files, str | Path):
-        raise Speech3Error(f"files={files!r}: give a list of paths, even of one")
+        raise Speech3Error(f"files={files!r}: pass a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     for path in files:
@@ -399,14 +399,14 @@ def _check(one: Recognizer, other: Recognizer) -> None:
     names = f"{one.directory} and {other.directory} cannot score together"
     for each in (one, other):
         if isinstance(each.scorer, Gmm):
-            raise Speech3Error(f"{names}: {each.directory} consists of GMMs; give networks")
+            raise Speech3Error(f"{names}: {each.directory} consists of GMMs; pass networks")
     rates = [each.features.frame_shift * each.scorer.subsampling for each in (one, other)]
     if rates[0] != rates[1]:
         raise Speech3Error(
-            f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; give models "
+            f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; pass models "
             f"with the same frame rate"
         )
     if fault := output_difference(one.outputs, other.outputs):
-        raise Speech3Error(f"{names}: {fault}; give models trained on the senones of one model directory")
+        raise Speech3Error(f"{names}: {fault}; pass models trained on the senones of one model directory")
     if one.scorer.pseudo_likelihoods != other.scorer.pseudo_likelihoods:
         raise Speech3Error(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")

@@ -17,7 +17,7 @@ from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_sym
 from speech3.io import Fst, from_kaldifst, read_fst, write_ark, write_fst
 from speech3.runtime import explained_disk_errors, write_json, write_text
 
-_REMEDY = "give the graph directory that mkgraph.sh made for this model"
+_REMEDY = "pass the graph directory that mkgraph.sh made for this model"
 
 
 def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class LatticeDir:
                 return states, np.arange(len(self.symbols))
         if given is None:
             raise Speech3Error(
-                f"{self.path}: the language model that it was decoded with is not in {graph}/{GRAMMAR}; give its ARPA"
+                f"{self.path}: the language model that it was decoded with is not in {graph}/{GRAMMAR}; pass its ARPA"
                 " file with --old, or build the graph again and decode with it"
             )
         states, numbers = of_arpa(self.with_unseen(read_arpa(given)))
@@ -159,7 +159,7 @@ def open_lattices(path: Path) -> LatticeDir:
         `path` is not such a directory.
     """
     if not (path / ABOUT).exists():
-        raise Speech3Error(f"{path}: has no {ABOUT}; give a directory that speech3 decode --lattice wrote")
+        raise Speech3Error(f"{path}: has no {ABOUT}; pass a directory that speech3 decode --lattice wrote")
     try:
         about = LatticesAbout(**read_json(path / ABOUT))
     except TypeError as error:
@@ -182,7 +182,7 @@ def forget_lattices(out: Path) -> None:
         The directory holds a decoding graph, which has the same symbol table.
     """
     if (out / "graph.json").exists():
-        raise Speech3Error(f"{out}: holds a decoding graph; give another directory")
+        raise Speech3Error(f"{out}: holds a decoding graph; choose another directory")
     if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
         for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
             (out / name).unlink(missing_ok=True)

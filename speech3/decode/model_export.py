@@ -97,7 +97,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         raise Speech3Error(f"{out}: the name must end in .onnx")
     recognizer = load_recognizer(model)
     if isinstance(recognizer.scorer, OnnxNetwork):
-        raise Speech3Error(f"{model}: exported already; give the model directory that it was exported from")
+        raise Speech3Error(f"{model}: exported already; pass the model directory that it was exported from")
     if not isinstance(recognizer.scorer, NetworkScorer):
         raise Speech3Error(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     rest = decode_directory(out)

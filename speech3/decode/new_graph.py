@@ -140,16 +140,16 @@ def _check(sources: GraphSources) -> None:
     languages = {f"--{name}": getattr(sources, name) for name in ("lm", "text", "grammar", "sentences")}
     chosen = [name for name, path in languages.items() if path]
     if len(chosen) > 1:
-        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give one")
+        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; choose one")
     if sources.add and chosen and chosen[0] in ("--grammar", "--sentences"):
         raise Speech3Error(
             f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
             f" words to {languages[chosen[0]]}"
         )
     if sources.order and not sources.text:
-        raise Speech3Error("--order applies to the language model estimated from --text; give --text or omit --order")
+        raise Speech3Error("--order applies to the language model estimated from --text; add --text or omit --order")
     if not (chosen or sources.add or sources.lexicon):
-        raise Speech3Error("nothing to change: give --add, --lexicon, --lm, --text, --grammar or --sentences")
+        raise Speech3Error("nothing to change: add --add, --lexicon, --lm, --text, --grammar or --sentences")
 
 
 def _check_out(out: Path, model: Path) -> None:
@@ -181,10 +181,10 @@ def _own_lm(model: Path) -> ArpaLm:
     if (graph / LM).exists():
         return read_arpa(graph / LM)
     if not (graph / "graph.json").exists():
-        raise Speech3Error(f"{model}: has no graph whose language model could be used; give one with --lm ARPA")
+        raise Speech3Error(f"{model}: has no graph whose language model could be used; pass one with --lm ARPA")
     source = read_json(graph / "graph.json").get("lm")
     raise Speech3Error(
-        f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; give a"
+        f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; pass a"
         " language model with --lm ARPA, or everything that can be said with --sentences"
     )
 
@@ -210,7 +210,7 @@ def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
     if sources.add and are_pieces(lm.words):
         raise Speech3Error(
             f"{lm.source}: this language model consists of word pieces, which can form any word, so {sources.add} has"
-            " nothing to add; to make words more probable, give --text with sentences that contain them, cut into its"
+            " nothing to add; to make words more probable, pass --text with sentences that contain them, cut into its"
             " pieces"
         )
 
@@ -232,7 +232,7 @@ def _pronounced(
         found = by_espeak(hmm, unknown, {}, sources.lang) if sources.lang else by_letters(hmm, unknown)
     except Speech3Error as error:
         raise Speech3Error(
-            f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
+            f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; pass them with --lexicon FILE"
             f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not sources.lang else ''}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
@@ -304,7 +304,7 @@ def read_hot(path: Path) -> HotWords:
             words, boost = words[:-1], given
             if not abs(boost) <= _LARGEST:
                 raise Speech3Error(
-                    f"{path}:{number}: give a boost between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
+                    f"{path}:{number}: boosts must be between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
                     f" not {line.split()[-1]}"
                 )
         before = found.setdefault(words, (boost, number))

@@ -291,7 +291,7 @@ def load_recognizer(model: Path | str) -> Recognizer:
         A file is missing, or the files do not belong together.
     """
     if not isinstance(model, str | os.PathLike):
-        raise Speech3Error(f"model={model!r}: give the path of a model directory, or of OUT.onnx")
+        raise Speech3Error(f"model={model!r}: pass the path of a model directory, or of OUT.onnx")
     directory = Path(model)
     if directory.suffix == ".onnx" and not directory.is_dir():
         return _load_exported(directory)

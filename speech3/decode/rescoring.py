@@ -211,7 +211,7 @@ def by_function(
             words = directory.spelled(path.words)
             olds = cheapest_cost(states, number_W[list(path.words)].tolist())
             if not np.isfinite(olds):
-                raise Speech3Error(f"{where}: has words that its language model lacks; give the right one with --old")
+                raise Speech3Error(f"{where}: has words that its language model lacks; pass the right one with --old")
             acoustic, units = (
                 scale * path.acoustic_cost(lattice),
                 tuple(directory.symbols[label] for label in path.words),

@@ -328,7 +328,7 @@ def error_rate_of(
         There are no utterances, or one has no reference.
     """
     if not found:
-        raise Speech3Error("dev: no utterances to tune on; give a data directory that has some")
+        raise Speech3Error("dev: no utterances to tune on; pass a data directory that has some")
     check_references(references, found)
     truth = [" ".join(references[utterance]) for utterance in found]
     return float(error_rate(truth, [" ".join(words) for words in found.values()]))

@@ -3,7 +3,7 @@
 The update of a hidden layer's matrix is its averaged gradient with all singular values set to about one: the nearest
 semi-orthogonal matrix. So directions in which gradients are rare or small are learnt as fast as the others, as with the
 natural gradient of Kaldi's time-delay networks (Povey et al. 2014), but without statistics to keep. A pass over the
-data then gains what two passes of AdamW do (recipes/minilibri/lfmmi.md).
+data then gains what two passes of AdamW do (recipes/minilibri/RESULTS.md).
 
 An update is as long as one of AdamW (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate
 and weight decay serve both. Biases, normalisation and the output layers are left to AdamW.

@@ -72,7 +72,7 @@ def compare_boundaries(
                 counted.append(ours.end_s - true.end_s)
     if not counted:
         raise Speech3Error(
-            "the two alignments have no utterance with the same phones; give alignments of the same data"
+            "the two alignments have no utterance with the same phones; pass alignments of the same data"
         )
     return Boundaries(np.array(counted), np.array(set_apart), tuple(mismatched))
 

@@ -169,7 +169,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     reasons = [f"{', '.join(those)}: {reason}" for reason, those in left_out.items()]
     if not runs:
         text = "".join(f"\n  {reason}" for reason in reasons)
-        raise Speech3Error(f"no run to compare; give directories that speech3 train wrote:{text}")
+        raise Speech3Error(f"no run to compare; pass directories that speech3 train wrote:{text}")
     first = next((run for run in runs if run.plain), None)
     runs = [*([first] if first else []), *(run for run in runs if run is not first)]
     table = make_table(first.curve if first else None, [run.curve for run in runs if run is not first])

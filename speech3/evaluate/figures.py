@@ -188,7 +188,7 @@ def draw_throughput(
     rows
         For each bandwidth, the points by number of workers.
     span
-        Minimum and maximum of the y axis, to give several panels the same scale; None: chosen for this panel.
+        Minimum and maximum of the y axis, so that several panels have the same scale; None: chosen for this panel.
     """
     for place, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
         workers = [point.workers for point in row]

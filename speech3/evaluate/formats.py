@@ -200,7 +200,7 @@ def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
         if not match:
             raise Speech3Error(
                 f"{path}:{number}: `{line.strip()[:60]}` does not end in an utterance id in parentheses, as lines of"
-                " .trn do; add it, or give another name to a file of another format"
+                " .trn do; add it, or rename a file of another format"
             )
         if match[2] in found:
             raise _twice(path, number, match[2])

@@ -241,7 +241,7 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
         The file is missing, damaged, or not of a supported kind (the message lists these); there is no such utterance.
     """
     if not path.is_file():
-        what = "a directory; give one of its files" if path.is_dir() else "no such file"
+        what = "a directory; pass one of its files" if path.is_dir() else "no such file"
         raise Speech3Error(f"{path}: {what}; {_UNDERSTOOD}")
     with path.open("rb") as stream:
         head = stream.read(4096)
@@ -277,7 +277,7 @@ def picture_path(path: Path, out: Path | None) -> Path:
         return out
     place = Path(path.with_suffix(".png").name)
     if place.exists() and not (place.is_file() and SIGNATURE.encode() in place.read_bytes()[:4096]):
-        raise Speech3Error(f"{place}: exists, and was not written by speech3 inspect; give another name with --out")
+        raise Speech3Error(f"{place}: exists, and was not written by speech3 inspect; choose another name with --out")
     return place
 
 

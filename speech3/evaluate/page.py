@@ -130,32 +130,6 @@ def _shards(one: Asynchrony) -> str:
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>'
 
 
-def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> str:
-    """The normalised cross-entropy of each system, and the best one's reliability table; empty if there is neither."""
-    known = {name: found for name, found in systems.items() if found}
-    if not known:
-        return ""
-    rows = [[escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", _nce(found)]
-            for name, found in known.items()]  # fmt: skip
-    table = html.table(["system", "words", "correct %", "normalised cross-entropy"], rows)
-    note = (
-        '<p class="quiet">Normalised cross-entropy: 1 is perfect; 0 if the confidence of every word is the share of '
-        "correct words. It is not defined if all words are correct, or none. Confidences are posteriors in lattices, "
-        "calibrated on dev.</p>"
-    )
-    name = best if best in known else next(iter(known))
-    header = [f"confidence, {escape(name)}", "words", "mean confidence", "correct", ""]
-    bins = [
-        [f"{each.low:.1f} – {each.high:.1f}", f"{each.words:,}", f"{each.confidence:.3f}", f"{each.correct:.3f}",
-         html.plain_bar(each.correct, 1.0)] for each in known[name].bins
-    ]  # fmt: skip
-    return f"{table}\n{note}\n{html.table(header, bins)}"
-
-
-def _nce(found: Reliability) -> str:
-    return f"none: {found.why_no_nce}" if found.why_no_nce else f"{found.nce:.3f}"
-
-
 # Term, a pattern of the text that uses it, and its explanation.
 _TERMS: Sequence[tuple[str, str, str]] = (
     ("WER", r"\bWER\b", "word error rate: substituted, deleted and inserted words, over the words of the references"),
@@ -196,6 +170,32 @@ def terms_section(page: str) -> str:
     """The terms that the page uses, each with its explanation."""
     used = [(term, about) for term, pattern, about in _TERMS if re.search(pattern, page)]
     return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(about)}</dd>" for term, about in used) + "</dl>"
+
+
+def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> str:
+    """The normalised cross-entropy of each system, and the best one's reliability table; empty if there is neither."""
+    known = {name: found for name, found in systems.items() if found}
+    if not known:
+        return ""
+    rows = [[escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", _nce(found)]
+            for name, found in known.items()]  # fmt: skip
+    table = html.table(["system", "words", "correct %", "normalised cross-entropy"], rows)
+    note = (
+        '<p class="quiet">Normalised cross-entropy: 1 is perfect; 0 if the confidence of every word is the share of '
+        "correct words. It is not defined if all words are correct, or none. Confidences are posteriors in lattices, "
+        "calibrated on dev.</p>"
+    )
+    name = best if best in known else next(iter(known))
+    header = [f"confidence, {escape(name)}", "words", "mean confidence", "correct", ""]
+    bins = [
+        [f"{each.low:.1f} – {each.high:.1f}", f"{each.words:,}", f"{each.confidence:.3f}", f"{each.correct:.3f}",
+         html.plain_bar(each.correct, 1.0)] for each in known[name].bins
+    ]  # fmt: skip
+    return f"{table}\n{note}\n{html.table(header, bins)}"
+
+
+def _nce(found: Reliability) -> str:
+    return f"none: {found.why_no_nce}" if found.why_no_nce else f"{found.nce:.3f}"
 
 
 WORST_SHOWN = 20

@@ -147,7 +147,7 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
         `run_dir` is not the directory of a training run, or one of its files cannot be read.
     """
     if not run_dir.is_dir():
-        raise Speech3Error(f"{run_dir}: no such directory; give one that `speech3 train` writes, such as exp/dnn")
+        raise Speech3Error(f"{run_dir}: no such directory; pass one that `speech3 train` writes, such as exp/dnn")
     records: list[Record] = []
     damaged: tuple[int, ...] = ()
     with Tail(run_dir / "metrics.jsonl") as tail:
@@ -166,7 +166,7 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
             is_run = (run_dir / "run.json").exists()
             if not records and not is_run and not appended.afresh:
                 raise Speech3Error(
-                    f"{run_dir}: not the directory of a training run; give one that `speech3 train` writes, such as "
+                    f"{run_dir}: not the directory of a training run; pass one that `speech3 train` writes, such as "
                     f"exp/dnn"
                 )
             identity = read_json(run_dir / "run.json") if is_run else {}

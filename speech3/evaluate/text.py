@@ -213,7 +213,7 @@ def read_text(path: Path | str) -> dict[str, str]:
     """
     lines = _lines(path)
     if kind := formats.format_of(path, lines):
-        raise Speech3Error(f"{path}: is in the format .{kind}; give Kaldi text, `utterance words ...`")
+        raise Speech3Error(f"{path}: is in the format .{kind}; pass Kaldi text, `utterance words ...`")
     return _parse_kaldi(path, lines)
 
 
@@ -240,7 +240,7 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     if all(alike) and not overlap:
         raise Speech3Error(
             f"{paths[0]} and {paths[1]}: both look like Kaldi text, but fewer than half of their utterance ids agree "
-            f"({firsts[0][0]}, {firsts[1][0]}); give files of the same set, or set --format"
+            f"({firsts[0][0]}, {firsts[1][0]}); pass files of the same set, or set --format"
         )
     return "plain"
 
@@ -374,7 +374,7 @@ def read_all(
             ids = next(iter(read[0]), "none"), next(iter(found), "none")
             raise Speech3Error(
                 f"{paths[0]} ({readings[0]}) and {path} ({readings[paths.index(path)]}): fewer than half of their"
-                f" utterance ids agree ({', '.join(ids)}); give files of the same set, each line with its utterance id"
+                f" utterance ids agree ({', '.join(ids)}); pass files of the same set, each line with its utterance id"
             )
     return _compared(read[0], read[1:], readings, normalize)
 
@@ -392,7 +392,7 @@ def read_ids(path: Path | str) -> dict[str, str]:
     if kind is None:
         return _parse_kaldi(path, lines)
     if kind != "trn":
-        raise Speech3Error(f"{path}: .{kind} has no utterance ids; give Kaldi text or .trn")
+        raise Speech3Error(f"{path}: .{kind} has no utterance ids; pass Kaldi text or .trn")
     found = formats.parse_trn(path, lines)
     _refuse_alternatives(found, "one text for each utterance is needed here")
     return {name: line.text for name, line in found.items()}
@@ -421,10 +421,10 @@ def _refuse_alternatives(found: Mapping[str, Line], why: str) -> None:
 def _check_pairs(paths: Sequence[Path | str], readings: Sequence[Reading]) -> None:
     for path, kind in zip(paths[1:], readings[1:], strict=True):
         if kind == "stm":
-            raise Speech3Error(f"{path}: .stm is a format of references; give the hypothesis as .ctm")
+            raise Speech3Error(f"{path}: .stm is a format of references; pass the hypothesis as .ctm")
         if readings[0] == "stm" and kind != "ctm":
             raise Speech3Error(
-                f"{path}: the segments of {paths[0]} (.stm) have times instead of utterance ids; give the hypothesis as"
+                f"{path}: the segments of {paths[0]} (.stm) have times instead of utterance ids; pass the hypothesis as"
                 " .ctm, whose words have times"
             )
 
@@ -438,7 +438,7 @@ def _check_ids(paths: Sequence[Path | str], files: Sequence[list[str]], kinds: S
         if kind is None and 2 * sum(name in ids for name in firsts) < min(len(firsts), len(ids)):
             raise Speech3Error(
                 f"{path}: fewer than half of its lines begin with an utterance id of {paths[known]} (.{kinds[known]}),"
-                " and it is of no other format with ids; give both files in one format"
+                " and it is of no other format with ids; pass both files in one format"
             )
 
 
@@ -472,7 +472,7 @@ def _with_stm(
         if not places & words.keys():
             one, other = " ".join(next(iter(sorted(places)))), " ".join(next(iter(words)))
             raise Speech3Error(
-                f"{path}: has no recording and channel of {paths[0]} ({other}; {one}); give files of the same set"
+                f"{path}: has no recording and channel of {paths[0]} ({other}; {one}); pass files of the same set"
             )
         if absent := sorted(words.keys() - places):
             notes.append(f"{path}: not scored, since the reference does not have them: {listed(map(' '.join, absent))}")

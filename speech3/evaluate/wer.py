@@ -369,7 +369,7 @@ def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str
     if not any(name in hyp for name in ref):
         raise Speech3Error(
             f"no utterance of the reference is in the hypothesis ({next(iter(ref))}, {next(iter(hyp))}): "
-            "give files of the same set"
+            "pass files of the same set"
         )
     for name in ref if speakers is not None else ():
         if name not in speakers:  # type: ignore[operator]

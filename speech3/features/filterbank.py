@@ -98,7 +98,7 @@ def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     if not filters_BM.any(axis=0).all():
         raise Speech3Error(
             f"num_mel_bins {config.num_mel_bins} is too many for the {fft // 2} frequencies that frames of "
-            f"{config.frame_length:g} ms have at {sample_rate_hz} Hz: some filters would be empty; give fewer"
+            f"{config.frame_length:g} ms have at {sample_rate_hz} Hz: some filters would be empty; use fewer"
         )
     return filters_BM
 
@@ -238,7 +238,7 @@ def mel_blocks(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sam
     yield block()
 
 
-_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would give NaN
+_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would produce NaN
 # For digital silence, whose autocorrelation is all zeros, Kaldi divides by zero. With this floor of the energy, its
 # predictor and its cepstrum are zero.
 _ENERGY_FLOOR = torch.finfo(torch.float32).tiny

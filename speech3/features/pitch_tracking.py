@@ -199,7 +199,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
             f" {sample_rate_hz} Hz, and of resample_freq, {rate} Hz: lower it"
         )
     if math.log(pitch.max_f0 / pitch.min_f0) / math.log1p(pitch.delta_pitch) > _MOST_STATES:
-        raise Speech3Error(f"delta_pitch {pitch.delta_pitch:g} gives more than {_MOST_STATES} pitches: make it larger")
+        raise Speech3Error(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MOST_STATES} pitches: make it larger")
     milliseconds = (config.frame_length, config.frame_shift)
     window, shift = (int(np.float32(rate) * np.float32(ms) / 1000.0) for ms in milliseconds)
     margin_s = pitch.upsample_filter_width / (2.0 * rate)
@@ -207,7 +207,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
     if window < 2 or shift < 1 or first < 0:
         raise Speech3Error(
             f"pitch cannot be tracked with frame_length {config.frame_length:g} ms, frame_shift"
-            f" {config.frame_shift:g} ms, max_f0 {pitch.max_f0:g} Hz at resample_freq {rate} Hz: give longer frames,"
+            f" {config.frame_shift:g} ms, max_f0 {pitch.max_f0:g} Hz at resample_freq {rate} Hz: use longer frames,"
             " a lower max_f0 or a higher resample_freq"
         )
     lags_K = _lags(pitch)

@@ -165,7 +165,7 @@ def power(spectrum_RC: np.ndarray, out_RB: np.ndarray) -> None:
             out_RB[r, b] = real * real + imaginary * imaginary
 
 
-_REMEDY = "give float32 from -1 to 1, one row for each utterance, and the number of samples of each"
+_REMEDY = "pass float32 from -1 to 1, one row for each utterance, and the number of samples of each"
 
 
 def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:

@@ -200,7 +200,7 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
         if training.frequency_mask_bins >= columns.bins:
             raise Speech3Error(
                 f"training.frequency_mask_bins={training.frequency_mask_bins}: there are {columns.bins} bins, and a"
-                " mask must leave some; give fewer"
+                " mask must leave some; use fewer"
             )
     elif not training.time_masks:
         return None

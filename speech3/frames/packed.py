@@ -548,7 +548,7 @@ class _Packer:
             frame = int(np.argmax((senones_T < 0) | (senones_T >= self.num_senones)))
             raise Speech3Error(
                 f"{self.path}: utterance {utterance}, frame {frame}: senone {senones_T[frame]}, but there are "
-                f"{self.num_senones}; give the alignment that belongs to this model"
+                f"{self.num_senones}; pass the alignment that belongs to this model"
             )
         wide_TF = feats_TF.astype(np.float64)
         if self.sum_F is None:
@@ -662,7 +662,7 @@ def _check_given(alignment: Path, hmm: Path) -> None:
             raise Speech3Error(f"{alignment}: is a Kaldi alignment; import it with `speech3 import {alignment} OUT`")
         raise Speech3Error(f"{alignment / 'ali.ark'}: no such file; make one with speech3 import or speech3 align")
     if not (hmm / "hmm.json").exists():
-        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; give --hmm the model with which {alignment} was aligned")
+        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; pass --hmm the model with which {alignment} was aligned")
 
 
 def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[str, str]:
@@ -670,8 +670,8 @@ def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[st
     if senones and len(missing) == len(data.utterances):
         raise Speech3Error(
             f"{ark}: is an alignment of other utterances: {data.path} has {next(iter(data.utterances))} and so on, the"
-            f" alignment has {next(iter(senones))}; give the alignment of this data"
+            f" alignment has {next(iter(senones))}; pass the alignment of this data"
         )
-    remedy = "give the alignment of this data, or leave them out with `speech3 subset`"
+    remedy = "pass the alignment of this data, or leave them out with `speech3 subset`"
     check_bad(missing, len(data.utterances), str(ark), f"of {data.path} are not aligned", remedy)
     return missing

@@ -245,7 +245,7 @@ def build_tree(
     extra
         Phone sets to ask about, in addition to those found by clustering and by `phone_sets`.
     sides
-        The phones that may be asked about: LEFT and CENTRE give left biphones.
+        The phones that may be asked about: LEFT and CENTRE make left biphones.
     key
         Config key of `leaves`, for the error message.
 

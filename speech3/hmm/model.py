@@ -130,7 +130,7 @@ class Tree:
     _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def same_as(self, other: "Tree") -> bool:
-        """Whether both have the same nodes, and so give the same pdfs."""
+        """Whether both have the same nodes, and so lead to the same pdfs."""
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ARRAYS)
 
     @cached_property

@@ -4,7 +4,7 @@ Phones that differ only in stress, tone or position in the word are one phone he
 the probabilities of a phone bigram; silence is one of the phones, and is left out of the comparison.
 
 A state of such a phone stands for all its tied states in all contexts: its score is the logarithm of the sum of their
-posteriors over the sum of their priors, which is what a network with context-independent states would give. (If it were
+posteriors over the sum of their priors, which is what a network with context-independent states would have. (If it were
 the score of the best tied state, states of rare contexts would win too often.) So the loop needs no context expansion,
 and a frame costs G * G steps. Neighbours that do not fit a context are not excluded, so a decoder with full contexts
 makes somewhat fewer errors.

@@ -114,7 +114,7 @@ def _entry(fields: Sequence[str], number: int, path: Path) -> AddedWord:
         rest = rest[1:]
         if not 0 < weight < math.inf:
             raise Speech3Error(
-                f"{path}:{number}: {word}: give a weight above 0 (1: as probable as the median word), not {fields[1]}"
+                f"{path}:{number}: {word}: weights must be above 0 (1: as probable as the median word), not {fields[1]}"
             )
     return AddedWord(word, weight, like, (tuple(rest),) if rest else (), number)
 
@@ -148,7 +148,7 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
         else:
             raise Speech3Error(
                 f"{source}:{word.line}: {word.word} is to be like {word.like}, which is not in the language model"
-                f" ({lm.source}); give a word that is"
+                f" ({lm.source}); pass a word that is"
             )
     _check_share(float((10.0**unigrams).sum()), source)
     copied = {lm.numbers[word]: copies for word, copies in likes.items()}

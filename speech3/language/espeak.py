@@ -128,7 +128,7 @@ def _set_voice(library: Any, voice: str) -> None:
 def synthesize(
     text: str, voice: str, rate_wpm: int = 175, pitch: int = 50, pitch_range: int = 50, *, ssml: bool = False
 ) -> Synthesis:
-    """Synthesise `text`; the same arguments give the same samples, in any process and in any order.
+    """Synthesise `text`; the same arguments make the same samples, in any process and in any order.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def synthesize(
             raise KeyboardInterrupt
     events = _phone_events(raw, sample_rate_hz)
     if status != 0 or not any(event.ipa for event in events):
-        raise Speech3Error(f"espeak-ng said nothing for {text!r} with voice {voice}; give a text with words")
+        raise Speech3Error(f"espeak-ng said nothing for {text!r} with voice {voice}; use a text with words")
     return Synthesis(np.concatenate(chunks).astype(np.float32) / 32768, sample_rate_hz, events)
 
 
@@ -253,7 +253,7 @@ def voice_of(language: str) -> str:
 def check_english(language: str | None, corpus: str) -> None:
     """Raise an error if the language given for an English corpus is another one, as it would pass in silence."""
     if language and not language.lower().startswith("en"):
-        raise Speech3Error(f"lang={language}: {corpus} is in English; give lang=en-us, or remove it")
+        raise Speech3Error(f"lang={language}: {corpus} is in English; set lang=en-us, or remove it")
 
 
 def pronounce(texts: Sequence[str], voice: str) -> list[list[list[str]]]:

@@ -380,10 +380,10 @@ class _Parser:
             self._at += 1
         given = [weight for weight in weights if weight is not None]
         if given and len(given) < len(weights):
-            raise self._error(f"{where}: some alternatives have weights and some do not; give each one a weight", line)
+            raise self._error(f"{where}: some alternatives have weights and some do not; weight all or none", line)
         shares = given or [1.0] * len(options)
         if not sum(shares):
-            raise self._error(f"{where}: all weights of the alternatives are 0; give one of them more", line)
+            raise self._error(f"{where}: all weights of the alternatives are 0; raise one of them", line)
         if len(options) == 1:
             return options[0]
         return Choice(tuple((share / sum(shares), node) for share, node in zip(shares, options, strict=True) if share))

@@ -187,7 +187,7 @@ def read_graphemes(path: Path) -> tuple[str, ...]:
         The file cannot be read, or has no line.
     """
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; give graphemes=FILE, one grapheme a line, such as ng")
+        raise Speech3Error(f"{path}: no such file; set graphemes=FILE, one grapheme a line, such as ng")
     found = tuple(_folded(line.split()[0]) for line in read_utf8(path).splitlines() if line.strip())
     if not found:
         raise Speech3Error(f"{path}: is empty; write one grapheme a line, such as ng, or leave graphemes= out")

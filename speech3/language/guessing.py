@@ -115,7 +115,7 @@ def guess_pronunciations(
         words = _by_espeak(wanted, counts, lang)
     else:
         raise Speech3Error(
-            "no pronunciations: there is no lang/lexicon.txt; give the language, so that espeak-ng guesses them, as in"
+            "no pronunciations: there is no lang/lexicon.txt; set the language, so that espeak-ng guesses them, as in"
             " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
         )
     _check_coverage(words, counts, lexicon if not spelled else None, lang)
@@ -137,7 +137,7 @@ def _check_coverage(
     if lexicon:
         raise Speech3Error(
             f"{message}; {lexicon} has {script(words.known)} letters, as in {', '.join(sorted(words.known)[-3:])}:"
-            " spell both the same way (script, upper or lower case), or give lang=CODE to let espeak-ng guess the rest"
+            " spell both the same way (script, upper or lower case), or set lang=CODE to let espeak-ng guess the rest"
         )
     if lang:
         raise Speech3Error(
@@ -224,7 +224,7 @@ def _by_letters(
     if silent := silent_characters(spoken, spell):
         say(f"  unpronounced characters in train: {silent}")
     if len(used) > _MANY_LETTERS:
-        say("  this is not an alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
+        say("  this is not an alphabet, and each letter must occur often; set lang=CODE to let espeak-ng guess phones")
     reasons = {word: "has no letter" for word in table if not table[word]}
     return _finish(table, counts, reasons, partial(_spelled, spell=spell), spelling=spell)
 
@@ -241,7 +241,7 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> P
         read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
         raise Speech3Error(
             f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({script(counts)} letters) are"
-            f" not in lang={lang}: espeak-ng {read}; give the language of the text"
+            f" not in lang={lang}: espeak-ng {read}; set the language of the text"
         )
     how = f"{{words}} guessed by espeak-ng ({lang})"
     return _finish(table, counts, reasons, lambda new: _heard(new, voice)[0], how)

@@ -4,7 +4,7 @@
 
 c is the count in the text for n-grams of the highest order and those that begin with `<s>`; for all others it is the
 number of distinct words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary.
-N-grams that are too rare for the model give all of their count to gamma(h).
+N-grams that are too rare for the model pass all of their count to gamma(h).
 
 For texts that do not fit in memory, each step processes one of the word ranges of `counts` at a time: c(h) and gamma(h)
 are computed where n-grams are sorted by their first words, p where they are sorted by their last words, and results
@@ -46,74 +46,6 @@ from speech3.errors import Speech3Error
 from speech3.language.arpa import write_rows
 from speech3.language.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Rows, from_rows
 from speech3.runtime import explained_disk_errors, progress
-
-_BLOCK_SENTENCES = 1 << 14
-
-
-class Numbers(dict[str, int]):
-    """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
-
-    Parameters
-    ----------
-    vocabulary
-        Words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first needed if
-        it is not in the vocabulary. If None, every word gets a number.
-    """
-
-    def __init__(self, vocabulary: Collection[str] | None = None) -> None:
-        words = (BOS, EOS, *sorted(set(vocabulary or ()) - {BOS, EOS}))
-        super().__init__((word, number) for number, word in enumerate(words))
-        self.closed = vocabulary is not None
-
-    def __missing__(self, word: str) -> int:
-        return self.setdefault(UNKNOWN if self.closed else word, len(self))
-
-
-class Known(dict[str, int]):
-    """Numbers of a model's words; other words have the number of `<unk>`, or -1 if the model has no `<unk>`."""
-
-    def __init__(self, numbers: dict[str, int]) -> None:
-        super().__init__(numbers)
-        self.unknown = numbers.get(UNKNOWN, -1)
-
-    def __missing__(self, word: str) -> int:
-        return self.unknown
-
-
-def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
-    """Read text files with one sentence per line, in blocks; lines without words are skipped.
-
-    Raises what `speech3.data.transcripts.read_sentences` raises.
-    """
-    for lines in with_progress(read_sentences(paths), paths, "reading text"):
-        words = lines.text.replace("\n", f" {EOS} ").split()
-        if not lines.text.endswith("\n"):
-            words.append(EOS)
-        word_T = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
-        end_T = word_T == numbers[EOS]
-        empty_T = end_T & np.concatenate([[True], end_T[:-1]])
-        if len(word_T := word_T[~empty_T]):
-            yield word_T
-
-
-def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:
-    """Number the words of sentences, in blocks.
-
-    Raises
-    ------
-    Speech3Error
-        A sentence contains `<s>` or `</s>`; `source` is the name of the text in the message.
-    """
-    remaining = iter(sentences)
-    while some := list(islice(remaining, _BLOCK_SENTENCES)):
-        words: list[int] = []
-        for sentence in some:
-            if BOS in sentence or EOS in sentence:
-                raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; give the words alone")
-            words += map(numbers.__getitem__, sentence)
-            words.append(numbers[EOS])
-        yield np.array(words, np.int32)
-
 
 _ROOM = 1 << 28  # bytes
 Key = tuple[str | int, ...]
@@ -190,6 +122,74 @@ class Spool:
             raise Speech3Error(f"{error}; or set TMPDIR to a directory with more space") from error
         self._pieces.clear()
         self._held = 0
+
+
+_BLOCK_SENTENCES = 1 << 14
+
+
+class Numbers(dict[str, int]):
+    """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
+
+    Parameters
+    ----------
+    vocabulary
+        Words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first needed if
+        it is not in the vocabulary. If None, every word gets a number.
+    """
+
+    def __init__(self, vocabulary: Collection[str] | None = None) -> None:
+        words = (BOS, EOS, *sorted(set(vocabulary or ()) - {BOS, EOS}))
+        super().__init__((word, number) for number, word in enumerate(words))
+        self.closed = vocabulary is not None
+
+    def __missing__(self, word: str) -> int:
+        return self.setdefault(UNKNOWN if self.closed else word, len(self))
+
+
+class Known(dict[str, int]):
+    """Numbers of a model's words; other words have the number of `<unk>`, or -1 if the model has no `<unk>`."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        super().__init__(numbers)
+        self.unknown = numbers.get(UNKNOWN, -1)
+
+    def __missing__(self, word: str) -> int:
+        return self.unknown
+
+
+def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
+    """Read text files with one sentence per line, in blocks; lines without words are skipped.
+
+    Raises what `speech3.data.transcripts.read_sentences` raises.
+    """
+    for lines in with_progress(read_sentences(paths), paths, "reading text"):
+        words = lines.text.replace("\n", f" {EOS} ").split()
+        if not lines.text.endswith("\n"):
+            words.append(EOS)
+        word_T = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
+        end_T = word_T == numbers[EOS]
+        empty_T = end_T & np.concatenate([[True], end_T[:-1]])
+        if len(word_T := word_T[~empty_T]):
+            yield word_T
+
+
+def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:
+    """Number the words of sentences, in blocks.
+
+    Raises
+    ------
+    Speech3Error
+        A sentence contains `<s>` or `</s>`; `source` is the name of the text in the message.
+    """
+    remaining = iter(sentences)
+    while some := list(islice(remaining, _BLOCK_SENTENCES)):
+        words: list[int] = []
+        for sentence in some:
+            if BOS in sentence or EOS in sentence:
+                raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; write the words alone")
+            words += map(numbers.__getitem__, sentence)
+            words.append(numbers[EOS])
+        yield np.array(words, np.int32)
 
 
 RANGE = 1 << 22  # words of the text, or n-grams
@@ -475,7 +475,7 @@ def estimate_lm(
     order
         Length of the longest n-gram, 1 to 6; the model's is shorter if no sentence is that long.
     vocabulary
-        Words to give a probability, seen or not; others in the text count as ``<unk>``. None: the words of the text.
+        Words that get a probability, seen or not; others in the text count as ``<unk>``. None: the words of the text.
 
     Raises
     ------
@@ -531,7 +531,7 @@ def estimated(
 def discounts(of_counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Discounts (4,) float64 for counts 0, 1, 2 and 3 or more (Chen and Goodman's equation 26).
 
-    If counts of counts are 0 or give an impossible discount, as in tiny or repetitive texts, all counts have the same
+    If counts of counts are 0 or imply an impossible discount, as in tiny or repetitive texts, all counts have the same
     discount (Kneser and Ney's n1 / (n1 + 2 n2)), or 0.5 if that is not defined either.
 
     Parameters

@@ -35,7 +35,7 @@ JOINER = "￭"  # where a letter of a spelled word is joined to the letters besi
 
 
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
-    """Train a unigram model; the same words give the same bytes.
+    """Train a unigram model; the same words make the same bytes.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ def _count_of_columns(fields: list[str], path: Path, number: int) -> int:
     found = _numbers(fields)
     if found in (2, 3):
         raise Speech3Error(
-            f"{path}:{number}: {fields[0]} has {found} numbers before its phones; give none, one (its probability) or"
+            f"{path}:{number}: {fields[0]} has {found} numbers before its phones; write none, one (its probability) or"
             " four (with those of silence)"
         )
     return min(found, 4)
@@ -557,7 +557,7 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """Read ``word phone phone ...`` lines (Kaldi's lexicon.txt), or ``word prob phone ...`` lines (lexiconp.txt).
 
     A file whose name ends in ``_silprob.txt`` has four numbers after the word: its probability and the three of
-    `Silences`. Phones of noises are those with the names that Kaldi's recipes give them (`NOISES`) and those that
+    `Silences`. Phones of noises are those with the names that Kaldi's recipes use for them (`NOISES`) and those that
     ``silence_phones.txt`` beside the lexicon lists, except those that ``nonsilence_phones.txt`` lists.
 
     Raises
@@ -589,7 +589,7 @@ def _pronunciation(line: LexiconLine, path: Path) -> Pronunciation:
     if not (0 < prob <= 1 and 0 < after < 1 and 0 < given_silence < math.inf and 0 < given_word < math.inf):
         raise Speech3Error(
             f"{path}:{line.number}: {line.word}: impossible numbers {' '.join(f'{value:g}' for value in line.values)};"
-            " give probabilities between 0 and 1 and factors above 0"
+            " write probabilities between 0 and 1 and factors above 0"
         )
     return Pronunciation(line.word, line.phones, prob, Silences(after, given_silence, given_word))
 

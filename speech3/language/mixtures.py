@@ -157,7 +157,7 @@ def check_models(models: Sequence[ArpaLm]) -> None:
         There are fewer than two, or two of them have no word in common.
     """
     if len(models) < 2:
-        raise Speech3Error("interpolation takes two language models or more; give another one")
+        raise Speech3Error("interpolation needs at least two language models")
     for place, one in enumerate(models):
         for other in models[:place]:
             if not set(one.words) & set(other.words):
@@ -176,7 +176,7 @@ def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
         Their number is not the number of models, one is negative, or they do not sum to 1.
     """
     if len(weights) != len(models):
-        raise Speech3Error(f"{len(weights)} weights for {len(models)} models; give one for each, such as 0.7,0.3")
+        raise Speech3Error(f"{len(weights)} weights for {len(models)} models; pass one for each, such as 0.7,0.3")
     if not all(weight >= 0 for weight in weights) or abs(sum(weights) - 1) > 1e-4:
         given = ", ".join(f"{weight:g}" for weight in weights)
         raise Speech3Error(f"the weights {given} sum to {sum(weights):g}; they must be at least 0 and sum to 1")
@@ -210,7 +210,7 @@ def best_weights(
     prob_MT = np.concatenate(columns, axis=1) if columns else np.zeros((len(models), 0))
     prob_MT = prob_MT[:, prob_MT.any(axis=0)]
     if not prob_MT.shape[1]:
-        raise Speech3Error(f"{source}: no word of the language models; give another text to tune the weights on")
+        raise Speech3Error(f"{source}: no word of the language models; use another text to tune the weights on")
     weight_M = np.full(len(models), 1 / len(models))
     for _ in range(_ROUNDS):
         share_MT = weight_M[:, None] * prob_MT

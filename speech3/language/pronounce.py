@@ -411,5 +411,5 @@ def _cause(unknown: Counter[str], spelled: list[str]) -> str:
             return f"most of them differ from its words only in {difference}: write both the same way"
     here, there = script(unknown.elements()), script(spelled)
     if here != there:
-        return f"the transcripts are in {here} letters, the lexicon in {there}: give a lexicon for their language"
-    return "give the lexicon that belongs to these transcripts, or add their words to it"
+        return f"the transcripts are in {here} letters, the lexicon in {there}: pass a lexicon for their language"
+    return "pass the lexicon that belongs to these transcripts, or add their words to it"

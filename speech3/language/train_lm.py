@@ -104,7 +104,7 @@ def _check_minimums(minimums: Sequence[int], order: int) -> None:
     rising = all(one <= other for one, other in pairwise(minimums))
     if minimums and (minimums[0] != 1 or not rising or len(minimums) > order):
         raise Speech3Error(
-            f"minimum counts {','.join(map(str, minimums))}: give one for each order, 1 for words and not decreasing"
+            f"minimum counts {','.join(map(str, minimums))}: pass one for each order, 1 for words and not decreasing"
             f" from order to order, such as {','.join(str(min(length, 2)) for length in range(1, order + 1))}"
         )
 
@@ -120,7 +120,7 @@ def read_words(path: Path) -> list[str]:
     rows = (fields for _, fields in lexicon_rows(composed(read_utf8(path), path)))
     words = [word for word, *_ in rows if is_word(word) or word == UNKNOWN]
     if not words:
-        raise Speech3Error(f"{path}: no words; give one word or lexicon entry per line")
+        raise Speech3Error(f"{path}: no words; pass one word or lexicon entry per line")
     return words
 
 
@@ -244,7 +244,7 @@ def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
     """
     found = measure(lm, read_tokens(texts, Known(lm.numbers)))
     if not found.sentences:
-        raise Speech3Error(f"{', '.join(map(str, texts))}: no sentences; give a text with one sentence per line")
+        raise Speech3Error(f"{', '.join(map(str, texts))}: no sentences; pass a text with one sentence per line")
     return found
 
 

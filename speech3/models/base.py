@@ -182,7 +182,7 @@ class Span:
     own
         How many of the first steps are the span's own: they have scores and change the state.
     begin, end
-        Outputs whose scores the last of the own steps give; own steps before those fall within the initial delay.
+        Outputs whose scores the last of the own steps return; own steps before those fall within the initial delay.
     """
 
     start: int

@@ -53,34 +53,6 @@ from speech3.config import Activation, DnnConfig, Normalization
 from speech3.frames import ChunkInputs, window_indices
 from speech3.models.base import AcousticModel
 
-
-class Dropout(nn.Module):
-    """In training, zero each value with (nearly) probability `p` and scale the others so that the mean is kept."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.dropped = min(round(256 * p), 255)  # of 256
-
-    @property
-    def scale(self) -> float:
-        """The factor of the values that are kept."""
-        return 256 / (256 - self.dropped)
-
-    def keep(self, like: Tensor) -> Tensor:
-        """Draw which values are kept: 1 or 0, in shape and type of `like`."""
-        bits = torch.empty((like.numel() + 7) // 8, dtype=torch.int64, device=like.device).random_(-(2**63), None)
-        return (bits.view(torch.uint8)[: like.numel()].view(like.shape) >= self.dropped).to(like.dtype)
-
-    def forward(self, x: Tensor, *, first_alone: bool = False) -> Tensor:
-        """Apply dropout to a tensor of any shape; `first_alone`: one mask for all along the first axis."""
-        if not self.training or not self.dropped:
-            return x
-        kept = self.keep(x[:1] if first_alone else x)
-        if x.dtype in (torch.float32, torch.float64):
-            return x * kept.mul_(self.scale)
-        return x * kept * self.scale  # not x * (kept * scale): a rounded scale would make all values too large
-
-
 BF16_WORTH_IT = 1.2  # how much faster bf16 must be than float32 for ``training.precision=auto``
 Product = Literal["onednn", "stock"]
 
@@ -202,6 +174,33 @@ def _measure() -> Product:
         end = time.perf_counter()
         best = {"onednn": min(best["onednn"], middle - start), "stock": min(best["stock"], end - middle)}
     return "onednn" if best["onednn"] < best["stock"] else "stock"
+
+
+class Dropout(nn.Module):
+    """In training, zero each value with (nearly) probability `p` and scale the others so that the mean is kept."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.dropped = min(round(256 * p), 255)  # of 256
+
+    @property
+    def scale(self) -> float:
+        """The factor of the values that are kept."""
+        return 256 / (256 - self.dropped)
+
+    def keep(self, like: Tensor) -> Tensor:
+        """Draw which values are kept: 1 or 0, in shape and type of `like`."""
+        bits = torch.empty((like.numel() + 7) // 8, dtype=torch.int64, device=like.device).random_(-(2**63), None)
+        return (bits.view(torch.uint8)[: like.numel()].view(like.shape) >= self.dropped).to(like.dtype)
+
+    def forward(self, x: Tensor, *, first_alone: bool = False) -> Tensor:
+        """Apply dropout to a tensor of any shape; `first_alone`: one mask for all along the first axis."""
+        if not self.training or not self.dropped:
+            return x
+        kept = self.keep(x[:1] if first_alone else x)
+        if x.dtype in (torch.float32, torch.float64):
+            return x * kept.mul_(self.scale)
+        return x * kept * self.scale  # not x * (kept * scale): a rounded scale would make all values too large
 
 
 _SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape

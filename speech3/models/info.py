@@ -115,7 +115,7 @@ def model_info(model: Path | str) -> ModelInfo:
     directory = Path(model).parent if Path(model).is_file() else Path(model)
     path = directory / "model.safetensors"
     if not path.is_file():
-        raise Speech3Error(f"{directory}: no model directory: it has no model.safetensors; give one, such as exp/dnn")
+        raise Speech3Error(f"{directory}: no model directory: it has no model.safetensors; pass one, such as exp/dnn")
     about, features = read_about(path), features_of_model(directory)
     if about.get("kind") == "gmm":
         return _of_gmm(path, load_gmm(path), features, about)

@@ -146,7 +146,7 @@ def _about(session: Any, path: Path) -> dict[str, Any]:
         about = json.loads(session.get_modelmeta().custom_metadata_map["speech3"])
         version = about["format"]
     except (KeyError, TypeError, ValueError) as error:
-        raise Speech3Error(f"{path}: not written by speech3 export; give a file that is") from error
+        raise Speech3Error(f"{path}: not written by speech3 export; pass a file that is") from error
     if version != FORMAT:
         raise Speech3Error(f"{path}: from another version of speech3 (format {version}, not {FORMAT}); export it again")
     return dict(about)

@@ -26,7 +26,7 @@ FAMILIES: dict[str, Callable[..., AcousticModel]] = {
 
 
 def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> AcousticModel:
-    """A model with random parameters; equal arguments give equal parameters.
+    """A model with random parameters; equal arguments make equal parameters.
 
     Parameters
     ----------

@@ -180,7 +180,7 @@ def check_given(e: Experiment) -> None:
 
 def _no_text(order: int) -> Speech3Error:
     return Speech3Error(
-        f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: give lm.text, or an ARPA file as"
+        f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: set lm.text, or an ARPA file as"
         " lm.rescore"
     )
 

@@ -373,7 +373,7 @@ _FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime,
 _HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
 # The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
 # families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
-# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (lfmmi.md); bmmi: one iteration, on a
+# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (recipes/minilibri/RESULTS.md); bmmi: one iteration, on a
 # core with AVX2.
 _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
@@ -395,9 +395,7 @@ _BASIS = (
     "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
     " nothing was measured (data, language models, graphs, scores)"
 )
-_NO_GPU = (
-    "GPUs: no times, since this code has not been run on one yet; training.device=cuda trains the networks on a GPU"
-)
+_NO_GPU = "GPUs: no times, since none of these were measured there; training.device=cuda trains the networks on a GPU"
 _OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 

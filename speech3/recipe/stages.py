@@ -87,7 +87,7 @@ def make_data(e: Experiment) -> None:
     prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
         raise Speech3Error(
-            "units=sentencepiece estimates its language model on pieces: give lm.order instead, and text in"
+            "units=sentencepiece estimates its language model on pieces: set lm.order instead, and text in"
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
@@ -234,7 +234,7 @@ def align_split(
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
     alignments, bad = recognizer.align(feats, texts, jobs, strict=strict)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
-    # There is a label for each frame; a model with subsampling may give too many at the end, which `pack` cuts off.
+    # There is a label for each frame; a model with subsampling may have too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling
     write_ark(out / "labels.ark", ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():

@@ -147,7 +147,7 @@ def check_places(
         if given and out.is_relative_to(Path(given).resolve()):
             raise Speech3Error(
                 f"{out}: is inside {name}{Path(given).resolve()}, so every run would change its own input and start"
-                " again; give an --out elsewhere"
+                " again; choose another --out"
             )
     for name, model in models.items():
         if isinstance(model, str | Path) and Path(model).resolve().is_relative_to(out / "lm"):
@@ -532,7 +532,7 @@ def _run(plan: Plan, out: Path) -> float:
     except Speech3Error:
         if step.owns and put_back(step.owns, _marker(out, step), _aside(out, step)):
             _begun(out, step).unlink()
-            say(f"{step.name}: failed; {step.owns} is the earlier result again")
+            say(f"{step.name}: failed; restored the earlier {step.owns}")
         raise
     missing = [str(path) for path in step.outputs if not path.exists()]
     if missing:

@@ -26,9 +26,9 @@ _LEAST_NUL = 0.3  # share of NUL bytes in UTF-16 that is otherwise ASCII
 _SPACES = "\t\n\v\f\r"
 _MOST_LAYERS = 3  # of compression, one in the other
 
-_UNPACK = "unpack it and give a text file of it"
-_ARPA = "give the ARPA file that it was made of"
-_OTHER_FILE = "give the text file"
+_UNPACK = "unpack it and pass a text file of it"
+_ARPA = "pass the ARPA file that it was made of"
+_OTHER_FILE = "pass the text file"
 _BINARY: tuple[tuple[bytes, str, str], ...] = (  # the first bytes, what has them, what to do
     (b"PK\x03\x04", "a zip archive or a document of an office program", "unpack it, or save it as plain text"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
@@ -48,8 +48,8 @@ _BINARY: tuple[tuple[bytes, str, str], ...] = (  # the first bytes, what has the
     (b"blmt ", "a binary language model of IRSTLM", _ARPA),
     (b"Qblmt ", "a binary language model of IRSTLM", _ARPA),
     (b"Trie Language Model", "a binary language model of Sphinx", "write it as ARPA: sphinx_lm_convert"),
-    (b"\xd6\xfd\xb2\x7e", "a binary transducer of OpenFst", "give the text that it was made of, or print it: fstprint"),
-    (b"\0B", "a binary file of Kaldi", "write it as text (--binary=false), or give the text that it was made of"),
+    (b"\xd6\xfd\xb2\x7e", "a binary transducer of OpenFst", "pass the text that it was made of, or print it: fstprint"),
+    (b"\0B", "a binary file of Kaldi", "write it as text (--binary=false), or pass the text that it was made of"),
     (b"ooBinaryFile", "a binary file of Praat", "open it in Praat and save it with Save as text file"),
     (b"fLaC", "audio (flac)", _OTHER_FILE),
     (b"OggS", "audio (ogg)", _OTHER_FILE),
@@ -110,7 +110,7 @@ def read_bytes(path: Path | str) -> bytes:
     except FileNotFoundError as error:
         raise Speech3Error(f"{path}: no such file") from error
     except IsADirectoryError as error:
-        raise Speech3Error(f"{path}: is a directory; give a text file") from error
+        raise Speech3Error(f"{path}: is a directory; pass a text file") from error
     except OSError as error:
         raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable") from error
 

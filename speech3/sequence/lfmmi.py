@@ -39,7 +39,7 @@ however many paths through the lexicon produce it. So each path of the numerator
 same weight, and the criterion is below zero. The exception, as in `alignments`, is a phone that the language model has
 not seen after its history: it is entered through the leak, for which this holds only approximately.
 
-Transcripts are packed as labels of frames, which do not give the times of the words (`word_labels`).
+Transcripts are packed as labels of frames, which do not say the times of the words (`word_labels`).
 
 Axes: T frames, W words, B utterances, K states of all utterances of a batch, A arcs.
 """
@@ -142,7 +142,7 @@ def load_denominator(directory: Path | str) -> Denominator:
     path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise Speech3Error(
-            f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi give the "
+            f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi use the "
             "HMM that the stage `hmm/lfmmi` of a recipe makes"
         )
     return _load(path, path.stat().st_mtime_ns)

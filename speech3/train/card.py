@@ -73,7 +73,7 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     info = model_info(directory)
     if missing := {"info", "history", "versions"} - info.trained.keys():
         raise Speech3Error(
-            f"{info.path}: lacks {', '.join(sorted(missing))}, so no model card can be written; give the directory of "
+            f"{info.path}: lacks {', '.join(sorted(missing))}, so no model card can be written; pass the directory of "
             f"a trained network"
         )
     subject = Subject(directory.resolve().name, info, load_outputs(directory), features_of_model(directory), tested)

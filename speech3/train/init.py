@@ -87,9 +87,9 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     path = Path(config.init)
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; give --init the directory of a trained network")
+        raise Speech3Error(f"{path}: no such file; pass --init the directory of a trained network")
     if read_about(path).get("kind") == "gmm":
-        raise Speech3Error(f"{path}: holds Gaussians; give --init the directory of a trained network")
+        raise Speech3Error(f"{path}: holds Gaussians; pass --init the directory of a trained network")
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():
         raise Speech3Error(
@@ -102,7 +102,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     if not same and config.training.of_sequences:
         raise Speech3Error(
             f"{path}: {senones}, but training.objective={config.training.objective} continues a network with the same "
-            f"senones; train it on this tree by cross-entropy first, or give the frames and the HMM of its own tree"
+            f"senones; train it on this tree by cross-entropy first, or pass the frames and the HMM of its own tree"
         )
     if not same:
         tensors = {name: array for name, array in tensors.items() if not name.startswith(_OUTPUT)}
@@ -130,7 +130,7 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
     there, here = old.model_dump(), model.model_dump()
     if there["family"] != here["family"]:
         raise Speech3Error(
-            f"{path}: is a {there['family']}, but this run's model is a {here['family']}; give --init another model, "
+            f"{path}: is a {there['family']}, but this run's model is a {here['family']}; pass --init another model, "
             f"or train one of that family"
         )
     free = {key for key in _CONTEXT if isinstance(model, LstmConfig) and here[key] >= there[key]}
@@ -139,14 +139,14 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
         changes = ", ".join(f"{key} {_written(there[key])} there, {_written(here[key])} here" for key in differ)
         remedy = " ".join(f"model.{key}={_written(there[key])}" for key in differ)
         raise Speech3Error(
-            f"{path}: this run's model has another architecture ({changes}); set {remedy}, or give --init another model"
+            f"{path}: this run's model has another architecture ({changes}); set {remedy}, or pass --init another model"
         )
     if about["feat_dim"] != frames.dim:
         features = path.parent / "features.yaml"
         remedy = f"extract and pack the features that this model reads ({features})"
         if config.training.objective == "lfmmi":  # only a recipe packs such frames
             remedy = (
-                f"run the recipe with lfmmi.features={features} lfmmi.model={old.family} and another --out, and give "
+                f"run the recipe with lfmmi.features={features} lfmmi.model={old.family} and another --out, and pass "
                 f"its frames/lfmmi and lfmmi_hmm as frames and hmm"
             )
         raise Speech3Error(

@@ -184,11 +184,11 @@ def check_sequences(config: TrainConfig) -> None:
     key = f"training.objective={training.objective}"
     if config.init is None:
         raise Speech3Error(
-            f"{key}: continues a network that was trained by cross-entropy; give it with --init (or the key init)"
+            f"{key}: continues a network that was trained by cross-entropy; pass it with --init (or the key init)"
         )
     if (subsampling := read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)) != 1:
         raise Speech3Error(
-            f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; give the "
+            f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; pass the "
             f"HMM of the network's senones, or train with training.objective=lfmmi"
         )
     if training.objective == "smbr" and training.discriminative.boost:
@@ -234,7 +234,7 @@ def check_out(config: TrainConfig, out: Path) -> None:
     for name, path in read.items():
         directory = Path(path).parent if Path(path).is_file() else Path(path)
         if directory.resolve() == out.resolve():
-            raise Speech3Error(f"{out}: is also given as {name}, which the new model would replace; give another --out")
+            raise Speech3Error(f"{out}: is also {name}, which the new model would replace; choose another --out")
 
 
 def check_objective(config: TrainConfig) -> None:
@@ -247,7 +247,7 @@ def check_objective(config: TrainConfig) -> None:
     """
     training, model = config.training, config.model
     if not (Path(config.hmm) / "hmm.json").exists():
-        raise Speech3Error(f"{config.hmm}: has no hmm.json; give as hmm the model directory that labels the frames")
+        raise Speech3Error(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")
     if training.of_sequences:
         check_sequences(config)
     if isinstance(model, TIME_DELAY):

@@ -237,7 +237,7 @@ class AnotherRun(Speech3Error):
     """A directory holds a run of another config; `fault` is the message without the advice."""
 
     def __init__(self, fault: str) -> None:
-        super().__init__(f"{fault}; give another --out, or --restart to remove it and begin again")
+        super().__init__(f"{fault}; choose another --out, or --restart to remove it and begin again")
         self.fault = fault
 
 
@@ -273,7 +273,7 @@ class RunDirectory:
         Speech3Error
             Another process is training there.
         """
-        busy = f"{self.path}: another training process is running there; wait until it ends, or give another --out"
+        busy = f"{self.path}: another training process is running there; wait until it ends, or choose another --out"
         with locked_directory(self.path, busy):
             yield
 
@@ -292,7 +292,7 @@ class RunDirectory:
         """
         run = self.path / "run.json"
         if self.model.exists() and not run.exists():
-            raise Speech3Error(f"{self.model}: was not made by a run in this directory; give another --out")
+            raise Speech3Error(f"{self.model}: was not made by a run in this directory; choose another --out")
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
             for directory in ("checkpoints", *GRAPHS):
                 shutil.rmtree(self.path / directory, ignore_errors=True)

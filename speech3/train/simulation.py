@@ -186,11 +186,11 @@ def simulate(
         learning rate that is too high. Errors in the config of a row are raised before the first row is trained.
     """
     if not workers or min(workers) < 1:
-        raise Speech3Error(f"--workers {','.join(map(str, workers))}: give numbers of at least 1, as in 1,2,5")
+        raise Speech3Error(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
     if wrong := [rate for rate in rates if not 0 < rate < math.inf]:
-        raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: give learning rates above 0")
+        raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: learning rates must be above 0")
     if wrong := [seed for seed in seeds if seed < 0]:
-        raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: give seeds of at least 0")
+        raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: seeds must be at least 0")
     numbers, rates, seeds = sorted({1, *workers}), list(dict.fromkeys(rates)), list(dict.fromkeys(seeds))
     _check(_variants(methods, numbers))  # before anything is measured or trained
     methods = _in_one_precision(methods, out)
@@ -222,7 +222,7 @@ def _check(variants: Sequence[Variant]) -> None:
     """Refuse rows that `train` would refuse, and two rows with the same name."""
     base = variants[0].method.config
     if isinstance(base.training.simulation.compute_s, tuple):
-        raise Speech3Error("training.simulation.compute_s: give one time for all workers, as their number varies")
+        raise Speech3Error("training.simulation.compute_s: set one time for all workers, as their number varies")
     device_of(base.training.device)
     frames = open_packed(Path(base.frames) / "train.frames")
     init = read_init(base, frames)
@@ -261,7 +261,7 @@ def _train(out: Path, trial: Trial) -> str:
         train(_config(trial), out / trial.name)
     except AnotherRun as error:  # there is no `simulate --restart`
         raise Speech3Error(
-            f"{error.fault}; give another --out, or remove {out / trial.name} (or all of {out}, which may also hold "
+            f"{error.fault}; choose another --out, or remove {out / trial.name} (or all of {out}, which may also hold "
             f"times measured for that config)"
         ) from error
     except Speech3Error as error:
@@ -319,7 +319,7 @@ def _in_one_precision(methods: Sequence[Method], out: Path) -> list[Method]:
 
 
 def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
-    """The methods with the times of the virtual clock, measured if the config does not give them.
+    """The methods with the times of the virtual clock, measured if the config does not set them.
 
     The time of a minibatch is measured once, for the baseline, and assumed to be proportional to its size. The time of
     a sync is measured again for each method that sends with another codec.
@@ -400,14 +400,14 @@ def throughput(
         these are raised before the first network is measured.
     """
     if not workers or min(workers) < 1:
-        raise Speech3Error(f"--throughput {','.join(map(str, workers))}: give numbers of at least 1, as in 1,2,4,512")
+        raise Speech3Error(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")
     try:
         check_levels(max(workers))
     except Speech3Error as error:
         raise Speech3Error(f"--throughput: {error}") from error
     if not gigabits or not all(0 < each < math.inf for each in gigabits):
         given = ",".join(f"{each:g}" for each in gigabits)
-        raise Speech3Error(f"--gigabits {given}: give finite numbers of Gbit/s above 0, as in 1,10")
+        raise Speech3Error(f"--gigabits {given}: must be finite numbers of Gbit/s above 0, as in 1,10")
     refuse_split(config)
     device_of(config.training.device)
     config = with_precision(config, None)

@@ -52,7 +52,7 @@ def files(directory: Path) -> set[Path]:
         (["import", "empty", "out"], "empty/final.mdl: No such file"),
         (["pack", "DATA", "out", "--ali", "empty", "--features", "fbank40"], "make one with speech3 import or"),
         (["pack", "DATA", "out", "--ali", "kaldi", "--features", "fbank40"], "with `speech3 import kaldi OUT`"),
-        (["pack", "DATA", "out", "--ali", "ours", "--features", "fbank40"], "give --hmm the model with which ours was"),
+        (["pack", "DATA", "out", "--ali", "ours", "--features", "fbank40"], "pass --hmm the model with which ours was"),
         (["align", "MODEL", "mute", "out"], "mute: has no transcripts; write them to mute/text"),
         (["tune", "MODEL", "mute"], "mute: 1 of 1 utterances have no transcript to compare with: u1; add"),
         (["align", "MODEL", "DATA", "out", "--lexicon", "none"], "none: no such lexicon"),
@@ -100,7 +100,7 @@ def test_an_hour_with_ten_words(experiment: Path, tmp_path: Path) -> None:
     (data / "utt2spk").write_text("lecture lecturer\n")
     (data / "text").write_text("lecture ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE ZERO\n")
     said = refused("align", experiment / "aligner", "hour", "out", "--jobs", "1", cwd=tmp_path)
-    assert "lecture: 10 words for 3,600 s of audio" in said and "give all words, or select their part" in said
+    assert "lecture: 10 words for 3,600 s of audio" in said and "add the other words, or select their part" in said
     assert not (tmp_path / "out" / "words.ctm").exists()
 
 
@@ -109,7 +109,7 @@ def test_no_network_to_begin_with(experiment: Path, tmp_path: Path) -> None:
         f"frames: {experiment}/frames/tri\nhmm: {experiment}/tri\nmodel: dnn\ntraining: sgd\n"
     )
     options = ("train", "my.yaml", "--out", "out", "--init")
-    assert "nowhere: no such file; give --init" in refused(*options, "nowhere", cwd=tmp_path)
+    assert "nowhere: no such file; pass --init" in refused(*options, "nowhere", cwd=tmp_path)
     assert "tri/model.safetensors: holds Gaussians" in refused(*options, experiment / "tri", cwd=tmp_path)
     assert "my.yaml: not a safetensors file" in refused(*options, "my.yaml", cwd=tmp_path)
     said = refused(*options, experiment / "dnn", cwd=tmp_path)

@@ -58,7 +58,7 @@ def test_given_features_of_another_width(copy: Path, experiment: Path, system: s
     ("change", "said"),
     [
         ({"left_context": 3, "right_context": 3}, "set model.left_context=5 model.right_context=5"),
-        ({"family": "cnn"}, "is a dnn, but this run's model is a cnn; give --init another model"),
+        ({"family": "cnn"}, "is a dnn, but this run's model is a cnn; pass --init another model"),
     ],
 )
 def test_going_on_from_a_model_of_another_context(copy: Path, experiment: Path, change: dict, said: str) -> None:

@@ -38,5 +38,5 @@ def test_no_run(speech3: Run, tmp_path: Path) -> None:
     done = speech3("compare", tmp_path, tmp_path / "nowhere")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("error: no run to compare; give directories that speech3 train wrote")
+    assert done.stderr.startswith("error: no run to compare; pass directories that speech3 train wrote")
     assert "Traceback" not in done.stderr

@@ -36,7 +36,7 @@ def test_no_model(experiment: Path, speech3) -> None:
     process = speech3("model-info", experiment / "data")
     assert (process.returncode, process.stdout) == (1, "")
     assert process.stderr == (
-        f"error: {experiment / 'data'}: no model directory: it has no model.safetensors; give one, such as exp/dnn\n"
+        f"error: {experiment / 'data'}: no model directory: it has no model.safetensors; pass one, such as exp/dnn\n"
     )
 
 
@@ -48,5 +48,5 @@ def test_scores_on_the_card(experiment: Path, tmp_path: Path, capsys: pytest.Cap
     found = json.loads(capsys.readouterr().out)
     row = f"| {files[0].parent} (text normalised by lower) | 22 | {found['words']} | {100 * found['wer']:.2f} |"
     assert row in (tmp_path / "dnn" / "MODEL_CARD.md").read_text()
-    with pytest.raises(Speech3Error, match=r"tri/model\.safetensors: .*give the directory of a trained network"):
+    with pytest.raises(Speech3Error, match=r"tri/model\.safetensors: .*pass the directory of a trained network"):
         score_command(*files, normalize="", card=experiment / "tri", **options)

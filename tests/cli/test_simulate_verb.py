@@ -56,19 +56,19 @@ def test_of_another_config_says_what_helps(simulated, conf, speech3):
     changed = ("--workers", "1,3", "--rates", "0.1", "--out", out, "training.momentum=0.5")
     process = speech3("simulate", conf, *changed)
     assert process.returncode == 1 and "holds a run of another config (training.momentum" in process.stderr
-    assert f"give another --out, or remove {out}/sgd_rate0.1_seed1 (or all of {out}," in process.stderr
+    assert f"choose another --out, or remove {out}/sgd_rate0.1_seed1 (or all of {out}," in process.stderr
     assert "--restart" not in process.stderr  # an option that this verb does not have
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "0,2"], "--workers 0,2: give numbers of at least 1"),
+        (["--workers", "0,2"], "--workers 0,2: must be at least 1"),
         (["--workers", "two"], "--workers two: expected numbers separated by commas"),
         (["--rates", "fast"], "--rates fast: expected numbers"),
-        (["--rates", "0.1,-1,inf"], "--rates -1,inf: give learning rates above 0"),
-        (["--throughput", "0,2"], "--throughput 0,2: give numbers of at least 1"),
-        (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: give finite numbers of Gbit/s above 0"),
+        (["--rates", "0.1,-1,inf"], "--rates -1,inf: learning rates must be above 0"),
+        (["--throughput", "0,2"], "--throughput 0,2: must be at least 1"),
+        (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: must be finite numbers of Gbit/s above 0"),
         (["--throughput", "2", "--methods", "sgd"], "--methods sgd: --throughput trains nothing"),
         (["--throughput", "2", "--rates", "0.1"], "--rates 0.1: --throughput trains nothing"),
         (["training=partitioned"], "cannot be simulated; simulate the whole model with training.model_partitions=1"),
@@ -78,8 +78,8 @@ def test_of_another_config_says_what_helps(simulated, conf, speech3):
         (["--throughput", "2", "--models", "dnn,cmm"], "cmm: neither a YAML file nor a preset of conf/models"),
         (["--throughput", "2", "training.device=gpu"], "device 'gpu': no such kind of device"),
         (["--methods", "uphill"], "uphill: neither a YAML file nor a preset of conf/training"),
-        (["training.simulation.bandwidth=0"], "bandwidth=0: nothing would ever arrive; give bytes per second above 0"),
-        (["training.simulation.compute_s=[0.1,0.2]"], "compute_s: give one time for all workers"),
+        (["training.simulation.bandwidth=0"], "bandwidth=0: nothing would ever arrive; use bytes per second above 0"),
+        (["training.simulation.compute_s=[0.1,0.2]"], "compute_s: set one time for all workers"),
     ],
 )
 def test_bad_input(conf, speech3, tmp_path, options, message):

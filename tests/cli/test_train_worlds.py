@@ -148,7 +148,7 @@ def test_a_run_of_plain_sgd_is_no_run_of_two_shards(home, tmp_path):
     result = _run(home, out, "--workers", "2")
     assert isinstance(result.exception, Speech3Error)
     changes = (
-        r"training\.workers 1 there, 2 now, training\.world sgd there, shared now\); give another --out, or --restart"
+        r"training\.workers 1 there, 2 now, training\.world sgd there, shared now\); choose another --out, or --restart"
     )
     assert re.search(changes, str(result.exception))
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

@@ -98,7 +98,7 @@ def test_another_language_than_that_of_the_sentences(
     welsh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
-    with pytest.raises(Speech3Error, match=r"train\.tsv: its sentences are in cy, but lang=en-us; give lang=cy"):
+    with pytest.raises(Speech3Error, match=r"train\.tsv: its sentences are in cy, but lang=en-us; set lang=cy"):
         prepare(welsh, tmp_path / "out", 1, lang="en-us")
     for name in ("train", "dev", "test"):
         table = welsh / f"{name}.tsv"

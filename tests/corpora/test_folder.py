@@ -262,7 +262,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for name in "bc":
         write(source / f"{name}.txt", "leo")
     refused(
-        r"the same rate, and one channel: 2 of 8000 Hz, 1 of 44100 Hz, 1 with several channels; give sample_rate=8000"
+        r"the same rate, and one channel: 2 of 8000 Hz, 1 of 44100 Hz, 1 with several channels; set sample_rate=8000"
     )
 
 
@@ -312,7 +312,7 @@ def test_the_recipe_takes_a_folder(tmp_path: Path, speech3) -> None:  # type: ig
     assert done.returncode == 1 and "several tiers could hold the transcript" in done.stderr
     assert "Traceback" not in done.stderr
     done = speech3(*command, "tier=sentence")
-    assert done.returncode == 1 and "give sample_rate=8000 to convert them" in done.stderr
+    assert done.returncode == 1 and "set sample_rate=8000 to convert them" in done.stderr
     done = speech3(*command, "tier=sentence", "sample_rate=8000", f"graphemes={tmp_path / 'graphemes.txt'}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "data" / "lexicon.txt").read_text() == "<unk> SPN\nngoma ng o m a\n"
@@ -337,7 +337,7 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
         prepare(source, tmp_path / "out", 1, lexicon="graphemes", tier="tx")
     with pytest.raises(Speech3Error, match=r"graphemes.txt: words are not spelled.*set lexicon=graphemes, too"):
         prepare(source, tmp_path / "out", 1, lang="sw", graphemes=str(graphemes))
-    with pytest.raises(Speech3Error, match=r"graphemes.txt: no such file; give graphemes=FILE, one grapheme a line"):
+    with pytest.raises(Speech3Error, match=r"graphemes.txt: no such file; set graphemes=FILE, one grapheme a line"):
         prepare(source, tmp_path / "out", 1, lexicon="graphemes", graphemes=str(graphemes))
     graphemes.write_text("\n")
     with pytest.raises(Speech3Error, match=r"graphemes.txt: is empty"):

@@ -54,7 +54,7 @@ def test_an_mp3_beside_its_resource_fork_is_read(tmp_path):
     soundfile.write(tmp_path / "a.mp3", tone(), RATE_HZ)
     (tmp_path / "._a.mp3").write_bytes(APPLE)
     assert abs(len(read_file(tmp_path / "a.mp3")[0]) - 4000) < 600
-    with pytest.raises(AudioError, match=r"macOS leaves beside a file.*give the file itself"):
+    with pytest.raises(AudioError, match=r"macOS leaves beside a file.*pass the file itself"):
         info(tmp_path / "._a.mp3")
 
 

@@ -121,7 +121,7 @@ def test_each_part_is_counted_by_itself(
 
 
 def test_another_language(mini: Path, tmp_path: Path) -> None:
-    with pytest.raises(Speech3Error, match="lang=de: LibriSpeech is in English; give lang=en-us, or remove it"):
+    with pytest.raises(Speech3Error, match="lang=de: LibriSpeech is in English; set lang=en-us, or remove it"):
         prepare(mini, tmp_path / "out", 1, lang="de")
     prepare(mini, tmp_path / "out", 1, lang="en-gb", lexicon="graphemes")
 

@@ -89,6 +89,6 @@ def test_the_verb(halves, tmp_path, program):
     _, one, two = halves
     done = program("combine", tmp_path / "all", one.path, two.path)
     assert done.exit_code == 0 and done.stdout == f"{tmp_path / 'all'}: 3 utterances, 2 speakers\n"
-    for wrong, said in (([one.path, one.path, two.path], "OUT DIR DIR"), ([tmp_path / "x", one.path], "give two")):
+    for wrong, said in (([one.path, one.path, two.path], "OUT DIR DIR"), ([tmp_path / "x", one.path], "pass two")):
         done = program("combine", *wrong)
         assert isinstance(done.exception, Speech3Error) and said in str(done.exception)

@@ -116,7 +116,7 @@ def test_same_bytes_from_several_processes(
 
 @pytest.mark.parametrize("factors", [[0.4], [2.1], [1.0], [0.0], [-1.0], [1.1, 3.0], [float("nan")]])
 def test_factors_that_make_no_sense(make: Callable[..., Path], tmp_path: Path, factors: list[float]) -> None:
-    with pytest.raises(Speech3Error, match=rf"speed factor {factors[-1]:g}: give factors from 0.5 to 2, other than 1"):
+    with pytest.raises(Speech3Error, match=rf"factor {factors[-1]:g}: factors must be from 0.5 to 2, other than 1"):
         perturb_speed(read_datadir(make()), tmp_path / "out", factors, jobs=1)
     assert not (tmp_path / "out").exists()
 

@@ -157,7 +157,7 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({}, "nothing to change: give --add, --lexicon, --lm, --text, --grammar or --sentences"),
+        ({}, "nothing to change: add --add, --lexicon, --lm, --text, --grammar or --sentences"),
         ({"lm": "", "text": ""}, "--lm and --text exclude one another"),
         ({"add": "A", "grammar": ""}, "--add and --grammar exclude one another"),
         ({"add": "\n"}, r"add: contains no word to add"),
@@ -208,10 +208,10 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
 def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Path) -> None:
     sources = GraphSources(add=made(tmp_path, "words.txt", "BAA b a\n"))
     (model / "graph" / "lm.arpa.gz").unlink()
-    with pytest.raises(Speech3Error, match=r"has no lm\.arpa\.gz: .* from Kneser-Ney; give a language model with --lm"):
+    with pytest.raises(Speech3Error, match=r"has no lm\.arpa\.gz: .* from Kneser-Ney; pass a language model with --lm"):
         make_graph(model, tmp_path / "out", sources)
     (model / "graph" / "graph.json").unlink()
-    with pytest.raises(Speech3Error, match=r"has no graph whose language model could be used; give one with --lm"):
+    with pytest.raises(Speech3Error, match=r"has no graph whose language model could be used; pass one with --lm"):
         make_graph(model, tmp_path / "out", sources)
     PdfsOnly(9, "made elsewhere").save(model)
     with pytest.raises(Speech3Error, match="no graph can be built for it: made elsewhere"):

@@ -46,9 +46,9 @@ NOT_SAMPLES = {
     "complex": (WAVE_S * 1j, "samples of type complex"),
     "NaN": (np.where(np.arange(len(WAVE_S)) == 7, np.nan, WAVE_S), "samples: sample 7 is not a finite number"),
     "a scale of 16 bits": (WAVE_S * 32768, "samples: floats up to .* divide"),
-    "a path": ("a.wav", "samples='a.wav': give samples, not a file"),
-    "a Path": (Path("a.wav"), "give samples, not a file"),
-    "bytes": (b"\0\0\0\0", "give samples, not a file"),
+    "a path": ("a.wav", "samples='a.wav': pass samples, not a file"),
+    "a Path": (Path("a.wav"), "pass samples, not a file"),
+    "bytes": (b"\0\0\0\0", "pass samples, not a file"),
     "ragged": ([[0.0, 0.1], [0.2]], "samples: cannot be made an array"),
     "words": (["a", "b"], "samples of type"),
 }
@@ -101,7 +101,7 @@ def test_models_and_files(recognizer):
     for model in (None, 7, ["dnn"]):
         with pytest.raises(Speech3Error, match="model="):
             Recognizer.load(model)
-    with pytest.raises(Speech3Error, match=r"files='a\.wav': give a list"):
+    with pytest.raises(Speech3Error, match=r"files='a\.wav': pass a list"):
         list(transcribe(recognizer, "a.wav"))
     with pytest.raises(Speech3Error, match="path_or_pipe=7"):
         list(transcribe(recognizer, [7]))

@@ -188,7 +188,7 @@ def test_lines_of_a_list(tmp_path: Path) -> None:
     [
         (" \n", r"hot\.txt: contains no word to boost"),
         ("A 3\nB\nA 4\n", r"hot\.txt:3: A has the boost 4 here and 3 in line 1"),
-        ("A 1e9\n", r"hot\.txt:1: give a boost between -50 and 50 .*, not 1e9"),
+        ("A 1e9\n", r"hot\.txt:1: boosts must be between -50 and 50 .*, not 1e9"),
     ],
 )
 def test_invalid_lists(tmp_path: Path, text: str, message: str) -> None:

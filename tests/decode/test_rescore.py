@@ -243,7 +243,7 @@ def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_pa
     (model / "graph" / "G.fst").unlink()
     for name in ("lm.arpa.gz",):
         (model / "graph" / name).unlink(missing_ok=True)
-    with pytest.raises(Speech3Error, match=r"is not in .*graph/G\.fst; give its ARPA file with --old"):
+    with pytest.raises(Speech3Error, match=r"is not in .*graph/G\.fst; pass its ARPA file with --old"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     old = Path(lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)))
     rescore(open_lattices(decoded), lm, tmp_path / "given", RescoreOptions(old=old))
@@ -256,7 +256,7 @@ def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_pa
 def test_directories_that_are_none_and_damaged_archives(decoded: Path, tmp_path: Path) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
     with pytest.raises(
-        Speech3Error, match=r"has no lattice\.json; give a directory that speech3 decode --lattice wrote"
+        Speech3Error, match=r"has no lattice\.json; pass a directory that speech3 decode --lattice wrote"
     ):
         open_lattices(tmp_path)
     content = (decoded / "lat.ark").read_bytes()

@@ -153,7 +153,7 @@ def test_samples_of_other_types_and_rates(plain: Path) -> None:
         ([0.0, float("nan")], "sample 1 is not a finite number"),
         ([np.inf], "sample 0 is not a finite number"),
         (np.zeros((10, 2)), r"samples of shape \(10, 2\), but one channel"),
-        (np.zeros(10, np.int64), "samples of type int64; give float"),
+        (np.zeros(10, np.int64), "samples of type int64; use float"),
         (np.zeros(10, bool), "samples of type bool"),
         (["a"], "samples of type <U1"),
         (np.zeros(10, complex), "samples of type complex128"),
@@ -173,7 +173,7 @@ def test_samples_that_cannot_be_used(plain: Path, samples: Any, message: str) ->
 @pytest.mark.parametrize("rate", [0, -8000, 8000.5, float("nan"), float("inf"), "8000", None, True])
 def test_rates_that_are_none(plain: Path, rate: Any) -> None:
     for use in (lambda r: r.stream(rate), lambda r: r.transcribe(np.zeros(8000), rate)):
-        with pytest.raises(Speech3Error, match="not a sample rate; give samples per second"):
+        with pytest.raises(Speech3Error, match="not a sample rate; use samples per second"):
             use(load_recognizer(plain))
 
 

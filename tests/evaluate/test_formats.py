@@ -124,7 +124,7 @@ def test_faulty_alternatives_are_named(text: str, says: str) -> None:
         ({"ref_trn": REF_TRN}, {"hyp_trn": "{ a / b } (s1-u1)\n"}, "hyp.trn:1: .*a hypothesis is one text"),
         ({"ref": REF_TRN}, {"hyp": REF_TRN + "some words\n"}, "hyp:5: `some words` is not a line of .trn"),
         ({"ref_trn": REF_TRN}, {"hyp": "the cat sit\nthe dog ran\na word\nyes\n"}, "hyp: .*fewer than half.*ref.trn"),
-        ({"ref_stm": STM}, {"hyp_trn": HYP_TRN}, "hyp.trn: .*give the hypothesis as .ctm"),
+        ({"ref_stm": STM}, {"hyp_trn": HYP_TRN}, "hyp.trn: .*pass the hypothesis as .ctm"),
         ({"ref_stm": STM}, {"hyp_ctm": "x 1 0.0 0.1 a\n"}, "hyp.ctm: has no recording and channel"),
         ({"ref_stm": STM + "rec A x later 9.0 a\n"}, {"hyp_ctm": CTM}, "ref.stm:6: .*not `file channel speaker"),
         ({"ref_ctm": CTM}, {"hyp_ctm": CTM + "rec 1 now 0.1 a\n"}, "hyp.ctm:11: .*not `file channel begin"),

@@ -186,12 +186,12 @@ def test_a_long_run_is_not_kept_in_memory(run_dir: Path, monkeypatch: pytest.Mon
 
 
 def test_a_directory_that_is_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(Speech3Error, match=r"nowhere: no such directory; give one that `speech3 train` writes"):
+    with pytest.raises(Speech3Error, match=r"nowhere: no such directory; pass one that `speech3 train` writes"):
         next(views(tmp_path / "nowhere"))
-    with pytest.raises(Speech3Error, match=r"not the directory of a training run; give one"):
+    with pytest.raises(Speech3Error, match=r"not the directory of a training run; pass one"):
         next(views(tmp_path))
     append(tmp_path, {"event": "gmm", "system": "tri", "iteration": 1})
-    with pytest.raises(Speech3Error, match=r"not the directory of a training run; give one"):
+    with pytest.raises(Speech3Error, match=r"not the directory of a training run; pass one"):
         next(views(tmp_path))
     append(tmp_path, epoch(1))  # of before there was a run.json
     assert next(views(tmp_path)).world == "shared"

@@ -109,7 +109,7 @@ def test_the_language_of_the_texts_matters_for_lower_case(tmp_path: Path) -> Non
     (tmp_path / "hyp").write_text("u1 kız izmir カナ\nu2 a\n", encoding="utf-8")
     files = [str(tmp_path / "ref"), str(tmp_path / "hyp")]
     unknown = CliRunner().invoke(app, [*files, "--normalize", "lower"]).output
-    assert "WER 50.00" in unknown and "give the language, as in --lang tr" in unknown
+    assert "WER 50.00" in unknown and "set the language, as in --lang tr" in unknown
     assert "1 substitutions differ only in Unicode's compatibility forms, as ｶﾅ and カナ; --normalize nfkc" in unknown
     turkish = CliRunner().invoke(app, [*files, "--normalize", "nfkc,lower", "--lang", "tr"]).output
     assert "WER 0.00" in turkish and "warning" not in turkish

@@ -104,7 +104,7 @@ def test_damage(tmp_path: Path) -> None:
     for whole in (TEXT.encode(), BINARY):
         for length in range(0, len(whole) - len("EndContextDependency "), 3):
             path.write_bytes(whole[:length])
-            with pytest.raises(Speech3Error, match=r"tree: not a Kaldi tree, or damaged .*give the tree"):
+            with pytest.raises(Speech3Error, match=r"tree: not a Kaldi tree, or damaged .*pass the tree"):
                 read_tree(path)
     path.write_text("ContextDependency 5 2 ToPdf CE 0 EndContextDependency ")
     with pytest.raises(Speech3Error, match="window is 5 phones wide"):

@@ -19,13 +19,13 @@ def _lexicon(*words):
             ["HELLO", "WORLD"],
             {"u1": "ПРИВЕТ МИР", "u2": "МИР"},
             r"3 of the 3 words of the transcripts \(100%\) are not in the lexicon, first in utterance u1; the"
-            r" transcripts are in Cyrillic letters, the lexicon in Latin: give a lexicon for their language\n"
+            r" transcripts are in Cyrillic letters, the lexicon in Latin: pass a lexicon for their language\n"
             r"  not in the lexicon: МИР, ПРИВЕТ\n  in the lexicon: HELLO, WORLD$",
         ),
         (["YI", "ER"], {"u1": "一 二 二"}, "transcripts are in CJK letters, the lexicon in Latin"),
         (["HELLO", "WORLD"], {"u1": "hello", "u2": "hello WORLD world"}, "3 of the 4 .* only in upper and lower case"),
         (["CAFÉ"], {"u1": unicodedata.normalize("NFD", "CAFÉ")}, r"only in the Unicode form of their letters"),
-        (["ONE", "TWO"], {"u1": "EINS ZWEI DREI"}, "give the lexicon that belongs to these transcripts"),
+        (["ONE", "TWO"], {"u1": "EINS ZWEI DREI"}, "pass the lexicon that belongs to these transcripts"),
         (["ONE"], {"u1": "a b c d e f g"}, r"not in the lexicon: a, b, c, d, e and 2 more\n"),
         (["ONE"], {"u1": "1 2 3"}, "the transcripts are in no letters, the lexicon in Latin"),
     ],

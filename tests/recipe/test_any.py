@@ -72,7 +72,7 @@ def test_from_a_directory_to_word_error_rates(source: Path, tmp_path: Path, spee
 def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, speech3: Run) -> None:
     for options, message in (
         (["lang=xx"], "lang=xx: espeak-ng does not know this language"),
-        ([], "no pronunciations: there is no lang/lexicon.txt; give the language"),
+        ([], "no pronunciations: there is no lang/lexicon.txt; set the language"),
         (["units=sentencepiece", "pieces=40", "lm.order=null", "lm.grammar=one-word"], "units=sentencepiece estimates"),
     ):
         process = speech3("recipe", "any", "--source", source, "--out", tmp_path / "out", *options)

@@ -40,7 +40,7 @@ def run(script: str, home: Path, *arguments: str, fails: str = "nothing") -> tup
 @pytest.mark.parametrize("script", ["devices.sh", "families.sh", "zhang.sh"])
 def test_no_jobs_are_refused(tmp_path: Path, script: str) -> None:
     status, told, calls = run(script, tmp_path, "--jobs", "0")
-    assert (status, calls) == (1, []) and told == "error: --jobs 0: give a number from 1\n"
+    assert (status, calls) == (1, []) and told == "error: --jobs 0: must be a number from 1\n"
 
 
 def test_a_network_that_is_not_exported_ends_the_table(tmp_path: Path) -> None:

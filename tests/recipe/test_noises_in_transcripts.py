@@ -43,4 +43,4 @@ def test_what_too_little_speech_leaves_unused_is_named(tmp_path: Path, capsys: p
     assert found.recipe.lfmmi is None and found.recipe.untranscribed is None
     told = capsys.readouterr().err
     assert "no LF-MMI system: there are 5.0 min of speech to train on, and lfmmi.least_minutes is 10" in told
-    assert "so untranscribed=more cannot be used; a lower limit (lfmmi.least_minutes) allows it" in told
+    assert "so untranscribed=more cannot be used; to use it, lower lfmmi.least_minutes" in told

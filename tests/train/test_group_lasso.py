@@ -117,5 +117,5 @@ def test_norms_over_units_are_named(corpus, tmp_path, family, key):
 
 
 def test_a_size_for_each_layer(corpus):
-    with pytest.raises(ValueError, match=r"widths=\[8\]: give a number for each of the layers=2"):
+    with pytest.raises(ValueError, match=r"widths=\[8\]: set a number for each of the layers=2"):
         type(_config(corpus).model)(layers=2, widths=(8,))

@@ -262,14 +262,14 @@ def test_a_model_that_no_run_made_is_not_removed(corpus):
 def test_a_directory_that_training_reads_from_is_not_written_to(corpus):
     before = {path: path.read_bytes() for path in corpus.glob("hmm/*")}
     for name in ("hmm", "frames"):
-        with pytest.raises(Speech3Error, match=rf"{name}: is also given as {name}, which .*another --out"):
+        with pytest.raises(Speech3Error, match=rf"{name}: is also {name}, which .*another --out"):
             train(_config(corpus, max_epochs=1), corpus / name, restart=True)
     assert {path: path.read_bytes() for path in corpus.glob("hmm/*")} == before
     train(_config(corpus, max_epochs=1), corpus / "out")
     model = (corpus / "out" / "model.safetensors").read_bytes()
     for init in ("out", "out/model.safetensors"):
         continued = _config(corpus, max_epochs=1).model_copy(update={"init": str(corpus / init)})
-        with pytest.raises(Speech3Error, match=r"out: is also given as --init"):
+        with pytest.raises(Speech3Error, match=r"out: is also --init"):
             train(continued, corpus / "out", restart=True)
     assert (corpus / "out" / "model.safetensors").read_bytes() == model
 

@@ -191,10 +191,10 @@ def test_two_rows_of_one_name_are_refused(conf, trained, tmp_path):
 
 def test_numbers_that_are_none(conf, trained, tmp_path):
     config = load_config(TrainConfig, conf)
-    with pytest.raises(Speech3Error, match="--seeds -2: give seeds of at least 0"):
+    with pytest.raises(Speech3Error, match="--seeds -2: seeds must be at least 0"):
         simulate(own_methods(config), [2], tmp_path / "out", seeds=[1, -2])
     for gigabits in ([1.0, math.nan], [math.inf], [-1.0]):
-        with pytest.raises(Speech3Error, match=r"--gigabits .*: give finite numbers of Gbit/s above 0"):
+        with pytest.raises(Speech3Error, match=r"--gigabits .*: must be finite numbers of Gbit/s above 0"):
             throughput(config, [2], gigabits)
     assert not trained
 

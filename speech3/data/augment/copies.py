@@ -64,7 +64,7 @@ def augment_data(
         used; `out` is the directory to augment.
     """
     if out.resolve() == data.path.resolve():
-        raise Speech3Error(f"{out}: this is the directory to augment; give another one for the copies")
+        raise Speech3Error(f"{out}: this is the directory to augment; choose another one for the copies")
     augmenter = make_augmenter(config, data, seed)
     ids = list(data.utterances)
     for utterance in data.utterances.values():
@@ -143,7 +143,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     """
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
-            raise Speech3Error(f"speed factor {factor:g}: give factors from 0.5 to 2, other than 1")
+            raise Speech3Error(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
     recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
     items = [

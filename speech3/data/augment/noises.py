@@ -69,7 +69,7 @@ def find_sounds(directory: Path) -> list[Sound]:
     found = [path for path in _files(directory) if path.suffix.lower() in SUFFIXES]
     if not found:
         raise Speech3Error(
-            f"{directory}: no audio file ({', '.join(sorted(SUFFIXES))}) and no wav.scp; give a directory of recordings"
+            f"{directory}: no audio file ({', '.join(sorted(SUFFIXES))}) and no wav.scp; pass a directory of recordings"
         )
     return [Sound(str(path.relative_to(directory)), str(path), directory) for path in found]
 
@@ -113,7 +113,7 @@ def _listed(listed: Path, name: str) -> Path:
 def _files(directory: Path) -> list[Path]:
     if not directory.is_dir():
         raise Speech3Error(
-            f"{directory}: {'not a' if directory.exists() else 'no such'} directory; give one with audio"
+            f"{directory}: {'not a' if directory.exists() else 'no such'} directory; pass one with audio"
         )
     return sorted(path for path in files_below(directory) if not path.name.startswith("."))
 

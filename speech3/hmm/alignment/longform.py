@@ -44,6 +44,96 @@ from speech3.hmm.train import Scorer
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
 from speech3.language import UNKNOWN
 
+LOCAL_S = 15.0  # least audio for the mean and variance of a part
+
+
+@dataclass(frozen=True)
+class LongPart:
+    """Frames `start` to `end` (exclusive) of an utterance, and the indices of its words spoken there."""
+
+    utterance: str
+    start: int
+    end: int
+    words: tuple[int, ...]
+
+    def times_s(self, clock: FrameClock) -> tuple[float, float]:
+        """Start and end of the audio from which its frames are computed, in seconds from the utterance's beginning."""
+        return self.start * clock.shift_s, self.end * clock.shift_s + 2 * clock.offset_s
+
+
+def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureConfig) -> np.ndarray:
+    """Features of a part of a recording, normalised over the part, and over the audio around it if the part is short.
+
+    Microphone and speaker may change within an hour. Normalising the static features again undoes the normalisation
+    over the whole recording; derivatives and spliced frames are computed anew.
+    """
+    if config.cmvn not in ("utterance", "speaker"):
+        return feats_TF[start:end]
+    least = round(LOCAL_S * 1000 / config.frame_shift)
+    margin = max(0, least - (end - start)) // 2
+    left, right = config.left_context, config.right_context
+    dim = feats_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
+    own = left * (config.deltas + 1) * dim  # first column of the frame itself, after the frames spliced before it
+    static_TF = torch.from_numpy(feats_TF[:, own : own + dim])
+    around = slice(max(0, start - margin), end + margin)
+    (normal_TF,) = normalise([static_TF[around]], config, [repeated_frames(static_TF[around])])
+    normal_TF = normal_TF[start - around.start :][: end - start]
+    return splice(add_deltas(normal_TF, config.deltas, config.delta_window), left, right).numpy()
+
+
+@dataclass
+class PartFeats(Mapping[str, np.ndarray]):
+    """Features of utterances and of parts of utterances, computed on access; can be pickled."""
+
+    feats: Mapping[str, np.ndarray]
+    parts: Mapping[str, LongPart]
+    config: FeatureConfig
+    _last: tuple[str, np.ndarray] | None = field(default=None, repr=False)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Matrix (T, F) float32."""
+        if name not in self.parts:
+            return self.feats[name]
+        part = self.parts[name]
+        if self._last is None or self._last[0] != part.utterance:
+            self._last = (part.utterance, self.feats[part.utterance])  # read once for all its parts
+        return local_features(self._last[1], part.start, part.end, self.config)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.feats
+        yield from self.parts
+
+    def __len__(self) -> int:
+        return len(self.feats) + len(self.parts)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_last": None}
+
+
+def joined(
+    tracks: Mapping[str, Sequence[Segment]], parts: Mapping[str, LongPart], clock: FrameClock
+) -> dict[str, list[Segment]]:
+    """Join the segments of each recording's parts, with times in the recording; other utterances are not changed."""
+    whole: dict[str, list[Segment]] = {}
+    for name in sorted(
+        tracks, key=lambda name: (parts[name].utterance, parts[name].start) if name in parts else (name, 0)
+    ):
+        part = parts.get(name)
+        if part is None:
+            whole[name] = list(tracks[name])
+            continue
+        begin_s, _ = part.times_s(clock)
+        moved = [replace(s, start_s=s.start_s + begin_s, end_s=s.end_s + begin_s) for s in tracks[name]]
+        whole.setdefault(part.utterance, []).extend(moved)
+    return {name: _disjoint(track) for name, track in sorted(whole.items())}
+
+
+def _disjoint(track: list[Segment]) -> list[Segment]:
+    # Neighbouring parts overlap by the few milliseconds by which a frame's window is longer than the shift.
+    ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
+    return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
+
+
 GARBAGE = 0.27
 # Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
@@ -280,96 +370,6 @@ def _collect(records, used, links, active, count, record):  # type: ignore[no-un
     return kept, place[record] if record >= 0 else -1
 
 
-LOCAL_S = 15.0  # least audio for the mean and variance of a part
-
-
-@dataclass(frozen=True)
-class LongPart:
-    """Frames `start` to `end` (exclusive) of an utterance, and the indices of its words spoken there."""
-
-    utterance: str
-    start: int
-    end: int
-    words: tuple[int, ...]
-
-    def times_s(self, clock: FrameClock) -> tuple[float, float]:
-        """Start and end of the audio from which its frames are computed, in seconds from the utterance's beginning."""
-        return self.start * clock.shift_s, self.end * clock.shift_s + 2 * clock.offset_s
-
-
-def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureConfig) -> np.ndarray:
-    """Features of a part of a recording, normalised over the part, and over the audio around it if the part is short.
-
-    Microphone and speaker may change within an hour. Normalising the static features again undoes the normalisation
-    over the whole recording; derivatives and spliced frames are computed anew.
-    """
-    if config.cmvn not in ("utterance", "speaker"):
-        return feats_TF[start:end]
-    least = round(LOCAL_S * 1000 / config.frame_shift)
-    margin = max(0, least - (end - start)) // 2
-    left, right = config.left_context, config.right_context
-    dim = feats_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
-    own = left * (config.deltas + 1) * dim  # first column of the frame itself, after the frames spliced before it
-    static_TF = torch.from_numpy(feats_TF[:, own : own + dim])
-    around = slice(max(0, start - margin), end + margin)
-    (normal_TF,) = normalise([static_TF[around]], config, [repeated_frames(static_TF[around])])
-    normal_TF = normal_TF[start - around.start :][: end - start]
-    return splice(add_deltas(normal_TF, config.deltas, config.delta_window), left, right).numpy()
-
-
-@dataclass
-class PartFeats(Mapping[str, np.ndarray]):
-    """Features of utterances and of parts of utterances, computed on access; can be pickled."""
-
-    feats: Mapping[str, np.ndarray]
-    parts: Mapping[str, LongPart]
-    config: FeatureConfig
-    _last: tuple[str, np.ndarray] | None = field(default=None, repr=False)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Matrix (T, F) float32."""
-        if name not in self.parts:
-            return self.feats[name]
-        part = self.parts[name]
-        if self._last is None or self._last[0] != part.utterance:
-            self._last = (part.utterance, self.feats[part.utterance])  # read once for all its parts
-        return local_features(self._last[1], part.start, part.end, self.config)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.feats
-        yield from self.parts
-
-    def __len__(self) -> int:
-        return len(self.feats) + len(self.parts)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_last": None}
-
-
-def joined(
-    tracks: Mapping[str, Sequence[Segment]], parts: Mapping[str, LongPart], clock: FrameClock
-) -> dict[str, list[Segment]]:
-    """Join the segments of each recording's parts, with times in the recording; other utterances are not changed."""
-    whole: dict[str, list[Segment]] = {}
-    for name in sorted(
-        tracks, key=lambda name: (parts[name].utterance, parts[name].start) if name in parts else (name, 0)
-    ):
-        part = parts.get(name)
-        if part is None:
-            whole[name] = list(tracks[name])
-            continue
-        begin_s, _ = part.times_s(clock)
-        moved = [replace(s, start_s=s.start_s + begin_s, end_s=s.end_s + begin_s) for s in tracks[name]]
-        whole.setdefault(part.utterance, []).extend(moved)
-    return {name: _disjoint(track) for name, track in sorted(whole.items())}
-
-
-def _disjoint(track: list[Segment]) -> list[Segment]:
-    # Neighbouring parts overlap by the few milliseconds by which a frame's window is longer than the shift.
-    ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
-    return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
-
-
 LONG_UTTERANCE_S = 60.0  # an utterance longer than this is searched and cut
 PART_S, LONGEST_PART_S = 20.0, 30.0
 _SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
@@ -417,12 +417,12 @@ def check_rate(words: int, duration_s: float) -> None:
     if words < _SLOWEST * duration_s:
         raise Speech3Error(
             f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: not a"
-            " transcript of the whole recording; give all words, or select their part of it (a line of `segments`)"
+            " transcript of the whole recording; add the other words, or select their part of it (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
         raise Speech3Error(
             f"{words:,} words for {duration_s:,.0f} s of audio, {words / duration_s:.0f} per second: too fast for"
-            " speech; give the words of this recording only"
+            " speech; keep only the words of this recording"
         )
 
 
@@ -461,7 +461,7 @@ def lay_out_long(
     if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
         raise Speech3Error(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
-            f" found in {len(feats_TF) / rate:,.0f} s of audio; give the transcript of this recording, and a model of"
+            f" found in {len(feats_TF) / rate:,.0f} s of audio; use the transcript of this recording, and a model of"
             " its language"
         )
     parts: list[LongPart] = []
@@ -531,7 +531,7 @@ def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
 def _cut(
     utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, rate: float
 ) -> list[LongPart]:
-    """Cut a stretch at the longest pauses that give parts of the right length; never where words were not found."""
+    """Cut a stretch at the longest pauses that leave parts of the right length; never where words were not found."""
     margin = round(_MARGIN_S * rate)
     start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
     last = row[-1].end + min(margin, max(0, before - row[-1].end) // 2)

@@ -81,7 +81,7 @@ class KaldiAlignment:
                     frame = int(wrong_T.argmax())
                     raise Speech3Error(
                         f"{part}: {utterance}, frame {frame}: transition-id {ids_T[frame]}, but {self.path}/final.mdl"
-                        f" has {len(self.model.pdf_K) - 1}; give the final.mdl that made this alignment"
+                        f" has {len(self.model.pdf_K) - 1}; pass the final.mdl that made this alignment"
                     )
                 self.seen_K += np.bincount(ids_T, minlength=len(self.seen_K))
                 yield utterance, self.model.pdf_K[ids_T]
@@ -106,7 +106,7 @@ class KaldiAlignment:
         for phone in number:
             if phone not in self.model.topology:
                 raise Speech3Error(
-                    f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; give the lang directory that the"
+                    f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; pass the lang directory that the"
                     " model was trained with"
                 )
             if not left_to_right(self.model.topology[phone]):
@@ -152,7 +152,7 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
     """
     path = Path(path)
     if not path.is_dir():
-        raise Speech3Error(f"{path}: no such directory; give a directory with final.mdl, tree and ali.*.gz")
+        raise Speech3Error(f"{path}: no such directory; pass a directory with final.mdl, tree and ali.*.gz")
     model, tree = read_transition_model(path / "final.mdl"), read_tree(path / "tree")
     if model.num_pdfs != tree.num_pdfs:
         raise Speech3Error(
@@ -217,7 +217,7 @@ def _topology(hmm: Hmm) -> Topology:
 
 
 def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
-    """Every (phone, state, pdf) that the tree can give, in Kaldi's order, with our self-loop probabilities."""
+    """Every (phone, state, pdf) that the tree can return, in Kaldi's order, with our self-loop probabilities."""
     if hmm.topology == FIRST_AND_LOOP:
         pairs = [(phone, 0, first, loop) for phone in topology for first, loop in sorted(_pairs(hmm.tree, phone))]
         return TransitionModel(topology, np.array(pairs, np.int32), np.log([1.0, *[0.5] * (2 * len(pairs))]))

@@ -106,7 +106,7 @@ def read_tree(path: Path | str) -> KaldiTree:
     Speech3Error
         The file is missing, is not a tree, or is truncated.
     """
-    with opened_object(path, "a Kaldi tree", "give the tree that belongs to final.mdl") as stream:
+    with opened_object(path, "a Kaldi tree", "pass the tree that belongs to final.mdl") as stream:
         stream.expect("ContextDependency")
         width, centre = stream.integer(), stream.integer()
         if stream.expect("ToPdf", "ToLength") == "ToLength":  # in very old trees; Kaldi skips it as well
@@ -323,7 +323,7 @@ def read_transition_model(path: Path | str) -> TransitionModel:
     Speech3Error
         The file is missing, is not a Kaldi model, or is truncated.
     """
-    with opened_object(path, "a Kaldi model", "give the final.mdl that made the alignment") as stream:
+    with opened_object(path, "a Kaldi model", "pass the final.mdl that made the alignment") as stream:
         stream.expect("<TransitionModel>")
         topology = _read_topology(stream)
         width = 4 if stream.expect("<Triples>", "<Tuples>") == "<Tuples>" else 3
@@ -512,7 +512,7 @@ def check_same_phones(one: Path, other: Path) -> None:
         if not phone.startswith("#") and first.get(phone) != second.get(phone):
             raise Speech3Error(
                 f"{one} and {other} have different phone sets: {phone} is {first.get(phone)} in the first and"
-                f" {second.get(phone)} in the second; give the lang directory that the model was trained with"
+                f" {second.get(phone)} in the second; pass the lang directory that the model was trained with"
             )
 
 
@@ -542,5 +542,5 @@ def _with_unknown(lexicon: Lexicon, directory: Path) -> Lexicon:
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; give a lang directory of Kaldi's prepare_lang.sh")
+        raise Speech3Error(f"{path}: no such file; pass a lang directory of Kaldi's prepare_lang.sh")
     return [line for line in read_utf8(path).splitlines() if line.strip()]
