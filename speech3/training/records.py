@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from speech3.config import TrainingConfig
+from speech3.engine.interface import Progress
 from speech3.engine.trainer import rate_of
-from speech3.engine.world import Progress
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
 

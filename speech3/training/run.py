@@ -17,12 +17,10 @@ import torch
 import speech3
 from speech3.config import TrainConfig
 from speech3.config.training import NOT_COMPUTED
-from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.device import device_of, precision, threads
-from speech3.engine.opening import asynchronous
-from speech3.engine.trainer import Trainer, rate_of
-from speech3.engine.workers import Unkillable
-from speech3.engine.world import Progress
+from speech3.engine.backends.processes import Unkillable
+from speech3.engine.gradient import device_of, precision, threads
+from speech3.engine.interface import Progress
+from speech3.engine.trainer import Trainer, asynchronous, check_epoch, check_workers, rate_of
 from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import load_outputs

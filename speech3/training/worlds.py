@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from speech3.config import SimulationConfig, TrainConfig
-from speech3.engine import opening
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.simulate import Times, measure
-from speech3.engine.world import Parts, World
+from speech3.engine import trainer as opening
+from speech3.engine.backends.simulated import measure
+from speech3.engine.backends.synchronous import OneWorker, Times
+from speech3.engine.interface import Parts, World
 from speech3.io.atomic import read_json, write_json
 from speech3.io.progress import say
 from speech3.training.parts import BuildParts, slices
 
 
 def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildParts) -> tuple[OneWorker, World | None]:
-    """Open the worlds of a run, as `speech3.engine.opening.open_worlds`, for packed frames.
+    """Open the worlds of a run, as `speech3.engine.trainer.open_worlds`, for packed frames.
 
     Parameters
     ----------

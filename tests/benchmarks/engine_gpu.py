@@ -33,10 +33,9 @@ from engine import DNN, ROUNDS, ZHANG, figures, line
 from engine_rivals import Case, frames_per_s, in_turn, left_out, median_ratio, world, written
 
 from speech3.config import DnnConfig
-from speech3.engine.assembly import load_tensors, make_server, sizes_of, tensors_on_gpu
-from speech3.engine.server_memory import private_memory
+from speech3.engine.interface import USED
+from speech3.engine.server import load_tensors, make_server, private_memory, sizes_of, tensors_on_gpu
 from speech3.engine.shard import Shard
-from speech3.engine.world import USED
 from speech3.frames.packed import open_packed
 from speech3.training.parts import make_parts
 

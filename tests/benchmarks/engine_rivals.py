@@ -23,8 +23,8 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, ModelConfig, TrainConfig, TrainingConfig
 from speech3.engine.gradient import loss_of
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, Parts, Progress, Rate
+from speech3.engine.interface import USED, Parts, Progress, Rate
+from speech3.engine.optimizers import Sgd
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
 from speech3.io.progress import read_metrics

@@ -15,7 +15,7 @@ import torch
 from tiny import loss
 from torch import nn
 
-from speech3.engine.world import Parts
+from speech3.engine.interface import Parts
 
 FEATURES, CLASSES, SIZES = 6, 4, (16, 7)  # minibatches of two sizes: the mean is over frames
 

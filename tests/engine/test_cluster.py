@@ -17,16 +17,16 @@ import torch
 
 from speech3.config import AsgdConfig
 from speech3.engine.flat import flatten
-from speech3.engine.world import USED
+from speech3.engine.interface import USED
 from speech3.errors import Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
 from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
-from speech3.engine.cluster import messages  # noqa: E402
-from speech3.engine.cluster import world as cluster_module  # noqa: E402
-from speech3.engine.cluster.world import Cluster  # noqa: E402
+from speech3.engine.backends.cluster import actors as messages  # noqa: E402
+from speech3.engine.backends.cluster import coordinator as cluster_module  # noqa: E402
+from speech3.engine.backends.cluster.coordinator import Cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

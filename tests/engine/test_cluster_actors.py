@@ -12,20 +12,33 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.processes import Clock
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten, partition_bounds
-from speech3.engine.ledger import Ledger
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.watchdog import Clock
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate, ShardReport
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Rate, ShardReport
+from speech3.engine.pool import Ledger
 from speech3.errors import Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
-from speech3.engine.cluster import actors as actors_module  # noqa: E402 - imports ray
-from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
-from speech3.engine.cluster.messages import Order, PushMessage, Report, Work, facts_of, plans_of  # noqa: E402
-from speech3.engine.cluster.remote import check  # noqa: E402
-from speech3.engine.cluster.world import Cluster, Copy, Worker  # noqa: E402
+from speech3.engine.backends.cluster import actors as actors_module  # noqa: E402 - imports ray
+from speech3.engine.backends.cluster.actors import (
+    Order,
+    PartitionActor,
+    PushMessage,
+    Report,
+    ShardActor,
+    Work,
+    facts_of,
+    plans_of,
+)
+from speech3.engine.backends.cluster.coordinator import (
+    Cluster,
+    Copy,
+    Worker,
+)
+from speech3.engine.backends.cluster.remote import check  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)

@@ -10,20 +10,19 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import rule, shard_process
-from speech3.engine.assembly import begin_epoch, load_tensors, sizes_of
+from speech3.engine import server_optimizer as rule
+from speech3.engine.backends import shared as shard_process
+from speech3.engine.backends.shared import Shared
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.codecs import codec as codec_module
 from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.server import Partition, Push
-from speech3.engine.server_memory import FileLock, memory_bytes, memory_file
-from speech3.engine.sgd import Sgd
-from speech3.engine.shard import Shard
-from speech3.engine.shared import Shared
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.wire import Wire, wire_of
-from speech3.engine.world import REFUSED, USED, Parts
+from speech3.engine.interface import REFUSED, USED, Parts
+from speech3.engine.optimizers import Sgd
+from speech3.engine.server import FileLock, Partition, begin_epoch, load_tensors, memory_bytes, memory_file, sizes_of
+from speech3.engine.shard import Push, Shard, Wire, wire_of
 
 BATCHES = tiny.Batches(60)
 VALUES = 16 * (3 + 1 + 3 + 1)  # of the flat vector of 5 - 7 - 5, padding included

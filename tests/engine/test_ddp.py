@@ -14,15 +14,15 @@ import torch
 from waits import operations, waits
 
 from speech3.config import TrainingConfig
-from speech3.engine import ddp, ddp_process
-from speech3.engine.checks import check_workers
-from speech3.engine.codecs.ddp_hook import Exchange
-from speech3.engine.ddp import Ddp, Deadline
-from speech3.engine.ddp_process import Member, ModelWithLoss, run_epoch
-from speech3.engine.device import device_for
+from speech3.engine.backends import ddp
+from speech3.engine.backends import ddp as ddp_process
+from speech3.engine.backends.ddp import Ddp, Deadline, Member, ModelWithLoss, run_epoch
+from speech3.engine.codecs.mean import Exchange
 from speech3.engine.flat import flatten
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, Rate
+from speech3.engine.gradient import device_for
+from speech3.engine.interface import USED, Rate
+from speech3.engine.optimizers import Sgd
+from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(11)

@@ -10,11 +10,11 @@ import tiny
 import torch
 
 from speech3.config import CodecConfig
+from speech3.engine.backends.ddp import Ddp
 from speech3.engine.codecs.codec import add, as_floats, key_of, layout, pack, statistics
-from speech3.engine.ddp import Ddp
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.world import USED, Parts, Rate
+from speech3.engine.interface import USED, Parts, Rate
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(41)

@@ -17,7 +17,7 @@ from torch import nn
 
 from speech3.config import presets
 from speech3.engine import FitResult, fit
-from speech3.engine.strategies import STRATEGIES
+from speech3.engine.fitting.arguments import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 MINIBATCHES = 40

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from speech3.engine import fit, fitting
+from speech3.engine import fit
+from speech3.engine.fitting import fit as fitting
 from speech3.errors import Speech3Error
 
 DATA = moons.moons(600)

@@ -6,7 +6,7 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 from torch import nn
 
-from speech3.engine.handover import _LARGE, _MOST, Packed
+from speech3.engine.fitting.loading import _LARGE, _MOST, Packed
 
 
 def handed(value):

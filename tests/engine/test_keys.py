@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, CodecConfig, TrainingConfig
-from speech3.engine import ddp, fit, opening, shared
-from speech3.engine.checks import check_workers
-from speech3.engine.fitting import Build
-from speech3.engine.opening import open_worlds, times_of
-from speech3.engine.sources import data_of
-from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine import fit
+from speech3.engine import trainer as opening
+from speech3.engine.backends import ddp, shared
+from speech3.engine.fitting.dataset import data_of
+from speech3.engine.fitting.fit import Build
+from speech3.engine.trainer import Trainer, check_workers, open_worlds, rate_of, times_of
 from speech3.errors import Speech3Error
 
 DATA = {  # of the model, its minibatches and its loss, which every world is given

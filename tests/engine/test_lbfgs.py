@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.sandblaster.lbfgs import (
+from speech3.engine.papers.sandblaster import (
     Accept,
     Begin,
     Direct,

@@ -13,11 +13,10 @@ from tiny import Batches, Build, loss
 from torch import Tensor, nn
 
 from speech3.config import AsgdConfig
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
 from speech3.engine.gradient import limit
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.world import REFUSED, USED, Parts, Rate, Snapshot, World
+from speech3.engine.interface import REFUSED, USED, Parts, Rate, Snapshot, World
 from speech3.errors import Speech3Error
 
 BAD = 5  # the minibatch

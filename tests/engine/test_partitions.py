@@ -10,12 +10,13 @@ import torch
 from tiny import killed_at
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress
+from speech3.engine.backends.shared import Shared
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.shared import Shared
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import REFUSED, STALE, USED, Parts
+from speech3.engine.interface import REFUSED, STALE, USED, Parts
+from speech3.engine.server import begin_epoch, epoch_progress
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(48)

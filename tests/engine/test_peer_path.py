@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import rule
-from speech3.engine.assembly import Server, load_tensors, make_server, published_tensors, sizes_of
-from speech3.engine.server_memory import private_memory
+from speech3.engine import server_optimizer as rule
+from speech3.engine.interface import Rate
+from speech3.engine.server import Server, load_tensors, make_server, private_memory, published_tensors, sizes_of
 from speech3.engine.shard import Shard
-from speech3.engine.world import Rate
 
 BATCHES, MINIBATCHES = tiny.Batches(24), 24
 

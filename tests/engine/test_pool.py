@@ -13,12 +13,10 @@ from tiny import Killed, killed_at
 from torch import nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, sizes_of
-from speech3.engine.ledger import Ledger
-from speech3.engine.pool import Pool
-from speech3.engine.server_memory import private_memory
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Parts, position, turns
+from speech3.engine.pool import Ledger, Pool
+from speech3.engine.server import begin_epoch, epoch_progress, load_tensors, make_server, private_memory, sizes_of
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, position, turns
 
 
 def _pool(states=(0,) * 6):

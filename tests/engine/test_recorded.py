@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, TrainingConfig
-from speech3.engine import recorded
-from speech3.engine.checks import check_workers
-from speech3.engine.gradient import gradient
-from speech3.engine.items import Targets
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.recorded import Recorder, Results, described, tensors
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import Parts, Rate
+from speech3.engine import gradient as recorded
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import OneWorker, Times
+from speech3.engine.gradient import Recorder, described, gradient, tensors
+from speech3.engine.interface import Parts, Rate, Results, Targets
+from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(12)

@@ -19,12 +19,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine.ledger import Ledger, combined
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.pool import Pool, give_back
-from speech3.engine.server_memory import UP
-from speech3.engine.shared import Shared
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
+from speech3.engine.backends.shared import Shared
+from speech3.engine.backends.synchronous import OneWorker
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Parts
+from speech3.engine.pool import Ledger, Pool, combined, give_back
+from speech3.engine.server import UP
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.loss import cross_entropy

@@ -10,10 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.config import AsgdConfig
-from speech3.engine import rule as rule_module
-from speech3.engine.assembly import rule_of
-from speech3.engine.rule import Own, Rule, State, step_torch
-from speech3.engine.simulate import Simulated, Times
+from speech3.engine import server_optimizer as rule_module
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
+from speech3.engine.server_optimizer import Own, Rule, State, rule_of, step_torch
 
 P = 1000
 # The server's slots and the kind of push; few, since each set of them is compiled for itself.

@@ -7,8 +7,8 @@ run as a program.
 import pytest
 import torch
 
-from speech3.engine import rule as rule_module
-from speech3.engine.rule import Own, Rule, State, step_torch
+from speech3.engine import server_optimizer as rule_module
+from speech3.engine.server_optimizer import Own, Rule, State, step_torch
 
 SIZES = (16, 4096, 5000)
 CASES = [

@@ -14,24 +14,25 @@ import torch
 from torch import nn
 
 from speech3.config import LbfgsConfig
-from speech3.engine import watchdog
+from speech3.engine.backends import processes as watchdog
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.partition import (
+from speech3.engine.interface import USED, WAITING, Parts, Rate
+from speech3.engine.papers.sandblaster import Sandblaster, batches_of
+from speech3.engine.papers.sandblaster_workers import (
     Combine,
+    Compute,
     Gather,
     Layout,
     Move,
     Multiply,
+    Processes,
     Remember,
     Vectors,
+    Virtual,
+    Workspace,
     gather_buffers,
 )
-from speech3.engine.sandblaster.processes import Processes
-from speech3.engine.sandblaster.virtual import Virtual
-from speech3.engine.sandblaster.worker_group import Compute, Workspace
-from speech3.engine.sandblaster.world import Sandblaster, batches_of
-from speech3.engine.simulate import Times
-from speech3.engine.world import USED, WAITING, Parts, Rate
 from speech3.errors import Speech3Error
 
 CONFIG = LbfgsConfig(history=8, iterations=10)

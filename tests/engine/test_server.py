@@ -12,13 +12,11 @@ import torch
 from tiny import Killed, killed_at
 
 from speech3.config import AsgdConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress, make_server
 from speech3.engine.flat import Flat
-from speech3.engine.push import Push
-from speech3.engine.rule import Rule
-from speech3.engine.server import Partition
-from speech3.engine.server_memory import Sizes, private_memory
-from speech3.engine.world import REFUSED, STALE, USED, WAITING
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING
+from speech3.engine.server import Partition, Sizes, begin_epoch, epoch_progress, make_server, private_memory
+from speech3.engine.server_optimizer import Rule
+from speech3.engine.shard import Push
 
 M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; buffer 0 holds the last one's number
 

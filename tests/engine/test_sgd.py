@@ -9,10 +9,10 @@ import tiny
 import torch
 from torch import nn
 
+from speech3.engine.backends.synchronous import OneWorker
 from speech3.engine.flat import flatten
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, Rate, minibatch_seed
+from speech3.engine.interface import USED, Rate, minibatch_seed
+from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 
 PARTS = tiny.Build()()

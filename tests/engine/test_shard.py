@@ -7,9 +7,10 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
+from speech3.engine.interface import REFUSED, USED, Parts
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import REFUSED, USED, Parts
 
 RATE = tiny.rate(0.1, 1, tiny.Batches())
 

@@ -10,10 +10,12 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import shard_process, shared, workers
+from speech3.engine.backends import processes as workers
+from speech3.engine.backends import shared
+from speech3.engine.backends import shared as shard_process
+from speech3.engine.backends.processes import Task, Workers
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.shared import Shared
-from speech3.engine.workers import Task, Workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(12)

@@ -14,12 +14,11 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
+from speech3.engine.backends.simulated import Simulated, measure
+from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
 from speech3.engine.flat import flatten
-from speech3.engine.one_worker import OneWorker
+from speech3.engine.interface import USED, Parts, Progress, Rate
 from speech3.engine.server import Partition
-from speech3.engine.simulate import Simulated, Times, measure
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.world import USED, Parts, Progress, Rate
 from speech3.errors import Speech3Error
 
 GOLDEN = Path(__file__).parent / "golden"

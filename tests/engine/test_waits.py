@@ -10,10 +10,11 @@ from tiny import Build, loss, visit
 from waits import operations, waits
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine import rule
+from speech3.engine import server_optimizer as rule
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.gradient import gradient, together
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import USED, Rate
+from speech3.engine.interface import USED, Rate
 from speech3.models import build
 from speech3.models.loss import cross_entropy
 

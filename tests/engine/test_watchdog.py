@@ -12,13 +12,13 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import watchdog, workers
+from speech3.engine.backends import processes as watchdog
+from speech3.engine.backends import processes as workers
+from speech3.engine.backends.processes import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Unkillable, Watchdog
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
-from speech3.engine.shared import Shared
-from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Watchdog
-from speech3.engine.workers import Unkillable
-from speech3.engine.world import USED, Progress
+from speech3.engine.interface import USED, Progress
+from speech3.engine.server import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.errors import Speech3Error
 from speech3.io import parallel
 

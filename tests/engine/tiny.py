@@ -22,9 +22,9 @@ from torch import nn
 
 import speech3.engine
 from speech3.engine.gradient import Step
-from speech3.engine.push import Push
+from speech3.engine.interface import BuildOn, Parts, Rate, Source
 from speech3.engine.server import Partition
-from speech3.engine.world import BuildOn, Parts, Rate, Source
+from speech3.engine.shard import Push
 
 FRAMES = 16  # of a minibatch
 

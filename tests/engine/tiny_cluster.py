@@ -10,7 +10,7 @@ import tiny
 import torch
 from torch import nn
 
-from speech3.engine.world import Parts
+from speech3.engine.interface import Parts
 from speech3.errors import Speech3Error
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig, TdnnLstmConfig, load_preset
 from speech3.engine.flat import flatten
-from speech3.engine.replicas.slices import Slices
+from speech3.engine.papers.replicas import Slices
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.loss import cross_entropy

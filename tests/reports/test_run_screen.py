@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from speech3.engine.world import ShardReport
+from speech3.engine.interface import ShardReport
 from speech3.reports import run_screen
 from speech3.reports.run_screen import draw, duration, fitting, sparkline
 from speech3.reports.run_view import Counts, EpochView, RunView

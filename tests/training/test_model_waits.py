@@ -13,10 +13,9 @@ from test_recorded import Recordings
 from waits import operations, waits
 
 from speech3.config import ModelConfig
-from speech3.engine import recorded
-from speech3.engine.gradient import gradient
-from speech3.engine.recorded import Recorder
-from speech3.engine.world import Parts
+from speech3.engine import gradient as recorded
+from speech3.engine.gradient import Recorder, gradient
+from speech3.engine.interface import Parts
 from speech3.frames.packed import open_packed
 from speech3.training.parts import make_parts
 

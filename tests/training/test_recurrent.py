@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.config import DnnConfig, LstmConfig, TrainConfig, TrainingConfig
-from speech3.engine.sgd import Sgd
+from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
