@@ -70,7 +70,7 @@ def command(
     `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """
     from speech3.config import TrainConfig, load_config
-    from speech3.engine.trainer import own_method
+    from speech3.engine.trainer import simulated_method
     from speech3.errors import Speech3Error
     from speech3.io.progress import say
     from speech3.models.describe import parameters_of
@@ -82,7 +82,7 @@ def command(
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
     if world == "simulated" and not any(change.startswith("training.simulation.method=") for change in changes):
-        method = own_method(load_config(TrainConfig, conf, overrides).training)
+        method = simulated_method(load_config(TrainConfig, conf, overrides).training)
         if method != config.training.simulation.method:
             config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
             say(f"--world simulated: training.simulation.method={method}, to match the world of the config")

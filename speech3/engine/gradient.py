@@ -37,11 +37,11 @@ from torch import Tensor
 from speech3.config import TrainingConfig
 from speech3.engine.flat import trained
 from speech3.engine.interface import (
-    Parts,
-    Portions,
+    Microbatches,
+    Passes,
     Results,
     Targets,
-    Work,
+    WorkerParts,
     each_tensor,
     minibatch_seed,
     seed_generators,
@@ -171,7 +171,7 @@ class Step:
 
 
 def gradient(
-    parts: Parts, epoch: int, number: int, *, check: bool = True, drawn: tuple[Any, Any] | None = None
+    parts: WorkerParts, epoch: int, number: int, *, check: bool = True, drawn: tuple[Any, Any] | None = None
 ) -> tuple[Step, tuple[Tensor, ...]]:
     """Draw a minibatch and compute its gradient (the mean over its frames, clipped), one tensor per parameter.
 
@@ -194,34 +194,36 @@ def gradient(
     inputs, targets = drawn or parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     work = partial(_passes, parts, check)
-    if parts.recorder is None:
+    if parts.cuda_graphs is None:
         results, g = work(inputs, targets)
     else:
-        results, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
+        results, g = parts.cuda_graphs(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
     return Step.started(len(targets), results, getattr(targets, "left_out", 0)), g
 
 
-def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _passes(parts: WorkerParts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Start both passes; returns loss, number correct and the norm if computed, as one tensor, and the gradient."""
-    total, correct, g = _of_portions(parts, inputs) if isinstance(inputs, Portions) else _of(parts, inputs, targets)
+    total, correct, g = (
+        _of_microbatches(parts, inputs) if isinstance(inputs, Microbatches) else _of(parts, inputs, targets)
+    )
     results = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
-        results.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
-    return together(results), g
+        results.append(clip(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
+    return stacked_scalars(results), g
 
 
-def _of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def _of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     total, correct = loss_of(parts, inputs, targets)
     # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
     return total, correct, torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
 
 
-def _of_portions(parts: Parts, inputs: Portions) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def _of_microbatches(parts: WorkerParts, inputs: Microbatches) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """The same of a minibatch in portions: the means over its items, whatever the sizes of the portions."""
-    items = sum(len(targets) for _, targets in inputs.portions)
+    items = sum(len(targets) for _, targets in inputs.microbatches)
     sums: list[Tensor] = []
-    for number, (portion, targets) in enumerate(inputs.portions):
-        total, correct, g = _of(parts, portion, targets)
+    for number, (microbatch, targets) in enumerate(inputs.microbatches):
+        total, correct, g = _of(parts, microbatch, targets)
         share = len(targets) / items
         if number:
             sums = [sums[0] + share * total.detach(), sums[1] + correct, *sums[2:]]
@@ -231,7 +233,7 @@ def _of_portions(parts: Parts, inputs: Portions) -> tuple[Tensor, Tensor, tuple[
     return sums[0], sums[1], tuple(sums[2:])
 
 
-def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+def loss_of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """The loss of a minibatch and the number classified correctly.
 
     The model computes in the precision of `parts`; the loss always gets float32 outputs.
@@ -243,13 +245,13 @@ def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     return parts.loss(each_tensor(outputs, lambda y: y.float() if y.dtype == parts.autocast else y), targets)
 
 
-def together(scalars: Sequence[Tensor]) -> Tensor:
+def stacked_scalars(scalars: Sequence[Tensor]) -> Tensor:
     """Combine scalars of any type into one float64 tensor on the device of the first, for a single transfer."""
     return torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars])
 
 
 @torch.no_grad()
-def limit(
+def clip(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
 ) -> Tensor:
     """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013); `norm` computes the norm.
@@ -292,7 +294,7 @@ class _Recording:
 
 
 @dataclass(eq=False)
-class Recorder:
+class CudaGraphs:
     """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled.
 
     Attributes
@@ -305,7 +307,7 @@ class Recorder:
     recordings: dict[Hashable, _Recording] = field(default_factory=dict)
     pool: Any = None
 
-    def __call__(self, work: Work, inputs: Any, targets: Any, place: Hashable) -> Results:
+    def __call__(self, work: Passes, inputs: Any, targets: Any, place: Hashable) -> Results:
         """Compute the results of a minibatch, by replaying a recording if there is one.
 
         Parameters
@@ -346,7 +348,7 @@ class Recorder:
             )  # fmt: skip
         return self.seen[kind] > _WARM
 
-    def _record(self, work: Work, inputs: Any, targets: Any) -> _Recording:
+    def _record(self, work: Passes, inputs: Any, targets: Any) -> _Recording:
         inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
         device = next(tensor.device for tensor in tensors(inputs))
         if self.pool is None and device.type == "cuda":

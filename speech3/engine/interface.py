@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 Proximal = Callable[[float], None]  # changes the parameters after each of a worker's own steps; gets the learning rate
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
 Results = tuple[Tensor, tuple[Tensor, ...]]  # loss, number correct and perhaps gradient norm (one tensor); gradient
-Work = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
+Passes = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
 
 NUMBERED = -1
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
@@ -74,7 +74,7 @@ class ReplicaGroup(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class WorkerParts:
     """The parts that a worker computes with.
 
     Attributes
@@ -109,7 +109,7 @@ class Parts:
     optimizer: Literal["sgd", "adamw", "muon"] | Any = "sgd"
     betas: tuple[float, float] = (0.9, 0.98)
     autocast: torch.dtype | None = None
-    recorder: Callable[[Work, Any, Any, Hashable], Results] | None = None
+    cuda_graphs: Callable[[Passes, Any, Any, Hashable], Results] | None = None
     proximal: Callable[[nn.Module], Proximal] | None = None
     evaluated: tuple[str, ...] = ()
     skips: bool = False
@@ -126,7 +126,7 @@ class Parts:
         return next(self.model.parameters()).device
 
 
-BuildOn = Callable[[str], Parts]  # makes the parts on a device, called once in every process; picklable
+BuildOn = Callable[[str], WorkerParts]  # makes the parts on a device, called once in every process; picklable
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class Snapshot:
         return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
 
 
-class World(Protocol):
+class Backend(Protocol):
     """Workers of one kind, and the way in which they train together."""
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
@@ -355,10 +355,10 @@ class Targets:
 
 
 @dataclass(frozen=True, eq=False)
-class Portions:
+class Microbatches:
     """The inputs of a minibatch whose gradient is computed in portions: inputs and targets of each."""
 
-    portions: tuple[tuple[Any, Targets], ...]
+    microbatches: tuple[tuple[Any, Targets], ...]
 
 
 def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:

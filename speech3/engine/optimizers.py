@@ -57,7 +57,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten, trained
-from speech3.engine.interface import Parts, Proximal
+from speech3.engine.interface import Proximal, WorkerParts
 from speech3.errors import Speech3Error, listed
 
 
@@ -467,7 +467,7 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
     return scheduler
 
 
-def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
+def optimizer_of(parts: WorkerParts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
     """The optimizer of a worker, for the parameters of ``parts.model``; `momentum` is that of SGD."""
     proximal = parts.proximal(parts.model) if parts.proximal else None
     if isinstance(parts.optimizer, OwnOptimizer):

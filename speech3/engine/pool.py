@@ -45,7 +45,7 @@ ROW = {
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class MinibatchStates:
     """The rows, in memory that all processes of a host share, or in that of one process.
 
     Attributes
@@ -72,7 +72,7 @@ class Ledger:
     left_out_M: np.ndarray
 
     @classmethod
-    def of(cls, minibatches: int) -> "Ledger":
+    def of(cls, minibatches: int) -> "MinibatchStates":
         """A ledger in this process's memory, with every minibatch waiting."""
         return cls(**{name: np.zeros(minibatches, dtype) for name, dtype in ROW.items()})
 
@@ -96,11 +96,11 @@ class Ledger:
         for rows in (self.frames_M, self.refusals_M, self.staleness_M, self.left_out_M):
             rows[numbers] = 0
 
-    def rows(self, numbers: np.ndarray) -> "Ledger":
+    def rows(self, numbers: np.ndarray) -> "MinibatchStates":
         """A copy of the rows of some minibatches."""
-        return Ledger(**{field.name: getattr(self, field.name)[numbers] for field in fields(self)})
+        return MinibatchStates(**{field.name: getattr(self, field.name)[numbers] for field in fields(self)})
 
-    def write(self, numbers: np.ndarray, rows: "Ledger") -> None:
+    def write(self, numbers: np.ndarray, rows: "MinibatchStates") -> None:
         """Overwrite the rows of some minibatches."""
         for field in fields(self):
             getattr(self, field.name)[numbers] = getattr(rows, field.name)
@@ -150,14 +150,14 @@ class Ledger:
         )  # fmt: skip
 
 
-def combined(ledgers: Sequence[Ledger]) -> Ledger:
+def combined(states_of_parts: Sequence[MinibatchStates]) -> MinibatchStates:
     """The ledger of a whole server, from those of its parts, each of which wrote about its own part of the parameters.
 
     A minibatch is used if any part has published it, dropped if all have dropped it, and else assigned or waiting.
     """
 
     def rows(name: str) -> np.ndarray:
-        return np.stack([getattr(ledger, name) for ledger in ledgers])
+        return np.stack([getattr(states, name) for states in states_of_parts])
 
     states_LM = rows("states_M")
     used_M, dropped_LM = (states_LM == USED).any(0), np.isin(states_LM, (STALE, REFUSED))
@@ -165,7 +165,7 @@ def combined(ledgers: Sequence[Ledger]) -> Ledger:
     frames_M, loss_M, correct_M = (
         np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
     )
-    return Ledger(
+    return MinibatchStates(
         np.where(used_M, USED, states_LM.max(0)), frames_M, loss_M, correct_M, dropped_LM.sum(0),
         rows("staleness_M").max(0), rows("left_out_M").max(0),
     )  # fmt: skip
@@ -188,7 +188,7 @@ def _sums(states, frames, loss, correct, refusals, staleness, left_out, bins):  
     return total, loss_sum, right, missed, lost
 
 
-class Pool:
+class MinibatchQueue:
     """The minibatches of an epoch.
 
     Parameters
@@ -205,19 +205,24 @@ class Pool:
     """
 
     def __init__(
-        self, ledger: Ledger, cursor: np.ndarray, lock: AbstractContextManager[object],
+        self, states: MinibatchStates, cursor: np.ndarray, lock: AbstractContextManager[object],
         rows: Sequence[range] | None = None,
     ) -> None:  # fmt: skip
-        self.ledger, self.states_M, self.cursor, self.lock = ledger, ledger.states_M, cursor, lock
+        self.states, self.states_M, self.cursor, self.lock = (
+            states,
+            states.states_M,
+            cursor,
+            lock,
+        )
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
-        self.begins_M = np.zeros(len(ledger) + 1, np.bool_)  # where a row begins, or the epoch ends
+        self.begins_M = np.zeros(len(states) + 1, np.bool_)  # where a row begins, or the epoch ends
         self.begins_M[-1] = True
         if self.starts_R is not None:
             self.begins_M[self.starts_R] = True
 
     def fill(self, states_M: np.ndarray) -> None:
         """Begin an epoch, or the rest of one; `states_M` is the state of each minibatch."""
-        self.ledger.begin(states_M)
+        self.states.begin(states_M)
         self.cursor[:] = 0
 
     def draw(self, shard: int, after: int | None = None) -> int | None:
@@ -284,21 +289,21 @@ class Pool:
     @property
     def finished(self) -> bool:
         """Every minibatch is used or dropped."""
-        return bool(self.cursor[0] >= len(self.states_M)) and self.ledger.finished
+        return bool(self.cursor[0] >= len(self.states_M)) and self.states.finished
 
 
-def give_back(pools: Sequence[Pool], shard: int) -> int:
+def give_back(queues: Sequence[MinibatchQueue], shard: int) -> int:
     """Return a dead shard's minibatches to the first pool; returns their number.
 
     The other pools are those of the other members of a replica, all of which must have exited. A minibatch that one of
     them has used, for its slice of the model, is used.
     """
-    with pools[0].lock:
-        states_GM = np.stack([pool.states_M for pool in pools])
+    with queues[0].lock:
+        states_GM = np.stack([queue.states_M for queue in queues])
         out_M, used_M = (states_GM == shard + 1).any(0), (states_GM == USED).any(0)
-        for pool in pools:
-            pool.states_M[out_M & used_M] = USED
-            pool.states_M[out_M & ~used_M] = WAITING
+        for queue in queues:
+            queue.states_M[out_M & used_M] = USED
+            queue.states_M[out_M & ~used_M] = WAITING
         waiting = np.flatnonzero(out_M & ~used_M)
-        pools[0].reopen(waiting)
+        queues[0].reopen(waiting)
     return len(waiting)

@@ -13,12 +13,12 @@ The passive parameter server: parameters in memory, a version, and what a shard 
 Follows CMU's SPEECH3 (an update happens whenever a shard finds the server free) and Zhang et al. 2013, "Asynchronous
 stochastic gradient descent for DNN training" (version stamps). There is no server process: the shard that holds the
 lock applies its own push to the parameters and fetches the new ones. `shard.py` decides when a shard syncs, `push.py`
-defines what it sends, and `rule.py` how the push changes the parameters.
+defines what it sends, and `optimizer.py` how the push changes the parameters.
 
 The state has two buffers. A push is written into the buffer that is not published, together with the numbers of its
 minibatches (the journal); then a single store of the version publishes both. So a shard that is killed at any
 instruction leaves the last published version intact. If it died just after publishing, the next shard to hold the lock
-reads from the journal which minibatches are used, and marks them (`ledger.py`).
+reads from the journal which minibatches are used, and marks them (`states.py`).
 
 The parameters may be divided into partitions (DistBelief, Dean et al. 2012), each a server of its own: a shard syncs
 with one after the other and skips those that are busy.
@@ -52,8 +52,8 @@ from torch import Tensor
 from speech3.config import AsgdConfig
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.interface import REFUSED, STALE, USED, Progress, ShardReport
-from speech3.engine.pool import ROW, Ledger, Pool
-from speech3.engine.server_optimizer import Rule, State, rule_of
+from speech3.engine.pool import ROW, MinibatchQueue, MinibatchStates
+from speech3.engine.server_optimizer import ServerOptimizer, ServerVectors, server_optimizer_of
 from speech3.engine.shard import Push
 from speech3.errors import Speech3Error
 from speech3.io.limits import memory_left
@@ -68,7 +68,7 @@ _ALIGN = 64  # bytes: no two fields share a cache line
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class PartitionRecord:
     """One partition's version, journal of both buffers, time of the last published push, and sync flag."""
 
     version: np.ndarray  # (1,)
@@ -119,26 +119,26 @@ class ServerMemory:
     journal_S2J: np.ndarray
     ended_S: np.ndarray
     syncing_S: np.ndarray
-    ledger: Ledger
+    states: MinibatchStates
     cursor: np.ndarray
     order: np.ndarray
     shards_N: np.ndarray
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
-        """Build from arrays, which `Sizes.shapes` names; removes the ledger's from `arrays`."""
-        ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
-        return cls(**arrays, ledger=ledger)
+        """Build from arrays, which `MemorySizes.shapes` names; removes the ledger's from `arrays`."""
+        states = MinibatchStates(**{name: arrays.pop(name) for name in ROW})
+        return cls(**arrays, states=states)
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[PartitionRecord, ...]:
         """One record for each partition."""
         fields = (self.version_S[:, None], self.journal_S2J, self.ended_S[:, None], self.syncing_S[:, None])
-        return tuple(Record(*rows) for rows in zip(*fields, strict=True))
+        return tuple(PartitionRecord(*rows) for rows in zip(*fields, strict=True))
 
 
 @dataclass(frozen=True)
-class Sizes:
+class MemorySizes:
     """What determines the size of the memory.
 
     Numbers of minibatches, shards and partitions, the most minibatches in a push, and the numbers of values of state,
@@ -166,12 +166,12 @@ class Sizes:
         }  # fmt: skip
 
 
-def private_memory(sizes: Sizes) -> ServerMemory:
+def private_memory(sizes: MemorySizes) -> ServerMemory:
     """The server's memory in a single process, such as the simulator."""
     return ServerMemory.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
 
 
-def shared_memory(sizes: Sizes, block: "SharedMemory") -> ServerMemory:
+def shared_memory(sizes: MemorySizes, block: "SharedMemory") -> ServerMemory:
     """The server's memory in `block`, shared by every process that opens the block."""
     arrays: dict[str, np.ndarray] = {}
     offset = 0
@@ -182,7 +182,7 @@ def shared_memory(sizes: Sizes, block: "SharedMemory") -> ServerMemory:
     return ServerMemory.of(arrays)
 
 
-def memory_bytes(sizes: Sizes) -> int:
+def memory_bytes(sizes: MemorySizes) -> int:
     """Size of the server's memory in bytes."""
     each = (int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in sizes.shapes().values())
     return sum(-(-size // _ALIGN) * _ALIGN for size in each)
@@ -280,7 +280,7 @@ class Buffer:
     """One of the two buffers: a partition's values, including the model's buffers, and the rule's view of them."""
 
     vector_K: Tensor
-    state: State
+    state: ServerVectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,10 +299,10 @@ class Partition:
         How far a push may move the parameters, relative to their norm; a push that moves them further is refused.
     """
 
-    record: Record
-    ledger: Ledger
+    record: PartitionRecord
+    states: MinibatchStates
     buffers: Sequence[Buffer]
-    rule: Rule
+    optimizer: ServerOptimizer
     partitions: int
     max_staleness: int | None
     max_push: float
@@ -330,7 +330,7 @@ class Partition:
         numbers, push.numbers = push.numbers, []
         ended = self._step(push, numbers)
         if ended != USED:
-            self.ledger.refuse(numbers, ended, self.partitions)
+            self.states.refuse(numbers, ended, self.partitions)
             push.fetch(self.version, self.published.vector_K, used=False)
         elif push.fetch_due:
             push.fetch(self.version, None, used=True)  # the step has written the parameters into the shard's copy
@@ -341,7 +341,7 @@ class Partition:
     def settle(self) -> None:
         """Mark the minibatches of the published version as used: the shard that published it may have died first."""
         count, staleness, *numbers = self.record.journal_2J[self.record.index].tolist()
-        self.ledger.publish(numbers[:count], staleness)
+        self.states.publish(numbers[:count], staleness)
 
     def _step(self, push: Push, numbers: list[int]) -> int:
         """Publish the state after the push, unless the push is stale, not finite or moves the parameters too far."""
@@ -354,7 +354,7 @@ class Partition:
         buffers = new.vector_K[push.own.num_parameters :]
         # Their sum is finite if all are; the host reads it after the step, when it is there.
         buffers_sum = buffers.copy_(push.own.buffers).sum(dtype=torch.float64) if buffers.numel() else None
-        length = self.rule.step(  # on a GPU, returns only when everything is written
+        length = self.optimizer.step(  # on a GPU, returns only when everything is written
             old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers)
         )  # fmt: skip
         finite = math.isfinite(length) and (buffers_sum is None or math.isfinite(buffers_sum))
@@ -379,14 +379,14 @@ class Server:
     """One process's view of the whole parameter server; its partitions together hold the parameters."""
 
     memory: ServerMemory
-    pool: Pool
+    queue: MinibatchQueue
     partitions: tuple[Partition, ...]
-    rule: Rule
+    optimizer: ServerOptimizer
 
     @property
-    def ledger(self) -> Ledger:
+    def states(self) -> MinibatchStates:
         """What became of each minibatch."""
-        return self.memory.ledger
+        return self.memory.states
 
     @property
     def version(self) -> int:
@@ -399,10 +399,10 @@ class Server:
             partition.settle()
 
 
-def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> Sizes:
+def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> MemorySizes:
     """Sizes of the server's memory; the state of a model on a GPU is kept on the GPU, so its sizes here are 0."""
     on_cpu = own.vector_K.device.type == "cpu"
-    return Sizes(
+    return MemorySizes(
         minibatches, workers, config.partitions, push=config.max_distance,
         state=own.vector_K.numel() if on_cpu else 0,
         velocity=own.num_parameters if on_cpu and config.momentum else 0,
@@ -430,15 +430,18 @@ def make_server(
     """Make this process's view of the server, for a model like `own`; `lock` and `rows` are the pool's."""
     arrays = memory.state_2K, memory.velocity_2P, memory.squares_2P
     state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
-    pool, rule = Pool(memory.ledger, memory.cursor, lock, rows), rule_of(config, workers)
+    queue, optimizer = (
+        MinibatchQueue(memory.states, memory.cursor, lock, rows),
+        server_optimizer_of(config, workers),
+    )
     partitions = tuple(
         Partition(
-            record, memory.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
+            record, memory.states, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), optimizer,
             config.partitions, config.max_staleness, config.max_push,
         )
         for record, stretch in zip(memory.records, partition_bounds(own, config.partitions), strict=True)
     )  # fmt: skip
-    return Server(memory, pool, partitions, rule)
+    return Server(memory, queue, partitions, optimizer)
 
 
 def _buffers(
@@ -448,7 +451,7 @@ def _buffers(
 
     def buffer(index: int) -> Buffer:
         slots = (slot_2P[index, moved] if slot_2P.numel() else None for slot_2P in (velocity_2P, squares_2P))
-        return Buffer(state_2K[index, stretch], State(state_2K[index, moved], *slots))
+        return Buffer(state_2K[index, stretch], ServerVectors(state_2K[index, moved], *slots))
 
     return buffer(0), buffer(1)
 
@@ -488,28 +491,28 @@ def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
 
 
 @dataclass(frozen=True)
-class Before:
+class EpochStart:
     """The server's version and its numbers of used, stale and refused minibatches when an epoch began or resumed."""
 
     version: int
     counts: dict[int, int]
 
 
-def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
+def begin_epoch(server: Server, states_M: np.ndarray) -> EpochStart:
     """Fill the pool and reset the counts; call while all shards are idle."""
     server.memory.journal_S2J[:] = 0
     server.memory.ended_S[:] = 0
-    server.pool.fill(states_M)
+    server.queue.fill(states_M)
     server.memory.shards_N[:, :READY] = 0
-    return Before(server.version, server.ledger.counts())
+    return EpochStart(server.version, server.states.counts())
 
 
-def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
+def epoch_progress(server: Server, before: EpochStart, *, seconds: float, returned: int, restarts: int) -> Progress:
     """Progress of the epoch since it began or resumed, from the published state."""
     shards_N = server.memory.shards_N
     reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
     return replace(
-        server.ledger.progress(before.counts), seconds=seconds, versions=server.version - before.version,
+        server.states.progress(before.counts), seconds=seconds, versions=server.version - before.version,
         returned=returned, restarts=restarts, up=int(shards_N[:, UP].sum()), down=int(shards_N[:, DOWN].sum()),
         shards=tuple(
             ShardReport(int(r["minibatches"]), r["compute_s"], r["sync_s"], r["wait_s"], int(r["busy"]), r["draw_s"])

@@ -32,7 +32,7 @@ _SMALL = 0.01  # RMS of parameters; the weights of a layer with 1,024 inputs are
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class ServerVectors:
     """One of the server's two buffers: the parameters, and the optimizer slots that the rule needs."""
 
     parameters_P: Tensor
@@ -41,7 +41,7 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class ShardVectors:
     """The shard's side of the step: its parameters, and the fetched parameters (local updates), the push, or both.
 
     If `push_P` is None, the push is the fetched parameters minus the shard's own.
@@ -59,12 +59,12 @@ class Own:
         return self.fetched_P - self.parameters_P
 
 
-Step = Callable[[State, State, Own, float, float, float, float], tuple[float, float, float]]
-_Tensors = TypeVar("_Tensors", State, Own)
+Step = Callable[[ServerVectors, ServerVectors, ShardVectors, float, float, float, float], tuple[float, float, float]]
+_Tensors = TypeVar("_Tensors", ServerVectors, ShardVectors)
 
 
 @dataclass(frozen=True)
-class Rule:
+class ServerOptimizer:
     """The constants of the update; with the defaults it is p = p - d."""
 
     push_scale: float | None = 1.0  # None: one over the number of minibatches in the push
@@ -79,7 +79,9 @@ class Rule:
         return (1.0 if self.adagrad else share) * self.decay**staleness
 
     @torch.no_grad()
-    def step(self, old: State, new: State, own: Own, *, staleness: int, minibatches: int) -> float:
+    def step(
+        self, old: ServerVectors, new: ServerVectors, own: ShardVectors, *, staleness: int, minibatches: int
+    ) -> float:
         """Write the updated state into `new`, and its parameters into `own`; the push is zero afterwards.
 
         Returns
@@ -94,7 +96,7 @@ class Rule:
         constants = self.scale(staleness, minibatches), along, self.momentum, self.adagrad
         return _length(old, *step(old, new, own, *constants))
 
-    def warm_up(self, state: State, own: Own) -> None:
+    def warm_up(self, state: ServerVectors, own: ShardVectors) -> None:
         """Run the step on a few zeros, so that loading the compiled code (a third of a second) delays no sync."""
         self.step(_few(state), _few(state), _few(own), staleness=0, minibatches=1)
 
@@ -111,12 +113,12 @@ def _along(push_P: Tensor, velocity_P: Tensor) -> float:
     return float(along / square) if along < 0 else 0.0
 
 
-def _length(old: State, push: float, moved: float, norm: float) -> float:
+def _length(old: ServerVectors, push: float, moved: float, norm: float) -> float:
     return moved / max(norm, _SMALL * len(old.parameters_P) ** 0.5) if math.isfinite(push) else math.inf
 
 
 def step_torch(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float
+    old: ServerVectors, new: ServerVectors, own: ShardVectors, scale: float, along: float, momentum: float, gamma: float
 ) -> tuple[float, float, float]:
     """The step in PyTorch, on any device: the reference. Returns the norms of push, change and parameters."""
     push_P = d_P = own.push().to(old.parameters_P.device)
@@ -138,7 +140,7 @@ def step_torch(
     return push, moved, norm
 
 
-def _step_of(old: State, own: Own) -> Step:
+def _step_of(old: ServerVectors, own: ShardVectors) -> Step:
     """One pass over memory on a CPU, and on a GPU with Triton; step by step if the shard is on another device."""
     if old.parameters_P.device != own.parameters_P.device:
         return step_torch
@@ -147,13 +149,13 @@ def _step_of(old: State, own: Own) -> Step:
     return _step_numba
 
 
-def _in_order(old: State, new: State, own: Own) -> tuple[Tensor | None, ...]:
+def _in_order(old: ServerVectors, new: ServerVectors, own: ShardVectors) -> tuple[Tensor | None, ...]:
     return (old.parameters_P, new.parameters_P, own.parameters_P, own.fetched_P, own.push_P,
             old.velocity_P, new.velocity_P, old.squares_P, new.squares_P)  # fmt: skip
 
 
 def _step_triton(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float
+    old: ServerVectors, new: ServerVectors, own: ShardVectors, scale: float, along: float, momentum: float, gamma: float
 ) -> tuple[float, float, float]:
     from speech3.engine.server_optimizer_cuda import one_pass
 
@@ -161,7 +163,7 @@ def _step_triton(
 
 
 def _step_numba(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float
+    old: ServerVectors, new: ServerVectors, own: ShardVectors, scale: float, along: float, momentum: float, gamma: float
 ) -> tuple[float, float, float]:
     arrays: list[Any] = [None if tensor is None else tensor.numpy() for tensor in _in_order(old, new, own)]
     squares = _one_pass(*arrays, *map(np.float32, (scale, along, momentum, gamma)))
@@ -203,9 +205,9 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
     return push_square, moved_square, square
 
 
-def rule_of(config: AsgdConfig, workers: int) -> Rule:
+def server_optimizer_of(config: AsgdConfig, workers: int) -> ServerOptimizer:
     """The server's update rule for a number of workers."""
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
-    return Rule(
+    return ServerOptimizer(
         None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,
     )  # fmt: skip

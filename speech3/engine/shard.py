@@ -53,9 +53,9 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step, gradient
-from speech3.engine.interface import Parts, Rate, ahead_of, position
+from speech3.engine.interface import Rate, WorkerParts, ahead_of, position
 from speech3.engine.optimizers import optimizer_of
-from speech3.engine.server_optimizer import Own, rule_of
+from speech3.engine.server_optimizer import ShardVectors, server_optimizer_of
 
 _DOWN_BUCKET = 64
 
@@ -109,7 +109,7 @@ class Wire:
         """Load the compiled code of both directions."""
         warm_up((self.sender.codec if self.sender else None, self.down_codec), like_P)
 
-    def send(self, own: Own, buffers: Tensor) -> Own:
+    def send(self, own: ShardVectors, buffers: Tensor) -> ShardVectors:
         """Encode a push; returns it as the rule sees it, decoded. If the server is busy, a later call replaces it."""
         self.sent = buffers.nbytes
         if self.sender is None:
@@ -120,7 +120,7 @@ class Wire:
         decoded_P = torch.zeros_like(own.parameters_P)
         self.sender.codec.add(message, decoded_P)
         wait_for_gpus(decoded_P)  # or the server's step would wait for the codec's kernels, with the partition locked
-        return Own(own.parameters_P, own.fetched_P, decoded_P)
+        return ShardVectors(own.parameters_P, own.fetched_P, decoded_P)
 
     def settle(self, *, used: bool) -> None:
         """Count the last push, if there is one, as received by the server, which used or refused it."""
@@ -193,7 +193,7 @@ class Push:
     finite: bool = True
     push_due: bool = True
     fetch_due: bool = True
-    packed: Own | None = None
+    packed: ShardVectors | None = None
     fetched: bool = False
     complete: bool = False
     replaced: bool = False
@@ -221,9 +221,9 @@ class Push:
         self.packed = None
         if self.push_due and self.numbers and self.finite:
             self.own.collect()
-            own = Own(self.own.parameters_P, self.fetched_P, self.push_P)
+            own = ShardVectors(self.own.parameters_P, self.fetched_P, self.push_P)
             if not self.fetch_due:  # the rule writes into a copy, so that the shard keeps its own parameters
-                own = Own(self.own.parameters_P.clone(), None, own.push())
+                own = ShardVectors(self.own.parameters_P.clone(), None, own.push())
             self.packed = self.wire.send(own, self.own.buffers)
 
     @torch.no_grad()
@@ -319,7 +319,7 @@ class Shard:
     """
 
     def __init__(
-        self, parts: Parts, config: AsgdConfig, *, number: int = 0, workers: int = 1, weight_decay: float = 0.0,
+        self, parts: WorkerParts, config: AsgdConfig, *, number: int = 0, workers: int = 1, weight_decay: float = 0.0,
         codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
@@ -433,5 +433,5 @@ def _constraint_share(config: AsgdConfig, workers: int) -> float:
     A gradient step is scaled by the learning rate, but a constraint moves parameters all the way: if each of five
     workers did that and pushed it in full, the server would move them five times as far.
     """
-    scale = rule_of(config, workers).push_scale or 1 / config.sync_every
+    scale = server_optimizer_of(config, workers).push_scale or 1 / config.sync_every
     return min(1.0, (1 - config.momentum) / (workers * scale))

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from speech3.config import CodecConfig, SimulationConfig, TrainingConfig
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
-from speech3.engine.interface import USED, BuildOn, Parts, Progress, Rate, World
+from speech3.engine.interface import USED, Backend, BuildOn, Progress, Rate, WorkerParts
 from speech3.engine.papers.sandblaster import Sandblaster
 from speech3.engine.papers.sandblaster_workers import Virtual
 from speech3.errors import Speech3Error
@@ -44,7 +44,7 @@ from speech3.io.parallel import available_jobs
 _SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by world
 
 
-def own_method(training: TrainingConfig) -> str:
+def simulated_method(training: TrainingConfig) -> str:
     """The value of `training.simulation.method` that simulates the config's own world."""
     return _SIMULATED.get(training.world, training.simulation.method)
 
@@ -65,10 +65,10 @@ def times_of(simulation: SimulationConfig, workers: int) -> Times:
     )  # fmt: skip
 
 
-def open_worlds(
-    training: TrainingConfig, parts: Parts, build: BuildOn, *, clock: Times | None = None,
+def open_backends(
+    training: TrainingConfig, parts: WorkerParts, build: BuildOn, *, clock: Times | None = None,
     split: Sequence[nn.Module] = (),
-) -> tuple[OneWorker, World | None]:  # fmt: skip
+) -> tuple[OneWorker, Backend | None]:  # fmt: skip
     """Open the world of one worker and the config's world; the latter is None for world sgd.
 
     Parameters
@@ -92,7 +92,7 @@ def open_worlds(
     pushes: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     here: dict[str, Any] = {"workers": training.workers, "device": training.device}
 
-    def another() -> Parts:
+    def another() -> WorkerParts:
         return replace(parts, model=copy.deepcopy(parts.model))
 
     match training.world:
@@ -125,7 +125,7 @@ def open_worlds(
             return OneWorker(parts, **steps), Ddp(build, **here, **steps, codec=training.codec)
 
 
-def _simulated(training: TrainingConfig, parts: Parts, clock: Times) -> World:
+def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Backend:
     """The world of virtual workers that train with the configured method."""
     steps: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     match training.simulation.method:
@@ -359,7 +359,7 @@ class Trainer:
         Progress of the epoch, in that state.
     """
 
-    def __init__(self, one: OneWorker, world: World | None, warm_start: float = 0.0) -> None:
+    def __init__(self, one: OneWorker, world: Backend | None, warm_start: float = 0.0) -> None:
         self.one, self.world = one, world
         self.minibatches = len(one.parts.source)
         self.warm_minibatches = round(warm_start * self.minibatches)
@@ -369,7 +369,7 @@ class Trainer:
     def begin_epoch(self) -> None:
         """Begin an epoch, with every minibatch waiting."""
         self.states_M, self.done = np.zeros(self.minibatches, np.int32), Progress()
-        self._at_work: tuple[World, Progress, int] | None = None
+        self._at_work: tuple[Backend, Progress, int] | None = None
 
     def resume(self, tensors: dict[str, Tensor], states_M: np.ndarray, done: Progress) -> None:
         """Continue from a state inside an epoch."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.engine.interface import Parts
+from speech3.engine.interface import WorkerParts
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import progress
@@ -48,7 +48,7 @@ def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
 
 
 @torch.no_grad()
-def estimate_statistics(model: nn.Module, parts: Parts, epoch: int) -> None:
+def estimate_statistics(model: nn.Module, parts: WorkerParts, epoch: int) -> None:
     """Set the statistics of batch normalisation to their means over the first minibatches of an epoch.
 
     Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without changing

@@ -16,7 +16,7 @@ import torch
 from speech3.config import CodecConfig, SimulationConfig, TrainConfig, load_config, training_overrides
 from speech3.engine.codecs.mean import check_levels
 from speech3.engine.gradient import device_of
-from speech3.engine.trainer import check_epoch, check_workers, own_method
+from speech3.engine.trainer import check_epoch, check_workers, simulated_method
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.parallel import parallel_map
@@ -81,7 +81,7 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     """The methods for a config: plain SGD, asynchronous workers (or sandblaster, if that is its world) and, if its
     codec allows it, synchronous workers.
     """
-    sandblaster, codec = own_method(config.training) == "sandblaster", config.training.codec
+    sandblaster, codec = simulated_method(config.training) == "sandblaster", config.training.codec
     several = [
         Method("sandblaster", _by(config, "sandblaster")) if sandblaster else Method("async", _by(config, "asgd"))
     ]
@@ -134,7 +134,7 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     for name in names:
         config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
         alone = config.training.world == "sgd"
-        kind = "synchronous" if alone else own_method(config.training)
+        kind = "synchronous" if alone else simulated_method(config.training)
         methods.append(Method(_stem(name), _by(config, kind), alone=alone))
     methods.sort(key=lambda method: not method.alone)
     if not methods or not methods[0].alone:

@@ -9,14 +9,16 @@ from speech3.config import SimulationConfig, TrainConfig
 from speech3.engine import trainer as opening
 from speech3.engine.backends.simulated import measure
 from speech3.engine.backends.synchronous import OneWorker, Times
-from speech3.engine.interface import Parts, World
+from speech3.engine.interface import Backend, WorkerParts
 from speech3.io.atomic import read_json, write_json
 from speech3.io.progress import say
 from speech3.training.parts import BuildParts, slices
 
 
-def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildParts) -> tuple[OneWorker, World | None]:
-    """Open the worlds of a run, as `speech3.engine.trainer.open_worlds`, for packed frames.
+def open_worlds(
+    config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
+) -> tuple[OneWorker, Backend | None]:
+    """Open the worlds of a run, as `speech3.engine.trainer.open_backends`, for packed frames.
 
     Parameters
     ----------
@@ -27,17 +29,17 @@ def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildPart
     if training.world == "simulated":
         clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
     split = slices(config, parts.model) if training.model_partitions > 1 else ()
-    return opening.open_worlds(training, parts, build, clock=clock, split=split)
+    return opening.open_backends(training, parts, build, clock=clock, split=split)
 
 
-def _clock(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> Times:
+def _clock(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> Times:
     clock = opening.times_of(simulation_of(config, path, parts), config.training.workers)
     say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
         f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
     return clock
 
 
-def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> SimulationConfig:
+def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> SimulationConfig:
     """The config of the virtual clock; times that it lacks are measured, and stored at `path` for a resumed run."""
     given = config.training.simulation
     if given.compute_s is not None and given.sync_s is not None:

@@ -143,7 +143,7 @@ def test_a_partition_is_killed(world, gate, monkeypatch):
     def kill():
         copies.append(world.snapshot().progress.used)
         gate.open("epoch3")
-        tiny.until(lambda: world._look() or world.ledger.ended >= copies[0] + 80)
+        tiny.until(lambda: world._look() or world.states.ended >= copies[0] + 80)
         os.kill(first, signal.SIGKILL)
 
     done = _epoch(world, gate, 3, kill, torn=2 * CONFIG.max_distance)

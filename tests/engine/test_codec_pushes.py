@@ -10,7 +10,7 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import server_optimizer as rule
+from speech3.engine import server_optimizer as optimizer
 from speech3.engine.backends import shared as shard_process
 from speech3.engine.backends.shared import Shared
 from speech3.engine.backends.simulated import Simulated
@@ -19,7 +19,7 @@ from speech3.engine.codecs import codec as codec_module
 from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.interface import REFUSED, USED, Parts
+from speech3.engine.interface import REFUSED, USED, WorkerParts
 from speech3.engine.optimizers import Sgd
 from speech3.engine.server import FileLock, Partition, begin_epoch, load_tensors, memory_bytes, memory_file, sizes_of
 from speech3.engine.shard import Push, Shard, Wire, wire_of
@@ -51,7 +51,7 @@ def test_the_server_steps_by_what_the_codes_stand_for(codec, local):
     sgd = Sgd(model)
     own, velocity, lost = sgd.parameters, 0.0, 0.0
     coder, sent = make_codec(codec, own.views), 0
-    parts = Parts(model, BATCHES, tiny.loss, seed=1)
+    parts = WorkerParts(model, BATCHES, tiny.loss, seed=1)
     for first in range(0, len(BATCHES), 2):
         fetched, total = own.vector_K.clone(), own.zeros_like()
         for number in (first, first + 1):
@@ -95,7 +95,7 @@ def test_coded_pushes_learn_and_a_resumed_run_is_the_same(codec):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     world = simulated(AsgdConfig(local_updates=False), codec)
-    world.memory.ledger.states_M[:] = 0
+    world.memory.states.states_M[:] = 0
     server, push = world.server.partitions[0], world.shards[0].pushes[0]
     tiny.visit(server, push)
     before = world.snapshot().tensors["parameters"]
@@ -181,12 +181,12 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
     own = shard.sgd.parameters
     sizes, seen = sizes_of(own, config, 1, len(BATCHES)), {"encode": [], "add": [], "sync": []}
     with ExitStack() as stack:
-        memory, pool_lock, *paths = (
+        memory, queue_lock, *paths = (
             stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
         )
         place = shard_process.Place(
-            memory, tuple(paths), pool_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
+            memory, tuple(paths), queue_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
         )  # fmt: skip
         server, locks = place.open(own, None)
         probes = [FileLock(path) for path in paths]
@@ -209,7 +209,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
         begin_epoch(server, tiny.waiting(BATCHES))
         rate = tiny.rate(0.1, 1, BATCHES)
         shard_process.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
-        assert server.ledger.finished
+        assert server.states.finished
     assert set(seen["sync"]) == {1}  # the other partition is free: a shard never holds two
     assert set(seen["encode"]) == set(seen["add"]) == {2}
     assert len(seen["encode"]) >= 2 * 2 * len(BATCHES)  # up and down, in both partitions
@@ -225,7 +225,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
 def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, bucket, monkeypatch):
     chosen = CodecConfig(kind=kind, down=down, bucket=bucket)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0,), 0.1), codec=chosen)
-    used, find, step = set(), codec_module._kernel, rule._one_pass
+    used, find, step = set(), codec_module._kernel, optimizer._one_pass
 
     def noting(like, name):
         used.add(name)
@@ -236,7 +236,7 @@ def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, b
         return step(*arrays)
 
     monkeypatch.setattr(codec_module, "_kernel", noting)
-    monkeypatch.setattr(rule, "_one_pass", pass_noted)
+    monkeypatch.setattr(optimizer, "_one_pass", pass_noted)
     world.load({"parameters": flatten(tiny.model()).vector_K})
     shard_process._warm_up(world.server, world.shards[0])
     loaded = frozenset(used)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from speech3.engine import fit
-from speech3.engine.fitting import fit as fitting
+from speech3.engine.fitting import arguments
 from speech3.errors import Speech3Error
 
 DATA = moons.moons(600)
@@ -111,7 +111,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
     ],
 )  # fmt: skip
 def test_what_cannot_be(message, keys, monkeypatch):
-    monkeypatch.setattr(fitting, "available_jobs", lambda: 2)
+    monkeypatch.setattr(arguments, "available_jobs", lambda: 2)
     with pytest.raises(Speech3Error, match=message) as caught:
         fitted(**keys)
     assert "training." not in str(caught.value)

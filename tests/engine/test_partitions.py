@@ -15,7 +15,7 @@ from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.interface import REFUSED, STALE, USED, Parts
+from speech3.engine.interface import REFUSED, STALE, USED, WorkerParts
 from speech3.engine.server import begin_epoch, epoch_progress
 from speech3.errors import Speech3Error
 
@@ -71,32 +71,32 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     config = AsgdConfig(sync_every=1, partitions=2, max_staleness=0, push_scale=1.0)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.0), 0.1))
     world.load(START)
-    world.memory.ledger.states_M[:3] = 1, 2, 1
+    world.memory.states.states_M[:3] = 1, 2, 1
     rate, (p0, p1) = tiny.rate(0.2, 1, BATCHES), world.server.partitions
     first, second = world.shards
     for shard in world.shards:
         for partition, push in zip((p0, p1), shard.pushes, strict=True):
             tiny.visit(partition, push)
-    ledger = world.server.ledger
+    states = world.server.states
 
     def compute(shard, number):
-        ledger.computed(number, shard.compute(1, number, rate))
+        states.computed(number, shard.compute(1, number, rate))
 
     compute(first, 0)
     compute(second, 1)
     assert tiny.visit(p1, second.pushes[1]) == USED
-    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.ledger.states_M[0] == 1  # another may take it
-    assert tiny.visit(p0, first.pushes[0]) == USED and world.memory.ledger.states_M[0] == USED
-    assert tiny.visit(p0, second.pushes[0]) == STALE and world.memory.ledger.states_M[1] == USED  # as it was
-    assert ledger.refusals_M[:2].tolist() == [1, 1]
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.states.states_M[0] == 1  # another may take it
+    assert tiny.visit(p0, first.pushes[0]) == USED and world.memory.states.states_M[0] == USED
+    assert tiny.visit(p0, second.pushes[0]) == STALE and world.memory.states.states_M[1] == USED  # as it was
+    assert states.refusals_M[:2].tolist() == [1, 1]
     compute(first, 2)
     second.compute(1, 1, rate)
     for partition, push in zip((p0, p1), second.pushes, strict=True):
         assert tiny.visit(partition, push) == USED
-    assert tiny.visit(p0, first.pushes[0]) == STALE and world.memory.ledger.states_M[2] == 1
-    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.ledger.states_M[2] == STALE
+    assert tiny.visit(p0, first.pushes[0]) == STALE and world.memory.states.states_M[2] == 1
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.states.states_M[2] == STALE
     zero = dict.fromkeys((USED, STALE, REFUSED), 0)
-    assert ledger.progress(zero).missed == 2  # what none took is dropped, and counted as that
+    assert states.progress(zero).missed == 2  # what none took is dropped, and counted as that
 
 
 def test_a_stale_push_was_sent():
@@ -124,7 +124,7 @@ def _downpour(config, minibatches):
     """Algorithm 7.1 of Dean et al. 2012 with one replica, and Adagrad on the server; their steps count from 1 here."""
     server = tiny.model()
     replica, rate = copy.deepcopy(server), 0.2
-    parts = Parts(replica, BATCHES, tiny.loss, seed=1)
+    parts = WorkerParts(replica, BATCHES, tiny.loss, seed=1)
     accrued = [torch.zeros_like(p) for p in replica.parameters()]
     squares = [torch.zeros_like(p) for p in replica.parameters()]
     for step in range(1, minibatches + 1):
@@ -206,8 +206,8 @@ class _Round:
             tiny.visit(partition, push)
 
     def compute(self, worker):
-        if (number := self.server.pool.draw(worker)) is not None:
-            self.server.ledger.computed(number, self.shards[worker].compute(1, number, self.rate))
+        if (number := self.server.queue.draw(worker)) is not None:
+            self.server.states.computed(number, self.shards[worker].compute(1, number, self.rate))
         return number is not None
 
     def visit(self, worker):
@@ -239,7 +239,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         assert again.published() == [after[n] if version == 2 else before[n] for n, version in enumerate(versions)]
         # The coordinator's part; then all go on.
         again.server.settle()
-        assert again.server.pool.give_back(0) == (0 if 2 in versions else 2)
+        assert again.server.queue.give_back(0) == (0 if 2 in versions else 2)
         again.fetch(0)
         while any([again.compute(0), again.compute(1)]):
             again.visit(0), again.visit(1)
@@ -247,7 +247,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         for request in again.shards[0].sync_due(last=True):
             tiny.visit(again.server.partitions[request.partition], again.shards[0].pushes[request.partition])
         done = epoch_progress(again.server, again.before, seconds=0.0, returned=0, restarts=0)
-        assert again.server.pool.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
+        assert again.server.queue.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
         assert sum(done.staleness) == 6
     assert met == {(1, 1), (2, 1), (2, 2)}
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import server_optimizer as rule
+from speech3.engine import server_optimizer as optimizer
 from speech3.engine.interface import Rate
 from speech3.engine.server import Server, load_tensors, make_server, private_memory, published_tensors, sizes_of
 from speech3.engine.shard import Shard
@@ -45,11 +45,11 @@ def trained(config: AsgdConfig, codec: CodecConfig, peer: bool) -> dict[str, Ten
         if shard.pushes[0].version < 0:  # the first fetch
             for partition, push in zip(server.partitions, shard.pushes, strict=True):
                 tiny.visit(partition, push)
-        server.ledger.computed(number, shard.compute(1, number, Rate(0.2, 1, MINIBATCHES)))
+        server.states.computed(number, shard.compute(1, number, Rate(0.2, 1, MINIBATCHES)))
         if number % 2:
             for partition, push in zip(server.partitions, shard.pushes, strict=True):
                 tiny.visit(partition, push)
-    assert server.version == MINIBATCHES // 2 and server.ledger.finished
+    assert server.version == MINIBATCHES // 2 and server.states.finished
     return published_tensors(server)
 
 
@@ -61,7 +61,7 @@ def test_it_trains_as_the_servers_own_memory_does(
 ) -> None:
     config = AsgdConfig(sync_every=2, partitions=2, momentum=0.3, push_scale=0.5, local_updates=local_updates)
     expected = trained(config, codec, peer=False)
-    monkeypatch.setattr(rule, "_step_of", lambda *_: rule.step_torch)
+    monkeypatch.setattr(optimizer, "_step_of", lambda *_: optimizer.step_torch)
     found = trained(config, codec, peer=True)
     assert set(found) == set(expected) == {"parameters", "server.velocity"}
     first = tiny.model(norm=True)

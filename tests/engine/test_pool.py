@@ -13,14 +13,14 @@ from tiny import Killed, killed_at
 from torch import nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Parts, position, turns
-from speech3.engine.pool import Ledger, Pool
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts, position, turns
+from speech3.engine.pool import MinibatchQueue, MinibatchStates
 from speech3.engine.server import begin_epoch, epoch_progress, load_tensors, make_server, private_memory, sizes_of
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 
 
 def _pool(states=(0,) * 6):
-    pool = Pool(Ledger.of(len(states)), np.zeros(2, np.int64), nullcontext())
+    pool = MinibatchQueue(MinibatchStates.of(len(states)), np.zeros(2, np.int64), nullcontext())
     pool.fill(np.array(states, np.int32))
     return pool
 
@@ -34,8 +34,8 @@ def test_each_minibatch_is_drawn_once():
 
 def _in_rows(states, *starts):
     ends = [*starts[1:], len(states)]
-    pool = Pool(
-        Ledger.of(len(states)), np.zeros(2, np.int64), nullcontext(),
+    pool = MinibatchQueue(
+        MinibatchStates.of(len(states)), np.zeros(2, np.int64), nullcontext(),
         [range(start, end) for start, end in zip(starts, ends, strict=True)],
     )  # fmt: skip
     pool.fill(np.array(states, np.int32))
@@ -48,7 +48,7 @@ def test_a_shard_continues_its_row_then_begins_another():
     assert [pool.draw(0, 2), pool.draw(1, 4)] == [6, 5]  # the first went over to the third row
     # Nobody began the second half of what is left of the third but who has its first half: 7 and 8 are one stretch.
     assert [pool.draw(1, 5), pool.draw(0, 6), pool.draw(0, 7), pool.draw(1, 8)] == [8, 7, None, None]
-    pool.ledger.publish(range(9), 0)
+    pool.states.publish(range(9), 0)
     assert pool.finished
 
 
@@ -63,7 +63,7 @@ def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
     last = None
     for _ in range(4):
         last = pool.draw(0, last)
-    pool.ledger.publish([0, 1], 0)
+    pool.states.publish([0, 1], 0)
     assert pool.give_back(0) == 2
     assert pool.draw(1) == 3  # a whole row is better than the rest of one
     assert [pool.draw(1, 3), pool.draw(1, 4), pool.draw(1, 5), pool.draw(1, 2)] == [4, 5, 2, None]
@@ -96,7 +96,7 @@ def test_a_draw_looks_at_a_few_minibatches(length, each, monkeypatch):
         last[shard] = pool.draw(shard, last[shard])
         drawn += [] if last[shard] is None else [last[shard]]
         if len(drawn) == 5000 and pool.states_M[0] == 4:
-            pool.ledger.states_M[:2] = WAITING
+            pool.states.states_M[:2] = WAITING
             pool.reopen(np.array([0, 1]))
     assert sorted(drawn) == list(range(size))
     assert _Looked.count < each * size
@@ -126,8 +126,8 @@ def test_turns():
 def test_only_what_waits_is_drawn():
     pool = _pool((USED, 0, STALE, REFUSED, 0, USED))
     assert [pool.draw(0), pool.draw(0), pool.draw(0)] == [1, 4, None]
-    pool.ledger.publish([1, 4], 0)
-    assert pool.finished and pool.ledger.counts() == {USED: 4, STALE: 1, REFUSED: 1}
+    pool.states.publish([1, 4], 0)
+    assert pool.finished and pool.states.counts() == {USED: 4, STALE: 1, REFUSED: 1}
     assert not _pool((USED, 0)).finished
     nothing = _pool((USED, STALE))
     assert nothing.draw(0) is None and nothing.finished
@@ -137,7 +137,7 @@ def test_what_a_dead_shard_had_out_waits_again():
     pool = _pool()
     for shard in (0, 1, 0, 1, 1, 1):
         pool.draw(shard)
-    pool.ledger.publish([1], 0)
+    pool.states.publish([1], 0)
     assert pool.draw(0) is None
     assert pool.give_back(1) == 3 and pool.give_back(1) == 0
     assert pool.states_M.tolist() == [1, USED, 1, WAITING, WAITING, WAITING]
@@ -195,7 +195,7 @@ class _Host:
 
     def __init__(self, config, workers, bad, late=False, rows=None):
         def shard(worker):
-            light = _Light(Parts(nn.Linear(P, 1, bias=False), range(M), tiny.loss, 1), config, number=worker)
+            light = _Light(WorkerParts(nn.Linear(P, 1, bias=False), range(M), tiny.loss, 1), config, number=worker)
             light.bad, light.late = bad, late
             return light
 
@@ -224,7 +224,7 @@ class _Host:
         self.deaths += 1
         self.holders = [None if holder == worker else holder for holder in self.holders]
         self.server.settle()
-        self.returned += self.server.pool.give_back(worker)
+        self.returned += self.server.queue.give_back(worker)
         self.shards[worker] = self.new(worker)
         self.loops[worker], self.wants[worker] = self.shards[worker].run(), None
         self.answers[worker] = None
@@ -244,9 +244,9 @@ class _Host:
             return
         match want:
             case Draw(after):
-                self.answers[worker] = self.server.pool.draw(worker, after)
+                self.answers[worker] = self.server.queue.draw(worker, after)
             case Compute(number):
-                self.server.ledger.computed(number, self.shards[worker].compute(1, number, None))
+                self.server.states.computed(number, self.shards[worker].compute(1, number, None))
             case Sync(number, wait):
                 push = self.shards[worker].pushes[number]
                 if self.holders[number] is None:
@@ -292,12 +292,12 @@ def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, confi
         host.move(worker % workers, dies_at)
         assert version <= host.server.version <= version + 1
         version = host.server.version
-        out = host.server.ledger.states_M > 0
+        out = host.server.states.states_M > 0
         assert out.sum() <= workers * config.partitions * config.max_distance
-        if host.server.pool.finished and not any(host.loops):
+        if host.server.queue.finished and not any(host.loops):
             break
-    assert host.server.pool.finished
-    states_M = host.server.ledger.states_M
+    assert host.server.queue.finished
+    states_M = host.server.states.states_M
     used = states_M == USED
     done = epoch_progress(host.server, host.before, seconds=0, returned=0, restarts=0)
     assert (states_M < 0).all() and done.used + done.stale + done.refused == M

@@ -16,8 +16,8 @@ from speech3.config import AsgdConfig, TrainingConfig
 from speech3.engine import gradient as recorded
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import OneWorker, Times
-from speech3.engine.gradient import Recorder, described, gradient, tensors
-from speech3.engine.interface import Parts, Rate, Results, Targets
+from speech3.engine.gradient import CudaGraphs, described, gradient, tensors
+from speech3.engine.interface import Rate, Results, Targets, WorkerParts
 from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 
@@ -55,7 +55,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recordings]:
         yield fake
 
 
-def parts_of(*, dropout: float = 0.3, norm: bool = True, **changes: Any) -> Parts:
+def parts_of(*, dropout: float = 0.3, norm: bool = True, **changes: Any) -> WorkerParts:
     return replace(tiny.Build(BATCHES, dropout, norm)("cpu"), **changes)
 
 
@@ -70,7 +70,7 @@ def trained_by(world: OneWorker | Simulated) -> dict[str, Tensor]:
 def test_a_worker_that_replays_is_one_that_does_not(changes: dict[str, Any], recordings: Recordings) -> None:
     """To the last bit, dropout and running means included."""
     plain = trained_by(OneWorker(parts_of(**changes)))
-    replayed = trained_by(OneWorker(parts_of(recorder=Recorder(), **changes)))
+    replayed = trained_by(OneWorker(parts_of(cuda_graphs=CudaGraphs(), **changes)))
     assert all(torch.equal(plain[name], replayed[name]) for name in plain)
     assert (recordings.made, recordings.replayed) == (1, 2 * 12 - 3)
 
@@ -79,15 +79,15 @@ def test_a_worker_that_replays_is_one_that_does_not(changes: dict[str, Any], rec
 def test_shards_that_replay_are_shards_that_do_not(config: dict[str, Any], recordings: Recordings) -> None:
     times = Times((0.01, 0.01), 0.001)
     plain, replayed = (
-        trained_by(Simulated(parts_of(recorder=recorder), AsgdConfig(**config), times))
-        for recorder in (None, Recorder())
+        trained_by(Simulated(parts_of(cuda_graphs=cuda_graphs), AsgdConfig(**config), times))
+        for cuda_graphs in (None, CudaGraphs())
     )
     assert torch.equal(plain["parameters"], replayed["parameters"])
     assert recordings.replayed > 10
 
 
 def test_a_gradient_that_is_not_finite_is_seen_in_a_replay(recordings: Recordings) -> None:
-    parts = parts_of(recorder=Recorder())
+    parts = parts_of(cuda_graphs=CudaGraphs())
     for number in range(5):
         assert gradient(parts, 1, number)[0].finite
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_a_gradient_that_is_not_finite_is_seen_in_a_replay(recordings: Recording
 
 
 @dataclass(frozen=True)
-class Sizes(tiny.Batches):
+class MemorySizes(tiny.Batches):
     """Minibatches of these sizes by turns."""
 
     sizes: tuple[int, ...] = (16,)
@@ -110,34 +110,34 @@ class Sizes(tiny.Batches):
 
 def test_each_shape_has_its_recording(recordings: Recordings) -> None:
     plain, replayed = (
-        trained_by(OneWorker(parts_of(source=Sizes(12, sizes=(16, 16, 9)), recorder=recorder)))
-        for recorder in (None, Recorder())
+        trained_by(OneWorker(parts_of(source=MemorySizes(12, sizes=(16, 16, 9)), cuda_graphs=cuda_graphs)))
+        for cuda_graphs in (None, CudaGraphs())
     )
     assert torch.equal(plain["parameters"], replayed["parameters"])
     assert (recordings.made, recordings.replayed) == (2, 24 - 2 * 3)
 
 
 def test_where_shapes_vary_it_is_said_once_and_computed_directly(recordings: Recordings) -> None:
-    varying = Sizes(12, sizes=tuple(range(2, 14)))
+    varying = MemorySizes(12, sizes=tuple(range(2, 14)))
     plain = trained_by(OneWorker(parts_of(source=varying)))
-    recorder = Recorder()
+    cuda_graphs = CudaGraphs()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        replayed = trained_by(OneWorker(parts_of(source=varying, recorder=recorder)))
+        replayed = trained_by(OneWorker(parts_of(source=varying, cuda_graphs=cuda_graphs)))
     assert torch.equal(plain["parameters"], replayed["parameters"])
-    assert recordings.made == 0 and len(recorder.seen) == 8
+    assert recordings.made == 0 and len(cuda_graphs.seen) == 8
     (warning,) = said
     assert "cuda_graph=true: 8 minibatches were of different kinds" in str(warning.message)
 
 
 def test_parameters_in_other_memory_are_recorded_again(recordings: Recordings) -> None:
     """A graph reads and writes the memory of its own; a server may hand a worker another buffer."""
-    parts = parts_of(dropout=0.0, norm=False, recorder=Recorder())
+    parts = parts_of(dropout=0.0, norm=False, cuda_graphs=CudaGraphs())
     for number in range(4):
         gradient(parts, 1, number)
     for parameter in parts.model.parameters():
         parameter.data = parameter.data.clone() * 2
-    found, expected = (gradient(each, 1, 4)[0] for each in (parts, replace(parts, recorder=None)))
+    found, expected = (gradient(each, 1, 4)[0] for each in (parts, replace(parts, cuda_graphs=None)))
     assert found.read == expected.read and recordings.replayed == 1
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(recorded, "capture", capture)
-    parts = parts_of(recorder=Recorder())
+    parts = parts_of(cuda_graphs=CudaGraphs())
     for number in range(3):
         gradient(parts, 1, number)
     with pytest.raises(Speech3Error, match=r"cannot be recorded, .*\.item\(\).* not permitted .* set it to false"):
@@ -158,7 +158,7 @@ def test_too_little_memory_is_said_as_such(monkeypatch: pytest.MonkeyPatch) -> N
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(recorded, "capture", full)
-    parts = parts_of(recorder=Recorder())
+    parts = parts_of(cuda_graphs=CudaGraphs())
     with pytest.raises(Speech3Error, match=r"cpu has too little memory to record .* training\.minibatch"):
         for number in range(5):
             gradient(parts, 1, number)
@@ -196,12 +196,12 @@ def test_real_graphs(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(recorded, "capture", Recordings())
     for autocast in (None, torch.bfloat16):
         plain, replayed = (
-            replace(tiny.Build(BATCHES, dropout=0.3, norm=True)(gpu), autocast=autocast, recorder=recorder)
-            for recorder in (None, Recorder())
+            replace(tiny.Build(BATCHES, dropout=0.3, norm=True)(gpu), autocast=autocast, cuda_graphs=cuda_graphs)
+            for cuda_graphs in (None, CudaGraphs())
         )
         found, expected = (trained_by(OneWorker(parts)) for parts in (replayed, plain))
         torch.testing.assert_close(found["parameters"], expected["parameters"], rtol=1e-4, atol=1e-6)
-        assert replayed.recorder and len(replayed.recorder.recordings) == 1
+        assert replayed.cuda_graphs and len(replayed.cuda_graphs.recordings) == 1
 
 
 class _Waits(nn.Linear):
@@ -212,7 +212,7 @@ class _Waits(nn.Linear):
 def test_a_model_that_waits_for_the_gpu(gpu: str) -> None:
     if gpu == "cpu":
         pytest.skip("nobody waits for the CPU")
-    parts = replace(tiny.Build(BATCHES)(gpu), model=_Waits(5, 5).to(gpu), recorder=Recorder())
+    parts = replace(tiny.Build(BATCHES)(gpu), model=_Waits(5, 5).to(gpu), cuda_graphs=CudaGraphs())
     with pytest.raises(Speech3Error, match="cannot be recorded"):
         for number in range(5):
             gradient(parts, 1, number)

@@ -13,19 +13,25 @@ from speech3.config import AsgdConfig
 from speech3.engine import server_optimizer as rule_module
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import Times
-from speech3.engine.server_optimizer import Own, Rule, State, rule_of, step_torch
+from speech3.engine.server_optimizer import (
+    ServerOptimizer,
+    ServerVectors,
+    ShardVectors,
+    server_optimizer_of,
+    step_torch,
+)
 
 P = 1000
 # The server's slots and the kind of push; few, since each set of them is compiled for itself.
 RULES = [
-    (Rule(), True),
-    (Rule(0.2, decay=0.7), True),
-    (Rule(None, momentum=0.9), True),
-    (Rule(0.25), False),
-    (Rule(1.0, momentum=0.9, projection=True), False),
-    (Rule(0.5, momentum=0.9, projection=True, decay=0.9), True),
-    (Rule(0.3, adagrad=0.05, decay=0.9), False),
-    (Rule(1.0, momentum=0.9, adagrad=0.05, projection=True, decay=0.9), True),
+    (ServerOptimizer(), True),
+    (ServerOptimizer(0.2, decay=0.7), True),
+    (ServerOptimizer(None, momentum=0.9), True),
+    (ServerOptimizer(0.25), False),
+    (ServerOptimizer(1.0, momentum=0.9, projection=True), False),
+    (ServerOptimizer(0.5, momentum=0.9, projection=True, decay=0.9), True),
+    (ServerOptimizer(0.3, adagrad=0.05, decay=0.9), False),
+    (ServerOptimizer(1.0, momentum=0.9, adagrad=0.05, projection=True, decay=0.9), True),
 ]
 
 
@@ -33,22 +39,22 @@ def _tensor(values):
     return None if values is None else torch.from_numpy(values.astype(np.float32))
 
 
-def _case(rule, local, seed=0):
+def _case(optimizer, local, seed=0):
     """Old state, an empty new one, and a shard's side that fetched other parameters than the old ones."""
     random = np.random.default_rng(seed)
     old_P, fetched_P = random.standard_normal(P), random.standard_normal(P)
     push_P = 0.02 * random.standard_normal(P)
-    velocity_P = 0.01 * random.standard_normal(P) - (0.3 * push_P if rule.projection else 0)
+    velocity_P = 0.01 * random.standard_normal(P) - (0.3 * push_P if optimizer.projection else 0)
     squares_P = random.random(P)
-    slots = (_tensor(velocity_P) if rule.momentum else None, _tensor(squares_P) if rule.adagrad else None)
-    old = State(_tensor(old_P), *slots)
-    new = State(*(None if t is None else torch.full_like(t, 7.0) for t in (old.parameters_P, *slots)))
+    slots = (_tensor(velocity_P) if optimizer.momentum else None, _tensor(squares_P) if optimizer.adagrad else None)
+    old = ServerVectors(_tensor(old_P), *slots)
+    new = ServerVectors(*(None if t is None else torch.full_like(t, 7.0) for t in (old.parameters_P, *slots)))
     if local:
-        return old, new, Own(_tensor(fetched_P - push_P), _tensor(fetched_P), None)
-    return old, new, Own(_tensor(fetched_P), None, _tensor(push_P))
+        return old, new, ShardVectors(_tensor(fetched_P - push_P), _tensor(fetched_P), None)
+    return old, new, ShardVectors(_tensor(fetched_P), None, _tensor(push_P))
 
 
-def _formulas(rule, old, own, staleness, minibatches):
+def _formulas(optimizer, old, own, staleness, minibatches):
     """DESIGN.md's definitions, in float64."""
 
     def double(tensor):
@@ -57,25 +63,25 @@ def _formulas(rule, old, own, staleness, minibatches):
     p, v, s = double(old.parameters_P), double(old.velocity_P), double(old.squares_P)
     d = double(own.fetched_P) - double(own.parameters_P) if own.push_P is None else double(own.push_P)
     plain = d
-    if rule.projection and plain @ v < 0:
+    if optimizer.projection and plain @ v < 0:
         d = d - (plain @ v) / (v @ v) * v
-    scale = {None: 1 / minibatches}.get(rule.push_scale, rule.push_scale)
+    scale = {None: 1 / minibatches}.get(optimizer.push_scale, optimizer.push_scale)
     if s is not None:
         s = s + d * d
-        d, scale = rule.adagrad / np.sqrt(s) * d, 1.0
-    d = scale * d * rule.decay**staleness
+        d, scale = optimizer.adagrad / np.sqrt(s) * d, 1.0
+    d = scale * d * optimizer.decay**staleness
     if v is not None:
-        v = d = rule.momentum * v + d
+        v = d = optimizer.momentum * v + d
     return p - d, v, s, np.sqrt(d @ d) / np.sqrt(p @ p)
 
 
 @pytest.mark.parametrize("staleness", [0, 3])
 @pytest.mark.parametrize(("rule", "local"), RULES)
-def test_the_step_is_that_of_the_formulas(rule, local, staleness):
-    old, new, own = _case(rule, local)
-    p, v, s, length = _formulas(rule, old, own, staleness, 4)
+def test_the_step_is_that_of_the_formulas(optimizer, local, staleness):
+    old, new, own = _case(optimizer, local)
+    p, v, s, length = _formulas(optimizer, old, own, staleness, 4)
     before = old.parameters_P.clone()
-    got = rule.step(old, new, own, staleness=staleness, minibatches=4)
+    got = optimizer.step(old, new, own, staleness=staleness, minibatches=4)
     np.testing.assert_allclose(new.parameters_P, p, rtol=0, atol=2e-6)
     if v is not None:
         np.testing.assert_allclose(new.velocity_P, v, rtol=0, atol=1e-6)
@@ -91,12 +97,12 @@ def test_the_step_is_that_of_the_formulas(rule, local, staleness):
 
 
 @pytest.mark.parametrize(("rule", "local"), RULES)
-def test_one_pass_is_the_same_as_pytorchs_operations(rule, local, monkeypatch):
+def test_one_pass_is_the_same_as_pytorchs_operations(optimizer, local, monkeypatch):
     results = []
     for step in (rule_module._step_numba, step_torch):
         monkeypatch.setattr(rule_module, "_step_numba", step)
-        old, new, own = _case(rule, local)
-        norms = rule.step(old, new, own, staleness=2, minibatches=3)
+        old, new, own = _case(optimizer, local)
+        norms = optimizer.step(old, new, own, staleness=2, minibatches=3)
         results.append((norms, new, own))
     (norm, new, own), (norm_torch, new_torch, own_torch) = results
     assert norm == pytest.approx(norm_torch, rel=1e-5)
@@ -109,42 +115,42 @@ def test_one_pass_is_the_same_as_pytorchs_operations(rule, local, monkeypatch):
 
 
 def test_projection_leaves_a_push_alone_that_agrees_and_needs_a_momentum():
-    rule = Rule(momentum=0.9, projection=True)
-    old, new, own = _case(rule, True)
+    optimizer = ServerOptimizer(momentum=0.9, projection=True)
+    old, new, own = _case(optimizer, True)
     old.velocity_P.copy_(own.push())
-    p, v, _, _ = _formulas(Rule(momentum=0.9), old, own, 0, 1)
-    rule.step(old, new, own, staleness=0, minibatches=1)
+    p, v, _, _ = _formulas(ServerOptimizer(momentum=0.9), old, own, 0, 1)
+    optimizer.step(old, new, own, staleness=0, minibatches=1)
     np.testing.assert_allclose(new.velocity_P, v, rtol=0, atol=1e-6)
 
-    old, new, own = _case(rule, True)
+    old, new, own = _case(optimizer, True)
     against = own.push() - 2 * old.velocity_P
     own.parameters_P.copy_(own.fetched_P - against)
     assert against @ old.velocity_P < 0
-    rule.step(old, new, own, staleness=0, minibatches=1)
+    optimizer.step(old, new, own, staleness=0, minibatches=1)
     kept = new.velocity_P - 0.9 * old.velocity_P
     assert abs(float(kept @ old.velocity_P)) < 1e-4 * abs(float(against @ old.velocity_P))
-    old, new, own = _case(Rule(projection=True), True)
-    p, *_ = _formulas(Rule(), old, own, 0, 1)
-    Rule(projection=True).step(old, new, own, staleness=0, minibatches=1)
+    old, new, own = _case(ServerOptimizer(projection=True), True)
+    p, *_ = _formulas(ServerOptimizer(), old, own, 0, 1)
+    ServerOptimizer(projection=True).step(old, new, own, staleness=0, minibatches=1)
     np.testing.assert_allclose(new.parameters_P, p, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(("rule", "local"), [RULES[0], RULES[4], RULES[6], RULES[7]])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
 @pytest.mark.parametrize("place", [0, 517, P - 1])
-def test_one_value_that_is_not_finite_shows_in_the_length(rule, local, value, place):
-    old, new, own = _case(rule, local)
+def test_one_value_that_is_not_finite_shows_in_the_length(optimizer, local, value, place):
+    old, new, own = _case(optimizer, local)
     (own.parameters_P if local else own.push_P)[place] = value
-    assert not np.isfinite(rule.step(old, new, own, staleness=2, minibatches=1))
+    assert not np.isfinite(optimizer.step(old, new, own, staleness=2, minibatches=1))
 
 
 def test_push_scales_by_name():
-    assert rule_of(AsgdConfig(), 5).push_scale == pytest.approx(0.2)
-    assert rule_of(AsgdConfig(push_scale="1/accumulated"), 5).scale(0, 3) == pytest.approx(1 / 3)
-    assert rule_of(AsgdConfig(push_scale=0.7), 5).scale(0, 3) == 0.7
+    assert server_optimizer_of(AsgdConfig(), 5).push_scale == pytest.approx(0.2)
+    assert server_optimizer_of(AsgdConfig(push_scale="1/accumulated"), 5).scale(0, 3) == pytest.approx(1 / 3)
+    assert server_optimizer_of(AsgdConfig(push_scale=0.7), 5).scale(0, 3) == 0.7
     with pytest.raises(ValueError, match=r"push_scale=0: must be above 0"):
         AsgdConfig(push_scale=0.0)
-    assert Rule(1.0, decay=0.5).scale(4, 1) == 0.5**4
+    assert ServerOptimizer(1.0, decay=0.5).scale(4, 1) == 0.5**4
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -174,17 +180,17 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
 
 
 @pytest.mark.parametrize(("rule", "local"), RULES)
-def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, rule, local):
+def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, optimizer, local):
     """A form: which arguments are missing, for numba compiles each set of them for itself."""
     forms = []
     monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)
-    old, new, own = _case(rule, local)
+    old, new, own = _case(optimizer, local)
     before = [tensor.clone() for tensor in (old.parameters_P, own.parameters_P)]
-    rule.warm_up(old, own)
+    optimizer.warm_up(old, own)
     assert torch.equal(old.parameters_P, before[0]) and torch.equal(own.parameters_P, before[1])
     warm = set(forms)
     for staleness in (0, 3):
-        rule.step(old, new, own, staleness=staleness, minibatches=2)
+        optimizer.step(old, new, own, staleness=staleness, minibatches=2)
     assert warm and warm == set(forms)
 
 
@@ -203,7 +209,7 @@ class _Copies(TorchDispatchMode):
 
 def test_the_new_parameters_leave_the_servers_gpu_once():
     """What a shard keeps as fetched is a copy of its own parameters."""
-    old, new, own = _case(Rule(), True)
+    old, new, own = _case(ServerOptimizer(), True)
     with _Copies() as copies:
         step_torch(old, new, own, 1.0, 0.0, 0.0, 0.0)
     assert copies.sources == [new.parameters_P.data_ptr(), own.parameters_P.data_ptr()]

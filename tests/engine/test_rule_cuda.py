@@ -8,16 +8,18 @@ import pytest
 import torch
 
 from speech3.engine import server_optimizer as rule_module
-from speech3.engine.server_optimizer import Own, Rule, State, step_torch
+from speech3.engine.server_optimizer import ServerOptimizer, ServerVectors, ShardVectors, step_torch
 
 SIZES = (16, 4096, 5000)
 CASES = [
-    (Rule(0.2), True, 1), (Rule(None, momentum=0.9), True, 1), (Rule(1.0, momentum=0.9, projection=True), False, 1),
-    (Rule(0.3, adagrad=0.05, decay=0.9), False, 1), (Rule(1.0, momentum=0.5, adagrad=0.05, projection=True), True, 2),
+    (ServerOptimizer(0.2), True, 1), (ServerOptimizer(None, momentum=0.9), True, 1), (ServerOptimizer(1.0, momentum=0.9, projection=True), False, 1),
+    (ServerOptimizer(0.3, adagrad=0.05, decay=0.9), False, 1), (ServerOptimizer(1.0, momentum=0.5, adagrad=0.05, projection=True), True, 2),
 ]  # fmt: skip
 
 
-def case(rule: Rule, local: bool, size: int, device: str) -> tuple[State, State, Own]:
+def case(
+    optimizer: ServerOptimizer, local: bool, size: int, device: str
+) -> tuple[ServerVectors, ServerVectors, ShardVectors]:
     """The old state, a new one that is to be written, and a shard's side."""
     generator = torch.Generator().manual_seed(size)
 
@@ -26,22 +28,22 @@ def case(rule: Rule, local: bool, size: int, device: str) -> tuple[State, State,
 
     push_P, fetched_P = drawn(0.02), drawn()
     velocity_P = drawn(0.01) - 0.3 * push_P
-    slots = (velocity_P if rule.momentum else None, drawn().abs() if rule.adagrad else None)
-    old = State(drawn(), *slots)
-    new = State(*(None if t is None else torch.full_like(t, 7.0) for t in (old.parameters_P, *slots)))
-    own = Own(fetched_P - push_P, fetched_P, None) if local else Own(fetched_P, None, push_P)
+    slots = (velocity_P if optimizer.momentum else None, drawn().abs() if optimizer.adagrad else None)
+    old = ServerVectors(drawn(), *slots)
+    new = ServerVectors(*(None if t is None else torch.full_like(t, 7.0) for t in (old.parameters_P, *slots)))
+    own = ShardVectors(fetched_P - push_P, fetched_P, None) if local else ShardVectors(fetched_P, None, push_P)
     return old, new, own
 
 
 def compare(device: str) -> None:
     """All kinds of steps; a push that is not finite has a length that is not."""
-    for rule, local, repeats in CASES:
+    for optimizer, local, repeats in CASES:
         for size in SIZES:
             results = []
             for step in (rule_module._step_triton, step_torch):
                 rule_module._step_of = lambda *_, step=step: step
-                old, new, own = case(rule, local, size, device)
-                lengths = [rule.step(old, new, own, staleness=2, minibatches=3) for _ in range(repeats)]
+                old, new, own = case(optimizer, local, size, device)
+                lengths = [optimizer.step(old, new, own, staleness=2, minibatches=3) for _ in range(repeats)]
                 results.append((lengths, new, own))
             (ours, new, own), (theirs, new_torch, own_torch) = results
             assert ours == pytest.approx(theirs, rel=1e-4)
@@ -50,9 +52,9 @@ def compare(device: str) -> None:
                     if tensor is not None:
                         torch.testing.assert_close(tensor, getattr(expected, name), rtol=1e-5, atol=1e-6)
     rule_module._step_of = lambda *_: rule_module._step_triton
-    old, new, own = case(Rule(), True, 5000, device)
+    old, new, own = case(ServerOptimizer(), True, 5000, device)
     own.parameters_P[4321] = float("nan")
-    assert Rule().step(old, new, own, staleness=0, minibatches=1) == float("inf")
+    assert ServerOptimizer().step(old, new, own, staleness=0, minibatches=1) == float("inf")
 
 
 def test_in_the_interpreter(interpreted):

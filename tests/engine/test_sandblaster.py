@@ -17,17 +17,17 @@ from speech3.config import LbfgsConfig
 from speech3.engine.backends import processes as watchdog
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
-from speech3.engine.interface import USED, WAITING, Parts, Rate
+from speech3.engine.interface import USED, WAITING, Rate, WorkerParts
 from speech3.engine.papers.sandblaster import Sandblaster, batches_of
 from speech3.engine.papers.sandblaster_workers import (
     Combine,
     Compute,
     Gather,
-    Layout,
     Move,
     Multiply,
     Processes,
     Remember,
+    VectorLayout,
     Vectors,
     Virtual,
     Workspace,
@@ -45,7 +45,7 @@ def _world(workers, build):
 
 def _vectors(parts, workers, history=3):
     own = flatten(parts.model)
-    layout = Layout(own.vector_K.numel(), own.num_parameters, history, workers)
+    layout = VectorLayout(own.vector_K.numel(), own.num_parameters, history, workers)
     vectors = Vectors.over(layout, bytearray(layout.bytes))
     vectors.points_2K[:] = own.vector_K
     return vectors, layout
@@ -317,7 +317,7 @@ def test_a_minimum_ends_only_its_own_batch():
 
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    parts, own = (Parts(copy.deepcopy(model), Halves(), loss, 1) for _ in range(2))
+    parts, own = (WorkerParts(copy.deepcopy(model), Halves(), loss, 1) for _ in range(2))
     config = LbfgsConfig(batches=2, iterations=2)
     world = Sandblaster(partial(Virtual, parts, Times((1.0,), 0.0)), own, config, workers=1)
     done = list(world.epoch(1, np.zeros(8, np.int32), Rate(0.1, 1, 8)))[-1]

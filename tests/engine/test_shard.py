@@ -9,7 +9,7 @@ import torch
 from speech3.config import AsgdConfig
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import Times
-from speech3.engine.interface import REFUSED, USED, Parts
+from speech3.engine.interface import REFUSED, USED, WorkerParts
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 
 RATE = tiny.rate(0.1, 1, tiny.Batches())
@@ -94,7 +94,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_training_continues(local):
     batches = _Poisoned()
     parts = tiny.Build(batches, norm=True)()
     config = AsgdConfig(sync_every=2, local_updates=local)
-    world = Simulated(Parts(parts.model, batches, parts.loss, 1), config, Times((1.0, 1.0), 0.125))
+    world = Simulated(WorkerParts(parts.model, batches, parts.loss, 1), config, Times((1.0, 1.0), 0.125))
     world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     done = list(world.epoch(1, tiny.waiting(batches), RATE))[-1]
     states_M = world.snapshot().states_M

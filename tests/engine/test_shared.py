@@ -181,7 +181,7 @@ def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     import speech3_mayfly
 
-    monkeypatch.setattr(shared_module, "serve", speech3_mayfly.main)
+    monkeypatch.setattr(shared_module, "run_shard_process", speech3_mayfly.main)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     try:
         with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 often means .*fewer workers"):
@@ -229,13 +229,13 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     memory = world.server.memory
     memory.shards_N[0, MINIBATCHES] = 7
-    memory.ledger.states_M[:3] = 1
+    memory.states.states_M[:3] = 1
     memory.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
     try:
         for deaths in (1, 2):
             world._replace_dead()
             assert world.workers.deaths == [deaths] and world.returned == 1
-            assert memory.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
+            assert memory.states.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._replace_dead()
     finally:

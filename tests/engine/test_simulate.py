@@ -17,7 +17,7 @@ from speech3.config import AsgdConfig
 from speech3.engine.backends.simulated import Simulated, measure
 from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
 from speech3.engine.flat import flatten
-from speech3.engine.interface import USED, Parts, Progress, Rate
+from speech3.engine.interface import USED, Progress, Rate, WorkerParts
 from speech3.engine.server import Partition
 from speech3.errors import Speech3Error
 
@@ -91,7 +91,7 @@ def test_a_schedule_done_by_hand():
     """
     batches, rate = tiny.Batches(4), 0.25
     torch.manual_seed(3)
-    parts = Parts(nn.Linear(5, 5, bias=False), batches, tiny.loss, 1)
+    parts = WorkerParts(nn.Linear(5, 5, bias=False), batches, tiny.loss, 1)
     start = parts.model.weight.detach().numpy().astype(np.float64)
     config = AsgdConfig(sync_every=1, momentum=0.5, decay=0.75, push_scale="1/workers")
     world = Simulated(parts, config, Times((1.0, 2.0), 0.25))
@@ -163,7 +163,7 @@ def test_a_dead_workers_minibatches_are_computed_by_others():
     assert (done.used, done.restarts) == (12, 2)
     assert done.frames == 12 * tiny.FRAMES
     assert done.returned == 4 and done.seconds > 103
-    assert (world.memory.ledger.states_M == USED).all()
+    assert (world.memory.states.states_M == USED).all()
     assert sum(done.staleness) == done.used
     assert sum(shard.minibatches for shard in done.shards) == 12 + done.returned
 
@@ -245,7 +245,8 @@ def test_synchronous_workers_take_the_step_of_a_constraint_once_between_them():
 def test_a_synchronous_step_whose_loss_is_not_finite_names_the_minibatch():
     parts = tiny.Build()()
     world = Synchronous(
-        Parts(parts.model, parts.source, lambda o, t: (o.sum() * float("inf"), t.sum()), 1), Times((1.0, 1.0), 0.0)
+        WorkerParts(parts.model, parts.source, lambda o, t: (o.sum() * float("inf"), t.sum()), 1),
+        Times((1.0, 1.0), 0.0),
     )
     with pytest.raises(Speech3Error, match=r"epoch 1, minibatch 0: the loss is .*learning_rate"):
         _train(world, 1)
@@ -276,7 +277,7 @@ def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed
         for done in world.epoch(1, tiny.waiting(batches), tiny.rate(0.1, 1, batches)):
             if name == "hangs" and 5.5 < done.seconds < 35.5:
                 assert (
-                    world.memory.ledger.states_M == 1
+                    world.memory.states.states_M == 1
                 ).sum() == 1 and done.restarts == 0  # it is out, and nobody knows
         assert done.used == 40 and done.returned == done.restarts == len(faults)
         ends[name] = done.seconds

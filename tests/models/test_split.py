@@ -139,7 +139,7 @@ def _trains_as_the_whole_model(rank, mesh):
     for member, part in enumerate(parts):
         dist.broadcast(part, member, group=mesh.get_group())
     assert (flat_whole.vector_K - flatten(whole_model(config)).vector_K).norm() > 0.5
-    torch.testing.assert_close(slices.together(parts), flat_whole.vector_K, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(slices.joined(parts), flat_whole.vector_K, rtol=1e-5, atol=1e-5)
 
 
 def _dropout_is_each_ones_own(rank, mesh):
@@ -190,11 +190,11 @@ def test_slices_hold_every_parameter_once_and_make_the_whole_again(name, members
     taken = slices.take(whole.vector_K)
     for found, part in zip(taken, parts, strict=True):
         assert torch.equal(found, part.vector_K)  # as `split` cut them
-    assert torch.equal(slices.together(taken), whole.vector_K)
+    assert torch.equal(slices.joined(taken), whole.vector_K)
     velocity = torch.rand(whole.num_parameters) * (whole.parameters_P != 0)
     slots = slices.take(velocity)
     assert [len(slot) for slot in slots] == [part.num_parameters for part in parts]
-    assert torch.equal(slices.together(slots), velocity)
+    assert torch.equal(slices.joined(slots), velocity)
 
 
 def test_presets_can_be_split():

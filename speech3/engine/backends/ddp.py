@@ -48,15 +48,15 @@ from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Unkil
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.mean import Exchange, SharedCodes, mean_of_codes
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, device_for, limit, loss_of, together
+from speech3.engine.gradient import Diverged, clip, device_for, loss_of, stacked_scalars
 from speech3.engine.interface import (
     USED,
     BuildOn,
-    Parts,
-    Portions,
+    Microbatches,
     Progress,
     Rate,
     Snapshot,
+    WorkerParts,
     expect,
     minibatch_seed,
     seed_generators,
@@ -117,7 +117,7 @@ class UncheckedSteps:
 
     def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
         """Record a step that was started."""
-        self.results_R3[len(self.steps)] = together([loss, correct, length])
+        self.results_R3[len(self.steps)] = stacked_scalars([loss, correct, length])
         self.steps.append((number, frames, left_out))
 
     def check(self) -> tuple[float, float, float]:
@@ -145,7 +145,7 @@ class UncheckedSteps:
 class ModelWithLoss(nn.Module):
     """Model and loss in one module, as DDP requires: its forward pass prepares the exchange of gradients."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         super().__init__()
         self.model, self.parts = parts.model, parts
 
@@ -185,7 +185,7 @@ def main(
 
 
 def run_epoch(
-    member: Member, parts: Parts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
+    member: Member, parts: WorkerParts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
     epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
@@ -215,11 +215,11 @@ def run_epoch(
         seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
         for parameter in trained(parts.model):
             parameter.grad = None
-        *others, final = inputs.portions if isinstance(inputs, Portions) else [(inputs, targets)]
+        *others, final = inputs.microbatches if isinstance(inputs, Microbatches) else [(inputs, targets)]
         loss, correct = torch.zeros((), device=parts.device), torch.zeros((), device=parts.device)
-        for portion, its_targets in others:
+        for microbatch, its_targets in others:
             with both.no_sync():
-                part, right = both(portion, its_targets)
+                part, right = both(microbatch, its_targets)
                 share = len(its_targets) / len(targets)
                 (part * (weight * share)).backward()
             loss, correct = loss + share * part.detach(), correct + right
@@ -230,7 +230,7 @@ def run_epoch(
         (part * (weight * share)).backward()
         loss, correct = (loss + share * part, correct + right) if others else (part, right)
         g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
-        length = limit(g, parts.max_norm)
+        length = clip(g, parts.max_norm)
         sgd.step(g, rate(before))
         frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
         unchecked.add(number, frames, left_out, loss.detach(), correct, length)

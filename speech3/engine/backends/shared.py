@@ -48,9 +48,9 @@ from speech3.engine.backends.processes import (
 )
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import Step, device_for, gradient
-from speech3.engine.interface import BuildOn, Parts, Progress, Rate, ReplicaGroup, Snapshot, expect
+from speech3.engine.interface import BuildOn, Progress, Rate, ReplicaGroup, Snapshot, WorkerParts, expect
 from speech3.engine.papers.replicas import Group, Join, Slices
-from speech3.engine.pool import Ledger, combined, give_back
+from speech3.engine.pool import MinibatchStates, combined, give_back
 from speech3.engine.server import (
     BUSY,
     COMPUTE_S,
@@ -64,13 +64,13 @@ from speech3.engine.server import (
     SYNC_S,
     UP,
     WAIT_S,
-    Before,
+    EpochStart,
     FileLock,
+    MemorySizes,
     Partition,
     Server,
     ServerMemory,
     SharedMemory,
-    Sizes,
     begin_epoch,
     epoch_progress,
     load_tensors,
@@ -91,13 +91,13 @@ Event = tuple[str, int | None, int]  # kind, minibatch or version, partition
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """What a process needs to open the server: the paths of its memory and locks, its sizes and its settings."""
 
     memory: str
     locks: tuple[str, ...]  # one for each partition
-    pool_lock: str
-    sizes: Sizes
+    queue_lock: str
+    sizes: MemorySizes
     config: AsgdConfig
     workers: int
     weight_decay: float
@@ -109,18 +109,18 @@ class Place:
     def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
         """This process's view of the server, for a model like `own`, and the locks of its partitions."""
         memory = shared_memory(self.sizes, SharedMemory(self.memory, memory_bytes(self.sizes)))
-        server = make_server(memory, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
+        server = make_server(memory, self.config, self.workers, own, FileLock(self.queue_lock), on_gpu, self.rows)
         return server, [FileLock(path) for path in self.locks]
 
 
-def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
+def run_shard_process(worker: int, address: ServerAddress, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
     """The main function: work on each epoch that the coordinator begins, until it exits or says `LEAVE`."""
-    coordinator = place.coordinator or os.getppid()
+    coordinator = address.coordinator or os.getppid()
     parts = build(device)
     shard = Shard(
-        parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
+        parts, address.config, number=worker, workers=address.workers, weight_decay=address.weight_decay, codec=address.codec
     )  # fmt: skip
-    server, locks = place.open(shard.sgd.parameters, on_gpu)
+    server, locks = address.open(shard.sgd.parameters, on_gpu)
     _warm_up(server, shard)
     row = server.memory.shards_N[worker]
     orders = _orders(server.memory, row, coordinator)
@@ -131,10 +131,10 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
     row[READY] = 1
     for rate in orders:
         events: list[Event] = []
-        note = events.append if place.record else _forget
+        note = events.append if address.record else _forget
         run_shard(worker, shard, server, locks, rate, coordinator, note)
-        if place.record:
-            with (place.record / f"shard{worker}.jsonl").open("a", encoding="utf-8") as stream:
+        if address.record:
+            with (address.record / f"shard{worker}.jsonl").open("a", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
 
 
@@ -146,7 +146,7 @@ def _warm_up(server: Server, shard: Shard) -> None:
             push.receive(-1, [0], 0, fetch_due=fetch_due, finite=True)
             push.pack()
             assert push.packed
-            server.rule.warm_up(partition.published.state, push.packed)
+            server.optimizer.warm_up(partition.published.state, push.packed)
         push.begin()
 
 
@@ -157,8 +157,8 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
         row[SINCE] = time.monotonic()
         # Written before `order` is read again, so that the coordinator sees every shard that is working.
         row[EPOCH] = order[0]
-        if row[EPOCH] > 0 and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.ledger):
-            yield Rate(order[1], int(order[0]), len(memory.ledger), order[2], order[3], int(order[4]))
+        if row[EPOCH] > 0 and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.states):
+            yield Rate(order[1], int(order[0]), len(memory.states), order[2], order[3], int(order[4]))
         else:
             row[EPOCH] = 0
             time.sleep(_REST_S)
@@ -174,10 +174,10 @@ def _enter(partition: Partition) -> None:
 def _draw(worker: int, after: int | None, server: Server, group: ReplicaGroup | None) -> int | None:
     """Draw a minibatch; in a replica the first member draws, and all record in their ledgers that it is assigned."""
     if group is None:
-        return server.pool.draw(worker, after)
-    number = group.agreed(server.pool.draw(worker, after) if group.rank == 0 else None)
+        return server.queue.draw(worker, after)
+    number = group.agreed(server.queue.draw(worker, after) if group.rank == 0 else None)
     if number is not None:
-        server.ledger.states_M[number] = worker + 1
+        server.states.states_M[number] = worker + 1
     return number
 
 
@@ -221,7 +221,7 @@ def run_shard(
                 partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
                 wait_for_gpus(push.own.vector_K)  # the lock must not be held while a gradient is computed
                 while computed:
-                    server.ledger.computed(*computed.pop())
+                    server.states.computed(*computed.pop())
                 row[COMPUTE_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 push.pack()
@@ -283,13 +283,13 @@ class Shared:
     """
 
     def __init__(
-        self, build: BuildOn, parts: Parts, config: AsgdConfig, *,
+        self, build: BuildOn, parts: WorkerParts, config: AsgdConfig, *,
         workers: int, split: Sequence[nn.Module] = (), device: str = "cpu", weight_decay: float = 0.0,
         record: Path | None = None, codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         self.build, self.device, self.source = build, device, parts.source
         self.slices = Slices(parts.model, split) if split else None
-        self.servers, self.places = list[Server](), list[Place]()
+        self.servers, self.addresses = list[Server](), list[ServerAddress]()
         self.locks, self.on_gpu = list[list[FileLock]](), list[tuple[Tensor, Tensor, Tensor] | None]()
         self.stack, self.started = ExitStack(), count()
         self.workers = Workers([f"shard {worker}" for worker in range(workers)], "minibatch", self._tasks)
@@ -301,7 +301,7 @@ class Shared:
                 self.meeting = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="speech3-replicas-"))
             for model in split or [parts.model]:
                 self._open(model, config, workers, weight_decay, record, codec)
-            self.before, self.began = [Before(0, server.ledger.counts()) for server in self.servers], 0.0
+            self.before, self.began = [EpochStart(0, server.states.counts()) for server in self.servers], 0.0
             self.workers.start_all()
         except BaseException:
             self.stack.close()
@@ -315,20 +315,20 @@ class Shared:
         own = flatten(model)
         sizes = sizes_of(own, config, workers, len(self.source))
         names = [f"lock{number}" for number in range(sizes.partitions)]
-        memory, pool_lock, *locks = (
+        memory, queue_lock, *locks = (
             self.stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
         )
-        place = Place(
-            memory, tuple(locks), pool_lock, sizes, config, workers, weight_decay, coordinator(), record,
+        address = ServerAddress(
+            memory, tuple(locks), queue_lock, sizes, config, workers, weight_decay, coordinator(), record,
             self.source.rows, codec,
         )  # fmt: skip
         self.on_gpu.append(tensors_on_gpu(own, config))
-        server, own_locks = place.open(own, self.on_gpu[-1])
-        for lock in (*own_locks, server.pool.lock):  # a shard that hangs may hold it
+        server, own_locks = address.open(own, self.on_gpu[-1])
+        for lock in (*own_locks, server.queue.lock):  # a shard that hangs may hold it
             assert isinstance(lock, FileLock)
             lock.meanwhile = self._kill_hung
-        self.places.append(place)
+        self.addresses.append(address)
         self.servers.append(server)
         self.locks.append(own_locks)
 
@@ -347,7 +347,7 @@ class Shared:
         order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         order[0] = epoch
         try:
-            while not all(server.pool.finished for server in self.servers):
+            while not all(server.queue.finished for server in self.servers):
                 self._replace_dead()
                 yield self._progress()
         finally:
@@ -367,7 +367,7 @@ class Shared:
             found = [published_tensors(server) for server in self.servers]
         if self.slices is None:
             return Snapshot(found[0], states_M, progress)
-        whole = {name: self.slices.together([tensors[name] for tensors in found]) for name in found[0]}
+        whole = {name: self.slices.joined([tensors[name] for tensors in found]) for name in found[0]}
         return Snapshot(whole, states_M, progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
@@ -423,9 +423,9 @@ class Shared:
     def _shards(self, field: int) -> np.ndarray:
         return np.stack([server.memory.shards_N[:, field] for server in self.servers])
 
-    def _ledger(self) -> Ledger:
-        ledgers = [server.ledger for server in self.servers]
-        return ledgers[0] if self.slices is None else combined(ledgers)
+    def _ledger(self) -> MinibatchStates:
+        states_of_parts = [server.states for server in self.servers]
+        return states_of_parts[0] if self.slices is None else combined(states_of_parts)
 
     def _progress(self) -> Progress:
         """Progress of the whole model; the shards' reports are those of the first members, since all are alike."""
@@ -451,12 +451,12 @@ class Shared:
             server.memory.shards_N[worker, [READY, EPOCH, DOING]] = 0
         self.watchdog.started(worker, float(self.server.memory.shards_N[worker, MINIBATCHES]))
         size, tasks, number = len(self.servers), [], next(self.started)
-        for rank, (place, on_gpu) in enumerate(zip(self.places, self.on_gpu, strict=True)):
+        for rank, (address, on_gpu) in enumerate(zip(self.addresses, self.on_gpu, strict=True)):
             build, device = self.build, device_for(self.device, worker)
             if self.slices is not None:
                 device = device_for("cuda" if on_gpu else "cpu", worker * size + rank)
                 build = Join(build, Group(rank, size), Path(self.meeting) / f"{worker}-{number}")
-            tasks.append(Task(serve, (worker, place, build, device, on_gpu), device))
+            tasks.append(Task(run_shard_process, (worker, address, build, device, on_gpu), device))
         return tasks
 
     def _kill_hung(self) -> None:
@@ -464,7 +464,7 @@ class Shared:
         with self._ending_others():
             self.workers.check_killed()
         memory = self.server.memory
-        work = memory.order[0] > 0 and memory.cursor[0] < len(memory.ledger)
+        work = memory.order[0] > 0 and memory.cursor[0] < len(memory.states)
         if hang := self.watchdog.find(memory.shards_N, bool(work)):
             self.workers.kill_hung(hang.worker, str(hang))
 
@@ -486,7 +486,7 @@ class Shared:
             with self._ending_others():
                 death = self.workers.end(worker)
             with self._settled():
-                self.returned += give_back([server.pool for server in self.servers], worker)
+                self.returned += give_back([server.queue for server in self.servers], worker)
             progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.watchdog.before_N[worker]
             self.workers.replace(worker, death, progressed=bool(progressed))
             self.restarts += 1

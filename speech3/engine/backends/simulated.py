@@ -22,7 +22,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import wait_for_gpus
-from speech3.engine.interface import WAITING, Parts, Progress, Rate, Snapshot
+from speech3.engine.interface import WAITING, Progress, Rate, Snapshot, WorkerParts
 from speech3.engine.server import (
     BUSY,
     COMPUTE_S,
@@ -53,7 +53,7 @@ class Simulated:
     """
 
     def __init__(
-        self, parts: Parts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0,
+        self, parts: WorkerParts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0,
         codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         self.times, self.config = times, config
@@ -76,7 +76,7 @@ class Simulated:
         before = begin_epoch(self.server, states_M)
         seen, run = self._moved(), _Epoch(self, epoch, rate)
         for seconds in run.events():
-            if (moved := self._moved()) != seen or self.server.pool.finished:
+            if (moved := self._moved()) != seen or self.server.queue.finished:
                 seen = moved
                 self.progress = epoch_progress(
                     self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
@@ -85,11 +85,11 @@ class Simulated:
         self.began += self.progress.seconds
 
     def _moved(self) -> tuple[int, ...]:
-        return (*self.memory.version_S.tolist(), self.memory.ledger.ended)
+        return (*self.memory.version_S.tolist(), self.memory.states.ended)
 
     def snapshot(self) -> Snapshot:
         """The published state."""
-        return Snapshot(published_tensors(self.server), self.memory.ledger.states_M.copy(), self.progress)
+        return Snapshot(published_tensors(self.server), self.memory.states.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the published state; failures that the run had before `seconds` do not happen again."""
@@ -116,7 +116,7 @@ class _Epoch:
         self.world, self.epoch, self.rate = world, epoch, rate
         self.now = 0.0
         self.free_at = [0.0] * len(world.server.partitions)  # when each partition is free
-        self.queue: list[tuple[float, int, int, int, Any]] = []
+        self.heap: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
         self.incarnation = [0] * world.workers  # events from before a shard's death are ignored
         self.loops: list[Generator[Request, Any, None] | None] = [None] * world.workers
@@ -129,12 +129,12 @@ class _Epoch:
         world = self.world
         for worker in range(world.workers):
             self._begin(worker, 0.0)
-        while self.queue and not self._done():
-            if world.failures and world.failures[0][0] - world.began <= self.queue[0][0]:
+        while self.heap and not self._done():
+            if world.failures and world.failures[0][0] - world.began <= self.heap[0][0]:
                 at, worker, unnoticed_s = world.failures.pop(0)
                 self._stop(worker, at - world.began, unnoticed_s)
                 continue
-            time, _, worker, incarnation, answer = heapq.heappop(self.queue)
+            time, _, worker, incarnation, answer = heapq.heappop(self.heap)
             if incarnation != self.incarnation[worker]:
                 continue
             self.now = max(self.now, time)
@@ -145,7 +145,7 @@ class _Epoch:
             yield self.now
 
     def _done(self) -> bool:
-        return self.world.server.pool.finished and not any(
+        return self.world.server.queue.finished and not any(
             push.numbers for shard in self.world.shards for push in shard.pushes
         )
 
@@ -154,7 +154,7 @@ class _Epoch:
         self._later(worker, time, None)
 
     def _later(self, worker: int, time: float, answer: Any) -> None:
-        heapq.heappush(self.queue, (time, next(self.order), worker, self.incarnation[worker], answer))
+        heapq.heappush(self.heap, (time, next(self.order), worker, self.incarnation[worker], answer))
 
     def _resume(self, worker: int, time: float, answer: Any) -> None:
         """Run a shard's loop from `time` until it makes a request that takes time."""
@@ -174,9 +174,9 @@ class _Epoch:
                     return
             match request:
                 case Draw(after):
-                    answer = world.server.pool.draw(worker, after)
+                    answer = world.server.queue.draw(worker, after)
                 case Compute(number):
-                    world.server.ledger.computed(number, shard.compute(self.epoch, number, self.rate))
+                    world.server.states.computed(number, shard.compute(self.epoch, number, self.rate))
                     spread = self.random[worker].standard_normal() * times.jitter
                     seconds = times.compute_s[worker] * float(np.exp(spread))
                     report[[MINIBATCHES, COMPUTE_S]] += 1, seconds
@@ -214,7 +214,7 @@ class _Epoch:
         self.hung.discard(worker)
         shard.begin()
         shard.sgd.load({"parameters": shard.sgd.parameters.vector_K})  # the moments of AdamW were lost with the worker
-        self.returned += world.server.pool.give_back(worker)
+        self.returned += world.server.queue.give_back(worker)
         self.restarts += 1
         self._begin(worker, time + world.times.restart_s)
         for other in range(world.workers):
@@ -222,11 +222,11 @@ class _Epoch:
                 self._begin(other, time)
 
     def _waiting(self) -> bool:
-        return bool((self.world.memory.ledger.states_M == WAITING).any())
+        return bool((self.world.memory.states.states_M == WAITING).any())
 
 
 def measure(
-    parts: Parts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
+    parts: WorkerParts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
 ) -> tuple[float, float]:
     """Seconds that a minibatch and a sync take on this machine: medians over `rounds` of them.
 

@@ -28,7 +28,7 @@ from speech3.config import CodecConfig
 from speech3.engine.backends.processes import LEAST_S
 from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.gradient import Diverged, gradient
-from speech3.engine.interface import USED, WAITING, Parts, Progress, Rate, Snapshot, expect, turns
+from speech3.engine.interface import USED, WAITING, Progress, Rate, Snapshot, WorkerParts, expect, turns
 from speech3.engine.optimizers import optimizer_of
 from speech3.engine.shard import Constrained
 
@@ -36,7 +36,7 @@ from speech3.engine.shard import Constrained
 class OneWorker:
     """The world of one worker, which computes the minibatches of an epoch one after another, in this process."""
 
-    def __init__(self, parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    def __init__(self, parts: WorkerParts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         self.parts = parts
         self.sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
         self.states_M = np.zeros(0, np.int32)
@@ -123,7 +123,7 @@ class Synchronous(OneWorker):
     """Synchronous SGD with ``len(times.compute_s)`` virtual workers."""
 
     def __init__(
-        self, parts: Parts, times: Times, *, momentum: float = 0.0, weight_decay: float = 0.0,
+        self, parts: WorkerParts, times: Times, *, momentum: float = 0.0, weight_decay: float = 0.0,
         codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         super().__init__(parts, momentum=momentum, weight_decay=weight_decay)

@@ -90,7 +90,7 @@ class TopK:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class TernaryLayout:
     """How a flat vector is divided for the ternary code.
 
     Attributes
@@ -140,7 +140,7 @@ def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) ->
 def layout(
     views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None,
     origin: int = 0,
-) -> Layout:  # fmt: skip
+) -> TernaryLayout:  # fmt: skip
     """Divide a vector into the tensors that are views of it, in their order.
 
     Parameters
@@ -180,14 +180,14 @@ def layout(
     )
     device = views[0].device if views else None
     starts_on, sizes_on, tiles_on = (torch.from_numpy(each).to(device) for each in (starts_B, sizes_B, tiles_T5))
-    return Layout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(slices))
+    return TernaryLayout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(slices))
 
 
 @dataclass(frozen=True, eq=False)
 class Ternary:
     """The ternary code over a layout; `clip` is c."""
 
-    layout: Layout
+    layout: TernaryLayout
     clip: float = 2.5
     unbiased = True
 
@@ -292,24 +292,26 @@ class Sender:
         return message
 
 
-def statistics(values_P: Tensor, layout: Layout, clip: float, limits_B: Tensor, scales_B: Tensor) -> None:
+def statistics(values_P: Tensor, layout: TernaryLayout, clip: float, limits_B: Tensor, scales_B: Tensor) -> None:
     """Write each bucket's c sigma (infinite where nothing is clipped) and scale s (NaN if a value is not finite)."""
     _kernel(values_P, "statistics")(
         values_P, layout.starts_B, layout.sizes_B, layout.tiles_T5, clip, limits_B, scales_B
     )  # fmt: skip
 
 
-def pack(values_P: Tensor, layout: Layout, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
+def pack(
+    values_P: Tensor, layout: TernaryLayout, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor
+) -> None:
     """Write the codes; a scale may be larger than the bucket's own. If a scale is NaN, its codes are zeros."""
     _kernel(values_P, "pack")(values_P, layout.tiles_T5, limits_B, scales_B, key, words_M)
 
 
-def add(words_M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
+def add(words_M: Tensor, layout: TernaryLayout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
     """Decode the codes and add them to `into_P`, multiplied by `times`."""
     _kernel(into_P, "add")(words_M, layout.tiles_T5, scales_B, times, into_P)
 
 
-def add_sums(sums_16M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
+def add_sums(sums_16M: Tensor, layout: TernaryLayout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
     """Decode sums of codes and add them times `times`; sums are int16, by position in the word and word (`levels`)."""
     _kernel(into_P, "add_sums")(sums_16M, layout.tiles_T5, scales_B, times, into_P)
 

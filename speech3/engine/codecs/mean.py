@@ -37,7 +37,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codecs.codec import Layout, add_sums, as_floats, key_of, layout, pack, statistics
+from speech3.engine.codecs.codec import TernaryLayout, add_sums, as_floats, key_of, layout, pack, statistics
 from speech3.engine.flat import Flat
 from speech3.errors import Speech3Error
 
@@ -204,7 +204,7 @@ class Exchange:
     key: int = 0
     up: int = 0
     down: int = 0
-    layouts: dict[tuple[int, ...], Layout] = field(default_factory=dict)
+    layouts: dict[tuple[int, ...], TernaryLayout] = field(default_factory=dict)
 
     def begin(self, key: int) -> None:
         """Begin a step, whose codes draw random numbers by `key`; without a codec, count the gradients as sent."""
@@ -213,7 +213,7 @@ class Exchange:
             size = sum(parameter.nbytes for parameter in self.parameters)
             self.up, self.down = self.up + size, self.down + size
 
-    def layout_of(self, bucket: dist.GradBucket) -> Layout:
+    def layout_of(self, bucket: dist.GradBucket) -> TernaryLayout:
         """The layout of a DDP bucket: positions of its tensors in the bucket, random numbers by those in the model."""
         places = tuple(int(parameter.storage_offset()) for parameter in bucket.parameters())
         if places not in self.layouts:

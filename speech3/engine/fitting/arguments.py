@@ -23,7 +23,7 @@ from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.fitting.dataset import Data
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
-from speech3.engine.trainer import asynchronous, check_epoch, check_workers, own_method
+from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
 from speech3.errors import Speech3Error, listed
 from speech3.io.parallel import available_jobs
 
@@ -85,7 +85,7 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     if arguments.get("gradient_clip") == math.inf:
         values["gradient_clip"] = None
     if simulate:
-        method = "synchronous" if preset.world == "sgd" else own_method(preset)
+        method = "synchronous" if preset.world == "sgd" else simulated_method(preset)
         values["world"] = "simulated"
         values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
     training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")

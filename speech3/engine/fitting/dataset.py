@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded
-from speech3.engine.interface import Portions, Targets, each_tensor, minibatch_seed
+from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed
 from speech3.errors import Speech3Error, listed
 from speech3.io.device import to_device
 
@@ -137,7 +137,7 @@ class Items:
     seed: int
     device: torch.device
     reader: Reader = Reader()
-    portions: int = 1
+    microbatches: int = 1
     loader: DataLoader[Any] | None = None
     loaders: int = 0
     ahead: int = 0
@@ -152,7 +152,7 @@ class Items:
 
     def __len__(self) -> int:
         batches = -(-len(self.dataset) // self.minibatch) if self.loader is None else len(self.loader)
-        return -(-batches // self.portions)
+        return -(-batches // self.microbatches)
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Targets]:
         """Inputs and targets of a minibatch.
@@ -192,17 +192,17 @@ class Items:
 
     def read(self, epoch: int, number: int) -> list[tuple[Any, int | None]]:
         """The portions of a minibatch in the host's memory, each with its number of items if that is known."""
-        portions = self._portions(epoch, number)  # a sampler has a seed of its own
+        microbatches = self._microbatches(epoch, number)  # a sampler has a seed of its own
         with seeded(minibatch_seed(self.seed, epoch, number)):
             return [
                 (self._item(indices_B[0]), None) if self._whole else
                 (self.reader.batch([self._item(index) for index in indices_B], indices_B), len(indices_B))
-                for indices_B in portions
+                for indices_B in microbatches
             ]  # fmt: skip
 
     def indices(self, epoch: int, number: int) -> list[int]:
         """The indices of a minibatch's items in the dataset."""
-        return [index for indices_B in self._portions(epoch, number) for index in indices_B]
+        return [index for indices_B in self._microbatches(epoch, number) for index in indices_B]
 
     def not_finite(self, epoch: int, number: int) -> list[int]:
         """The indices of those items of a minibatch that contain NaN or infinity."""
@@ -213,13 +213,13 @@ class Items:
         """Whether the items of the dataset are whole minibatches."""
         return self.loader is not None and self.loader.batch_sampler is None
 
-    def _portions(self, epoch: int, number: int) -> list[list[int]]:
-        first = number * self.portions
+    def _microbatches(self, epoch: int, number: int) -> list[list[int]]:
+        first = number * self.microbatches
         if self.loader is not None:
             if self._order[0] != epoch:
                 self._order = epoch, order_of(self.loader, minibatch_seed(self.seed, epoch, 0))
-            return self._order[1][first : first + self.portions]
-        order, stop = _order(self.seed, epoch, len(self.dataset)), (first + self.portions) * self.minibatch
+            return self._order[1][first : first + self.microbatches]
+        order, stop = _order(self.seed, epoch, len(self.dataset)), (first + self.microbatches) * self.minibatch
         indices = order[first * self.minibatch : stop].tolist()
         return [indices[start : start + self.minibatch] for start in range(0, len(indices), self.minibatch)]
 
@@ -244,11 +244,11 @@ def _order(seed: int, epoch: int, items: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(items)
 
 
-def joined(portions: Sequence[tuple[Any, Targets]]) -> tuple[Any, Targets]:
+def joined(microbatches: Sequence[tuple[Any, Targets]]) -> tuple[Any, Targets]:
     """A minibatch of its portions: itself if there is one."""
-    if len(portions) == 1:
-        return portions[0]
-    return Portions(tuple(portions)), Targets(None, sum(len(targets) for _, targets in portions))
+    if len(microbatches) == 1:
+        return microbatches[0]
+    return Microbatches(tuple(microbatches)), Targets(None, sum(len(targets) for _, targets in microbatches))
 
 
 def moved(inputs: Any, targets: Targets, device: torch.device) -> tuple[Any, Targets]:
@@ -392,7 +392,7 @@ class Stream:
     seed: int
     device: torch.device
     reader: Reader
-    portions: int = 1
+    microbatches: int = 1
     ahead: int = 0  # the loader itself reads ahead
     _at: tuple[int, int] = field(default=(0, 0), init=False, repr=False)  # where reading began, and batches read since
     _iterator: Iterator[Any] | None = field(default=None, init=False, repr=False)
@@ -405,7 +405,7 @@ class Stream:
         """None: the order of minibatches does not matter."""
 
     def __len__(self) -> int:
-        return -(-self.batches // self.portions)
+        return -(-self.batches // self.microbatches)
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Targets]:
         """Inputs and targets of a minibatch.
@@ -415,14 +415,14 @@ class Stream:
         Speech3Error
             The stream ends too early, cannot be read, or its batches are not usable.
         """
-        first = number * self.portions
+        first = number * self.microbatches
         start, before = (1, (epoch - 1) * self.batches) if self.continues else (epoch, 0)
         if self._iterator is None or self._at[0] != start or self._at[1] > before + first:
             self._begin(start)
             self._at = start, 0
         while self._at[1] < before + first:
             self._next(epoch)
-        count = min(self.portions, self.batches - first)
+        count = min(self.microbatches, self.batches - first)
         found = [self._next(epoch) for _ in range(count)]
         return joined([moved(*self.reader.parts(batch, None), self.device) for batch in found])
 
@@ -525,11 +525,11 @@ class Data:
         if self.batches is not None:
             assert loader is not None
             reader = Reader(None, own_loss)
-            return Stream(loader, self.batches, self.continues, seed, device, reader, portions=self.accumulate)
+            return Stream(loader, self.batches, self.continues, seed, device, reader, microbatches=self.accumulate)
         loaders = loader.num_workers if loader is not None and read_ahead else 0
         ahead = -(-loaders * ((loader.prefetch_factor if loader is not None else None) or 2) // self.accumulate)
         return Items(
-            self.dataset, self.minibatch, seed, device, Reader(self.collate_fn, own_loss), portions=self.accumulate,
+            self.dataset, self.minibatch, seed, device, Reader(self.collate_fn, own_loss), microbatches=self.accumulate,
             loader=loader, loaders=loaders, ahead=ahead,
         )  # fmt: skip
 

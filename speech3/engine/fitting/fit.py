@@ -48,21 +48,21 @@ from speech3.engine.fitting.arguments import (
 from speech3.engine.fitting.dataset import ByName, Data, Items, MeanLoss, Named, Reader, Stream, data_of, moved
 from speech3.engine.fitting.loading import Packed, own_process, seeded
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, Recorder, autocast_of, threads, use_precision
+from speech3.engine.gradient import CudaGraphs, Diverged, autocast_of, threads, use_precision
 from speech3.engine.gradient import precision as use_while
 from speech3.engine.interface import (
     NUMBERED,
-    Parts,
-    Portions,
+    Microbatches,
     Progress,
     Rate,
     ShardReport,
     Targets,
+    WorkerParts,
     minibatch_seed,
     shares,
 )
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
-from speech3.engine.trainer import Trainer, asynchronous, open_worlds, rate_of, times_of
+from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -524,7 +524,7 @@ class Build:
     def __reduce__(self) -> tuple[Any, ...]:
         return _built, (Packed({each.name: getattr(self, each.name) for each in fields(self)}),)
 
-    def __call__(self, device: str) -> Parts:
+    def __call__(self, device: str) -> WorkerParts:
         """Make the parts in a worker's own process."""
         keep_freed_memory()
         own_process()
@@ -532,15 +532,15 @@ class Build:
         use_precision(self.training.precision)
         return self.parts(device)
 
-    def parts(self, device: str, *, read_ahead: bool = True) -> Parts:
+    def parts(self, device: str, *, read_ahead: bool = True) -> WorkerParts:
         """Make the parts with a copy of the model, since the original may be in memory shared with another process."""
         training, on = self.training, torch.device(device)
         loss = copy.deepcopy(self.loss).to(on) if isinstance(self.loss, nn.Module) else self.loss
         model = copy.deepcopy(self.model).to(on)
-        return Parts(
+        return WorkerParts(
             ByName(model) if self.by_name else model, self.source(on, read_ahead=read_ahead), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, optimizer=self.optimizer or training.optimizer, betas=training.betas,
-            autocast=autocast_of(training), recorder=Recorder() if training.cuda_graph else None,
+            autocast=autocast_of(training), cuda_graphs=CudaGraphs() if training.cuda_graph else None,
             evaluated=_evaluated(self.model, "model" * self.by_name), skips=True,
         )  # fmt: skip
 
@@ -558,7 +558,7 @@ class Build:
     def world_of_one(self) -> Any:
         """A world of one worker, to load a state into."""
         training = self.training.model_copy(update={"world": "sgd"})
-        return open_worlds(training, self.parts("cpu", read_ahead=False), self)[0]
+        return open_backends(training, self.parts("cpu", read_ahead=False), self)[0]
 
 
 def _built(values: dict[str, Any]) -> Build:
@@ -587,7 +587,7 @@ class Validation:
         return cls(dataset, reader, build.seed)
 
     @torch.no_grad()
-    def __call__(self, parts: Parts) -> tuple[float, float | None]:
+    def __call__(self, parts: WorkerParts) -> tuple[float, float | None]:
         """Mean loss, and accuracy if there are classes, of the model in evaluation mode and float32."""
         assert isinstance(parts.loss, MeanLoss)
         modes = {module: module.training for module in parts.model.modules()}
@@ -678,14 +678,14 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
 
 def _first(build: "Build") -> tuple[Any, Targets]:
     """The first minibatch, or its first portion."""
-    return _portion(*build.source(torch.device("cpu")).draw(1, 0))
+    return _microbatch(*build.source(torch.device("cpu")).draw(1, 0))
 
 
-def _portion(inputs: Any, targets: Targets) -> tuple[Any, Targets]:
-    return inputs.portions[0] if isinstance(inputs, Portions) else (inputs, targets)
+def _microbatch(inputs: Any, targets: Targets) -> tuple[Any, Targets]:
+    return inputs.microbatches[0] if isinstance(inputs, Microbatches) else (inputs, targets)
 
 
-def _try_out(parts: Parts, inputs: Any, targets: Targets) -> bool:
+def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
     """Compute the first minibatch before any process is started; `parts` must not be used again.
 
     Returns
@@ -705,7 +705,7 @@ def _try_out(parts: Parts, inputs: Any, targets: Targets) -> bool:
     parts.begin_training()
     while unused and tried < min(_TRIES, len(parts.source)):
         if tried:
-            inputs, targets = _portion(*parts.source.draw(1, tried))
+            inputs, targets = _microbatch(*parts.source.draw(1, tried))
         inputs, targets = moved(inputs, targets, parts.device)
         try:
             outputs = parts.model(inputs)
@@ -735,7 +735,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     opened.callback(parts.source.close)
     clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
     try:
-        one, world = open_worlds(training, parts, build, clock=clock)
+        one, world = open_backends(training, parts, build, clock=clock)
     except Speech3Error as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
-from speech3.engine.interface import BuildOn, Parts, Rate
+from speech3.engine.interface import BuildOn, Rate, WorkerParts
 from speech3.io.parallel import end_with_parent
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
@@ -93,7 +93,7 @@ class Join:
     group: Group
     store: Path
 
-    def __call__(self, device: str) -> Parts:
+    def __call__(self, device: str) -> WorkerParts:
         """Make the parts on the member's device."""
         end_with_parent()  # while it waits for the other members it cannot check for the coordinator
         self.group.join(self.store, torch.device(device))
@@ -142,7 +142,7 @@ class Slices:
             parts.append(part)
         return parts
 
-    def together(self, parts: Sequence[Tensor]) -> Tensor:
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """Join what `take` split, in the memory of the CPU."""
         values, parameters = self.whole
         vector = torch.zeros(values if len(parts[0]) == self.members[0][0] else parameters)
@@ -159,5 +159,7 @@ def _sizes(flat: Flat) -> tuple[int, int]:
 
 def _tensors(flat: Flat) -> list[Tensor]:
     """The tensors of the flat vector, in its order."""
-    rest = [*(place.tensor.detach() for place in flat.rest.views), flat.rest.codes] if flat.rest else []
-    return [*flat.views, *rest]
+    untrained = (
+        [*(place.tensor.detach() for place in flat.untrained.views), flat.untrained.codes] if flat.untrained else []
+    )
+    return [*flat.views, *untrained]

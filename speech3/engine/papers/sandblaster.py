@@ -51,15 +51,15 @@ from torch import Tensor
 
 from speech3.config import LbfgsConfig
 from speech3.engine.flat import flatten
-from speech3.engine.interface import USED, WAITING, Parts, Progress, Rate, Snapshot
+from speech3.engine.interface import USED, WAITING, Progress, Rate, Snapshot, WorkerParts
 from speech3.engine.papers.sandblaster_workers import (
     Combine,
     Evaluation,
     Gather,
-    Layout,
     Move,
     Multiply,
     Remember,
+    VectorLayout,
     WorkerGroup,
     gather_buffers,
     reset_buffers,
@@ -73,7 +73,7 @@ _CURVED = 1e-3  # share of the slope: a pair with less curvature is rounding err
 
 
 @dataclass(frozen=True)
-class Point:
+class TrialPoint:
     """The objective at the base plus `step` times the direction, and its derivative with respect to the step."""
 
     step: float
@@ -108,7 +108,7 @@ class Direct:
 
 @dataclass(frozen=True)
 class Try:
-    """Request loss, slope and gradient at the base plus `step` times the direction. Result: `Point`."""
+    """Request loss, slope and gradient at the base plus `step` times the direction. Result: `TrialPoint`."""
 
     step: float
 
@@ -120,7 +120,7 @@ class Accept:
     slot: int | None
 
 
-Request = Begin | Dots | Direct | Try | Accept
+LbfgsRequest = Begin | Dots | Direct | Try | Accept
 
 
 @dataclass
@@ -162,7 +162,7 @@ def coefficients(dots_JJ: np.ndarray) -> np.ndarray:
     return -c_J
 
 
-def descend(iterations: int, history: History, first: float) -> Generator[Request, Any, str]:
+def descend(iterations: int, history: History, first: float) -> Generator[LbfgsRequest, Any, str]:
     """Run iterations of L-BFGS on one objective, updating `history`.
 
     Parameters
@@ -183,7 +183,7 @@ def descend(iterations: int, history: History, first: float) -> Generator[Reques
             if history.slots and 0 <= -slope <= _NOISE * abs(loss):  # the gain of a quasi-Newton step
                 return f"at a minimum, to the precision of float32 (loss {loss:.6g})"
             if slope < 0:
-                start = Point(0.0, loss, slope)
+                start = TrialPoint(0.0, loss, slope)
                 point = yield from search(start, 1.0 if history.slots else first)
             if point is None and not history.slots:
                 return (
@@ -201,7 +201,7 @@ def descend(iterations: int, history: History, first: float) -> Generator[Reques
     return ""
 
 
-def _set_direction(history: History) -> Generator[Request, Any, float]:
+def _set_direction(history: History) -> Generator[LbfgsRequest, Any, float]:
     """Set the direction; returns its slope, or NaN if it is not a descent direction."""
     asked, pairs = tuple(history.slots), len(history.slots)
     dots_JJ = yield Dots(asked)
@@ -217,7 +217,7 @@ def _set_direction(history: History) -> Generator[Request, Any, float]:
     return math.nan
 
 
-def search(start: Point, first: float) -> Generator[Request, Point, Point | None]:
+def search(start: TrialPoint, first: float) -> Generator[LbfgsRequest, TrialPoint, TrialPoint | None]:
     """Find a step that meets the strong Wolfe conditions; else the best step that lowers the loss; else None.
 
     The returned point is the one tried last. Every trial computes loss and gradient of the whole batch, so slopes are
@@ -244,16 +244,16 @@ def search(start: Point, first: float) -> Generator[Request, Point, Point | None
     return low if low.finite and low.loss < start.loss else None
 
 
-def _lower(point: Point, start: Point, noise: float) -> bool:
+def _lower(point: TrialPoint, start: TrialPoint, noise: float) -> bool:
     """Sufficient decrease; where float32 cannot tell two losses apart, slopes alone decide (Hager and Zhang 2005)."""
     return point.finite and point.loss <= start.loss + _DECREASE * point.step * start.slope + noise
 
 
-def _longer(low: Point) -> float:
+def _longer(low: TrialPoint) -> float:
     return 4 * low.step
 
 
-def _between(low: Point, high: Point) -> float:
+def _between(low: TrialPoint, high: TrialPoint) -> float:
     """The minimum of the cubic through both points, kept away from both ends."""
     width = high.step - low.step
     if not high.finite:
@@ -305,11 +305,11 @@ class Sandblaster:
     """
 
     def __init__(
-        self, make_workers: Callable[[Layout], WorkerGroup], parts: Parts, config: LbfgsConfig, *, workers: int,
+        self, make_workers: Callable[[VectorLayout], WorkerGroup], parts: WorkerParts, config: LbfgsConfig, *, workers: int,
         weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
-        layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
+        layout = VectorLayout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
         self.workers = make_workers(layout)
         self.batches = batches_of(len(parts.source), parts.source.rows, config)
         self.weight_decay, self.home, self.codes = weight_decay, own.vector_K.device, own.num_codes
@@ -375,7 +375,7 @@ class Sandblaster:
         answer, accepted, stepped = None, False, False
         while True:
             try:
-                request: Request = algorithm.send(answer)
+                request: LbfgsRequest = algorithm.send(answer)
             except StopIteration as end:
                 if accepted:
                     yield
@@ -390,7 +390,7 @@ class Sandblaster:
                 self._publish(next(stretches))
                 stepped = True
 
-    def _answer(self, request: Request, batch: Batch, epoch: int) -> Generator[None, None, Any]:
+    def _answer(self, request: LbfgsRequest, batch: Batch, epoch: int) -> Generator[None, None, Any]:
         workers, base = self.workers, self.base
         match request:
             case Begin():
@@ -403,7 +403,7 @@ class Sandblaster:
                 yield from workers.operate(Move(base, step))
                 reset_buffers(workers.vectors, base)
                 loss, slope, _ = yield from self._evaluate(1 - base, batch)
-                return Point(step, loss, slope)
+                return TrialPoint(step, loss, slope)
             case Accept(slot):
                 if slot is not None:
                     yield from workers.operate(Remember(base, slot))

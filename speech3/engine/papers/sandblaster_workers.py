@@ -74,14 +74,14 @@ from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Worke
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import device_for, gradient
-from speech3.engine.interface import BuildOn, Parts, ShardReport
+from speech3.engine.interface import BuildOn, ShardReport, WorkerParts
 from speech3.engine.server import SharedMemory, memory_file
 
 _BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
 
 
 @dataclass(frozen=True)
-class Layout:
+class VectorLayout:
     """Numbers of values, parameters, history slots and workers."""
 
     values: int
@@ -127,7 +127,7 @@ class Vectors:
     sums_NK: Tensor
 
     @staticmethod
-    def over(layout: Layout, memory: object) -> "Vectors":
+    def over(layout: VectorLayout, memory: object) -> "Vectors":
         """Views of a block of memory of `layout.bytes` bytes."""
         views, offset = [], 0
         for shape in layout.shapes():
@@ -356,7 +356,7 @@ class Computed:
     left_out: int = 0
 
 
-def together(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation:
+def summed(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation:
     """Sum the results of all portions; the result does not depend on the order in which they were computed."""
     return Evaluation(
         sum(each.frames for each in kept), math.fsum(each.loss_sum for each in kept),
@@ -416,7 +416,7 @@ def with_waits(reports: Sequence[ShardReport], seconds: float) -> tuple[ShardRep
 class Workspace:
     """A worker's workspace: its copy of the model, and the gradient of its current portion."""
 
-    def __init__(self, parts: Parts, vectors: Vectors, layout: Layout, worker: int) -> None:
+    def __init__(self, parts: WorkerParts, vectors: Vectors, layout: VectorLayout, worker: int) -> None:
         self.parts, self.vectors, self.layout, self.worker = parts, vectors, layout, worker
         self.own = flatten(parts.model)
         self.portion = self.own.zeros_like()
@@ -528,7 +528,7 @@ class Processes:
 
     up = down = 0  # the memory is shared
 
-    def __init__(self, build: BuildOn, layout: Layout, device: str = "cpu") -> None:
+    def __init__(self, build: BuildOn, layout: VectorLayout, device: str = "cpu") -> None:
         self.build, self.layout, self.device = build, layout, device
         self.stack = ExitStack()
         self.path = self.stack.enter_context(memory_file("sandblaster", layout.bytes))
@@ -590,7 +590,7 @@ class Processes:
                             self.workers[index].free = True  # the next portion is queued behind `Keep`
             if self._due():
                 yield
-        return together(kept.values(), portions.keepers)
+        return summed(kept.values(), portions.keepers)
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         """Apply an operation to every partition; returns the sum of the results, always added in the same order."""
@@ -674,7 +674,7 @@ class Processes:
         self.workers[index] = _Worker(report=dead.report)
 
 
-def _serve(worker: int, path: str, layout: Layout, build: BuildOn, device: str, pipe: Any) -> None:
+def _serve(worker: int, path: str, layout: VectorLayout, build: BuildOn, device: str, pipe: Any) -> None:
     """A worker's process: carry out orders until the pipe is closed."""
     vectors = Vectors.over(layout, SharedMemory(path, layout.bytes).map)
     workspace = Workspace(build(device), vectors, layout, worker)
@@ -691,7 +691,7 @@ def _serve(worker: int, path: str, layout: Layout, build: BuildOn, device: str, 
 
 
 @torch.no_grad()
-def _operate(order: Operate, vectors: Vectors, layout: Layout) -> Operated:
+def _operate(order: Operate, vectors: Vectors, layout: VectorLayout) -> Operated:
     begun = time.perf_counter()
     answer = order.operation(vectors, layout.partition(order.partition))
     return Operated(answer, time.perf_counter() - begun)
@@ -708,7 +708,7 @@ class Virtual:
 
     note = ""
 
-    def __init__(self, parts: Parts, times: Times, layout: Layout) -> None:
+    def __init__(self, parts: WorkerParts, times: Times, layout: VectorLayout) -> None:
         self.times, self.layout, self.seed = times, layout, parts.seed
         self._vector = 4 * layout.values  # bytes
         self.vectors = Vectors.over(layout, bytearray(layout.bytes))
@@ -753,7 +753,7 @@ class Virtual:
             self.workspaces[worker].keep(self.evaluation)
             kept[portion] = done
             yield
-        return together(kept.values(), portions.keepers)
+        return summed(kept.values(), portions.keepers)
 
     @torch.no_grad()
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:

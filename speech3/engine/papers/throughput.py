@@ -23,7 +23,7 @@ from speech3.engine.backends.synchronous import Times, exchange_s
 from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.gradient import gradient
-from speech3.engine.interface import Parts
+from speech3.engine.interface import WorkerParts
 from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 
@@ -97,7 +97,7 @@ class Conclusion:
     against: tuple[tuple[Point, Point], ...]
 
 
-def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
+def measure_costs(parts: WorkerParts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
     """Measure the costs on the device of `parts`, which must not be used again; times are medians over some rounds.
 
     Parameters

@@ -44,10 +44,10 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.codecs.codec import Codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step
-from speech3.engine.interface import USED, WAITING, BuildOn, Parts, Rate, ShardReport
-from speech3.engine.pool import Ledger, Pool
+from speech3.engine.interface import USED, WAITING, BuildOn, Rate, ShardReport, WorkerParts
+from speech3.engine.pool import MinibatchQueue, MinibatchStates
 from speech3.engine.server import begin_epoch, load_tensors, make_server, private_memory, published_tensors, sizes_of
-from speech3.engine.server_optimizer import Own
+from speech3.engine.server_optimizer import ShardVectors
 from speech3.engine.shard import Compute, Draw, Push, Shard, Sync, Wire, wire_of
 
 
@@ -79,7 +79,7 @@ class Facts:
         return ", ".join(f"{name} {a} there, {b} here" for name, (a, b) in pairs.items() if a and b and a != b)
 
 
-def facts_of(parts: Parts | None = None, own: Flat | None = None) -> Facts:
+def facts_of(parts: WorkerParts | None = None, own: Flat | None = None) -> Facts:
     """The facts of this process, with the model and minibatches of a shard; a partition has neither."""
     facts = Facts(speech3.__version__, _engine_digest(), node=ray.util.get_node_ip_address(), pid=os.getpid())
     if parts is None or own is None:
@@ -104,19 +104,19 @@ def _engine_digest() -> str:
 
 
 @dataclass(frozen=True)
-class Work:
+class ShardWork:
     """What a shard did in one incarnation: its report, and bytes up and down."""
 
     report: ShardReport = field(default_factory=ShardReport)
     up: int = 0
     down: int = 0
 
-    def newer(self, other: "Work") -> bool:
+    def newer(self, other: "ShardWork") -> bool:
         """Whether this is as new as `other`, or newer; both are of one incarnation, which only adds to its work."""
         return (self.report.minibatches, self.up, self.down) >= (other.report.minibatches, other.up, other.down)
 
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.report + other.report, self.up + other.up, self.down + other.down)
+    def __add__(self, other: "ShardWork") -> "ShardWork":
+        return ShardWork(self.report + other.report, self.up + other.up, self.down + other.down)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class PushMessage:
     incarnation: int
     version: int
     fetch_due: bool
-    work: Work
+    work: ShardWork
     key: int
     finite: bool = True
     steps: dict[int, Step] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Reply:
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class PartitionReport:
     """What happened in a partition since its last report.
 
     Attributes
@@ -177,13 +177,13 @@ class Report:
     """
 
     numbers: np.ndarray
-    rows: Ledger
+    rows: MinibatchStates
     versions: int
-    work: dict[int, Work]
+    work: dict[int, ShardWork]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PartitionPlan:
     """What a partition is made from: its sizes, and the codecs of its slice of the parameters."""
 
     config: AsgdConfig
@@ -207,7 +207,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OrderResult:
     """The outcome of an order.
 
     Attributes
@@ -218,7 +218,7 @@ class Outcome:
         Whether the shard's incarnation had been expelled.
     """
 
-    work: Work
+    work: ShardWork
     lost: str = ""
     expelled: bool = False
 
@@ -234,13 +234,15 @@ def _bytes(*arrays: np.ndarray | None) -> int:
     return sum(array.nbytes for array in arrays if array is not None)
 
 
-def plans_of(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: CodecConfig) -> list[Plan]:
+def plans_of(
+    parts: WorkerParts, own: Flat, config: AsgdConfig, workers: int, codec: CodecConfig
+) -> list[PartitionPlan]:
     """The plans of the partitions, which are on CPUs wherever `own` is."""
     plans, source = [], parts.source
     wires = wires_on_cpu(codec, own, config.partitions)
     for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):
         part, up = own.part(stretch), wire.sender.codec if wire.sender else None
-        plans.append(Plan(
+        plans.append(PartitionPlan(
             config, workers, len(part.vector_K), part.num_parameters, len(source), source.rows, up, wire.down_codec
         ))  # fmt: skip
     return plans
@@ -253,22 +255,24 @@ class PartitionActor:
         """Show that the actor is alive."""
         return facts_of()
 
-    def prepare(self, plan: Plan) -> Facts:
+    def prepare(self, plan: PartitionPlan) -> Facts:
         """Allocate the memory."""
         torch.set_num_threads(1)
         self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
         memory = private_memory(sizes_of(self.like, config, plan.workers, plan.minibatches))
         self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
-        # The states in the pool's ledger are those of the whole server, those in `server.ledger` of this partition.
-        self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows)
+        # The states in the pool's ledger are those of the whole server, those in `server.states` of this partition.
+        self.queue = MinibatchQueue(
+            MinibatchStates.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows
+        )
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
         self.pushed: list[int] = []  # minibatches of the pushes since the last report
         self.reported = 0  # version of the last report
-        self.work: dict[int, Work] = {}
+        self.work: dict[int, ShardWork] = {}
         published = self.server.partitions[0].published.state
-        self.server.rule.warm_up(published, Own(self.like.parameters_P, None, self.push_P))
+        self.server.optimizer.warm_up(published, ShardVectors(self.like.parameters_P, None, self.push_P))
         warm_up((plan.up, plan.down), self.push_P)
         return facts_of()
 
@@ -279,27 +283,27 @@ class PartitionActor:
         begin_epoch(self.server, states_M)
         self.reported = self.server.version
         load_tensors(self.server, {name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
-        self.pool.fill(states_M)
+        self.queue.fill(states_M)
 
     def admit(self, incarnation: int) -> None:
         """Admit an incarnation, which is about to work."""
         self.pushes[incarnation] = self._push()
 
-    def expel(self, incarnation: int) -> Report:
+    def expel(self, incarnation: int) -> PartitionReport:
         """Expel an incarnation: messages that it sent and that arrive later are ignored."""
         self.pushes.pop(incarnation, None)
         return self.report()
 
     def draw(self, incarnation: int, after: int | None) -> int | None:
-        """Draw a minibatch as in `Pool.draw`; None for an incarnation that is not admitted."""
-        return self.pool.draw(incarnation, after) if incarnation in self.pushes else None
+        """Draw a minibatch as in `MinibatchQueue.draw`; None for an incarnation that is not admitted."""
+        return self.queue.draw(incarnation, after) if incarnation in self.pushes else None
 
     def give_back(self, incarnation: int, states_M: np.ndarray) -> list[int]:
         """Return a shard's minibatches to the pool, except those used or dropped in `states_M`; returns which."""
-        ended = np.flatnonzero((self.pool.states_M == incarnation + 1) & (states_M != WAITING))
-        self.pool.states_M[ended] = states_M[ended]
-        numbers = np.flatnonzero(self.pool.states_M == incarnation + 1).tolist()
-        self.pool.give_back(incarnation)
+        ended = np.flatnonzero((self.queue.states_M == incarnation + 1) & (states_M != WAITING))
+        self.queue.states_M[ended] = states_M[ended]
+        numbers = np.flatnonzero(self.queue.states_M == incarnation + 1).tolist()
+        self.queue.give_back(incarnation)
         return numbers
 
     def sync(self, message: PushMessage) -> Reply | None:
@@ -309,7 +313,7 @@ class PartitionActor:
         self.work[message.incarnation] = message.work
         partition, push = self.server.partitions[0], self.pushes[message.incarnation]
         for number, step in message.steps.items():
-            self.server.ledger.computed(number, step)
+            self.server.states.computed(number, step)
         self.pushed += message.steps
         numbers, key = list(message.steps), message.key
         push.receive(message.version, numbers, key, fetch_due=message.fetch_due, finite=message.finite)
@@ -321,14 +325,14 @@ class PartitionActor:
             return Reply(ended, partition.version)
         return Reply(ended, partition.version, push.wire.received.numpy(), push.own.buffers.numpy())
 
-    def report(self) -> Report:
+    def report(self) -> PartitionReport:
         """What happened since the last report."""
         numbers, version = np.unique(np.array(self.pushed, np.int64)), self.server.version
-        report = Report(numbers, self.server.ledger.rows(numbers), version - self.reported, self.work)
+        report = PartitionReport(numbers, self.server.states.rows(numbers), version - self.reported, self.work)
         self.pushed, self.reported, self.work = [], version, {}
         return report
 
-    def snapshot(self) -> tuple[dict[str, np.ndarray], Report]:
+    def snapshot(self) -> tuple[dict[str, np.ndarray], PartitionReport]:
         """The published state, and a report of everything up to it."""
         tensors = published_tensors(self.server)
         return {name: tensor.numpy() for name, tensor in tensors.items()}, self.report()
@@ -377,18 +381,18 @@ class ShardActor:
             warm_up([down], push.own.parameters_P.cpu())
         return facts_of(parts, own)
 
-    def run(self, order: Order) -> Outcome:
+    def run(self, order: Order) -> OrderResult:
         """Carry out the requests of the shard's loop, until no minibatch is waiting."""
         run = _Run(self.shard, self.down, order)
         try:
             run.run()
         except _Expelled:
-            return Outcome(run.work, expelled=True)
+            return OrderResult(run.work, expelled=True)
         except RayTaskError:
             raise
         except RayError as error:
-            return Outcome(run.work, lost=str(error))
-        return Outcome(run.work)
+            return OrderResult(run.work, lost=str(error))
+        return OrderResult(run.work)
 
 
 class _Run:
@@ -400,7 +404,7 @@ class _Run:
         self.steps: dict[int, Step] = {}  # of minibatches not yet pushed to all partitions
         self.sent: list[tuple[int, Any]] = []  # partition, pending reply
         self.drawn: Any = None  # pending reply with the number of the next minibatch
-        self.work = Work()
+        self.work = ShardWork()
 
     def run(self) -> None:
         """Carry out the requests of the loop."""
@@ -458,7 +462,7 @@ class _Run:
         self._did(sync_s=time.perf_counter() - begun)
 
     def _packed(self, push: Push) -> np.ndarray:
-        values = Own(push.own.parameters_P, push.fetched_P, push.push_P).push()
+        values = ShardVectors(push.own.parameters_P, push.fetched_P, push.push_P).push()
         if push.wire.sender:
             values = push.wire.sender.encode(values, push.wire.key)
         return values.cpu().numpy()
@@ -498,4 +502,4 @@ class _Run:
         self, *, minibatches: int = 0, compute_s: float = 0.0, sync_s: float = 0.0, wait_s: float = 0.0, up: int = 0,
         down: int = 0,
     ) -> None:  # fmt: skip
-        self.work += Work(ShardReport(minibatches, compute_s, sync_s, wait_s), up, down)
+        self.work += ShardWork(ShardReport(minibatches, compute_s, sync_s, wait_s), up, down)

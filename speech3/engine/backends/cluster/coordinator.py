@@ -29,7 +29,16 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.backends.cluster.actors import Facts, Order, Outcome, Report, ShardActor, Work, facts_of, plans_of
+from speech3.engine.backends.cluster.actors import (
+    Facts,
+    Order,
+    OrderResult,
+    PartitionReport,
+    ShardActor,
+    ShardWork,
+    facts_of,
+    plans_of,
+)
 from speech3.engine.backends.cluster.remote import (
     TIMEOUT_S,
     Lost,
@@ -43,8 +52,8 @@ from speech3.engine.backends.cluster.remote import (
 )
 from speech3.engine.backends.processes import DEATHS, LOOK_S, Clock, patience_s
 from speech3.engine.flat import flatten, partition_bounds
-from speech3.engine.interface import WAITING, BuildOn, Parts, Progress, Rate, Snapshot
-from speech3.engine.pool import Ledger, combined
+from speech3.engine.interface import WAITING, BuildOn, Progress, Rate, Snapshot, WorkerParts
+from speech3.engine.pool import MinibatchStates, combined
 from speech3.errors import Speech3Error
 
 COPY_S = 5.0  # least time between two copies of the server
@@ -53,13 +62,13 @@ JOIN_S = 20.0  # how long shards that are ready wait for the others before they 
 
 
 @dataclass(eq=False)
-class Worker:
+class ShardHandle:
     """A shard, as the coordinator sees it.
 
     Attributes
     ----------
     pending
-        The pending reply: to `ping`, then to `prepare`, then the `Outcome` of each order; None: it is idle.
+        The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
     placed
         Its facts, once it has replied to `ping`, so a node has room for it.
     incarnation
@@ -94,11 +103,11 @@ class Worker:
 
 
 @dataclass(frozen=True, eq=False)
-class Copy:
+class ServerCopy:
     """A copy of the server's state, with the ledger and the number of published versions at that time."""
 
     tensors: dict[str, Tensor]
-    ledger: Ledger
+    states: MinibatchStates
     versions: int = 0
 
 
@@ -124,7 +133,7 @@ class Cluster:
     """
 
     def __init__(
-        self, build: BuildOn, parts: Parts, config: AsgdConfig, *,
+        self, build: BuildOn, parts: WorkerParts, config: AsgdConfig, *,
         workers: int, device: str = "cpu", weight_decay: float = 0.0, codec: CodecConfig | None = None,
         address: str | None = None,
     ) -> None:  # fmt: skip
@@ -135,11 +144,11 @@ class Cluster:
         self.clock, self.most_pushed = Clock(), config.max_distance
         plans = plans_of(parts, own, config, workers, codec)
         self.server = RemoteServer(plans, partition_bounds(own, config.partitions), self.facts, self._receive_report)
-        self.copied = Copy({"parameters": own.vector_K.cpu().clone()}, Ledger.of(len(parts.source)))
-        self.before = self.copied.ledger.counts()
+        self.copied = ServerCopy({"parameters": own.vector_K.cpu().clone()}, MinibatchStates.of(len(parts.source)))
+        self.before = self.copied.states.counts()
         self.order, self.next_incarnation = Order(-1, 0, Rate(0.0, 1, 1), ()), 0
         self._count_from_zero()
-        self.workers: list[Worker] = []
+        self.workers: list[ShardHandle] = []
         self.ours = connect(address, workers)
         try:
             check_room(workers, self.gpus)
@@ -156,24 +165,24 @@ class Cluster:
         """Run an epoch; yields progress ten times a second, and at the end."""
         self._count_from_zero()
         self._wait_for_shards(0.0)
-        ledger = Ledger.of(len(states_M))
-        ledger.begin(np.minimum(states_M, WAITING))
-        self.copied, self.before = Copy(self.copied.tensors, ledger), ledger.counts()
+        states = MinibatchStates.of(len(states_M))
+        states.begin(np.minimum(states_M, WAITING))
+        self.copied, self.before = ServerCopy(self.copied.tensors, states), states.counts()
         self.order, self.at_work = Order(-1, epoch, rate, ()), True
         self._begin_again()
         self.began = self.last_used = self.copied_at = time.monotonic()
         while not self._done():
             self._look()
-            yield self._progress(self.ledger, max(self.versions))
-        yield self._progress(self.ledger, max(self.versions))
+            yield self._progress(self.states, max(self.versions))
+        yield self._progress(self.states, max(self.versions))
 
     def snapshot(self) -> Snapshot:
         """A copy of the server now or, if a partition has just died, the last copy; shards are not stopped."""
         if self.at_work:
             self._guarded(self._copy)
         copied = self.copied
-        progress = self._progress(copied.ledger, copied.versions)
-        return Snapshot(dict(copied.tensors), copied.ledger.states_M.copy(), progress)
+        progress = self._progress(copied.states, copied.versions)
+        return Snapshot(dict(copied.tensors), copied.states.states_M.copy(), progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the state from which the next epoch begins."""
@@ -199,7 +208,7 @@ class Cluster:
         self.hang = ""
         self.returned = self.restarts = self.undone = self.server_deaths = self.deaths_since_copy = 0
         self.incarnations: dict[int, int] = {}  # incarnation of this epoch -> worker
-        self.work: dict[int, Work] = {}
+        self.work: dict[int, ShardWork] = {}
 
     def _look(self) -> None:
         """Wait a little, then check the server and all shards."""
@@ -232,9 +241,9 @@ class Cluster:
         """Whether every minibatch is used or dropped, in all partitions, and a copy of that state was taken."""
         if any(worker.busy for worker in self.workers):
             return False
-        if self.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
+        if self.states.finished or not any(worker.go and worker.prepared for worker in self.workers):
             self._guarded(self._copy)
-            self.at_work = not self.copied.ledger.finished
+            self.at_work = not self.copied.states.finished
             if self.at_work:
                 for incarnation in self.incarnations:
                     self._guarded(self._give_back, incarnation)
@@ -242,17 +251,17 @@ class Cluster:
 
     # The server
 
-    def _receive_report(self, partition: int, report: Report) -> None:
+    def _receive_report(self, partition: int, report: PartitionReport) -> None:
         numbers = report.numbers
         self.of_partitions[partition].write(numbers, report.rows)
-        self.ledger.write(numbers, combined([ledger.rows(numbers) for ledger in self.of_partitions]))
+        self.states.write(numbers, combined([states.rows(numbers) for states in self.of_partitions]))
         self.versions[partition] += report.versions
         for incarnation, work in report.work.items():
             self._worked(incarnation, work)
         if report.versions:
             self.last_used = time.monotonic()
 
-    def _worked(self, incarnation: int, work: Work) -> None:
+    def _worked(self, incarnation: int, work: ShardWork) -> None:
         """Record a shard's work if it is newer: a partition's report may arrive after the shard's own outcome."""
         if incarnation in self.incarnations and work.newer(self.work.get(incarnation, work)):
             self.work[incarnation] = work
@@ -262,9 +271,12 @@ class Cluster:
         """Take a copy of the server, with what became of the minibatches."""
         begun = time.monotonic()
         tensors = self.server.copy()
-        if self.ledger.ended > self.copied.ledger.ended:
+        if self.states.ended > self.copied.states.ended:
             self.deaths_since_copy = 0
-        self.copied, self.copied_at = Copy(tensors, deepcopy(self.ledger), max(self.versions)), time.monotonic()
+        self.copied, self.copied_at = (
+            ServerCopy(tensors, deepcopy(self.states), max(self.versions)),
+            time.monotonic(),
+        )
         self.copy_took = self.copied_at - begun
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:
@@ -279,30 +291,30 @@ class Cluster:
                     f"partitions of the server died {DEATHS} times and nothing was trained in between; the last "
                     f"error: {lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
                 ) from lost
-            self.undone += self.ledger.ended - self.copied.ledger.ended
+            self.undone += self.states.ended - self.copied.states.ended
             self._begin_again()
 
     def _begin_again(self) -> None:
         """Restore the server from the last copy, and set the shards to work again."""
-        self.ledger = deepcopy(self.copied.ledger)
-        states_M = self.ledger.states_M
-        self.ledger.forget(np.flatnonzero(states_M == WAITING))
+        self.states = deepcopy(self.copied.states)
+        states_M = self.states.states_M
+        self.states.forget(np.flatnonzero(states_M == WAITING))
         partitions = len(self.server.plans)
         self.versions = [self.copied.versions] * partitions
-        self.of_partitions = [Ledger.of(len(states_M)) for _ in range(partitions)]
-        for ledger in self.of_partitions:
-            ledger.begin(states_M)
+        self.of_partitions = [MinibatchStates.of(len(states_M)) for _ in range(partitions)]
+        for states in self.of_partitions:
+            states.begin(states_M)
         self.server.begin(self.copied.tensors, states_M)
         for worker in self.workers:
             worker.go = True
 
     # The shards
 
-    def _start_worker(self, deaths: int) -> Worker:
+    def _start_worker(self, deaths: int) -> ShardHandle:
         actor: Any = self.kind.options(scheduling_strategy="SPREAD").remote()
-        return Worker(actor, actor.ping.remote(), deaths=deaths)
+        return ShardHandle(actor, actor.ping.remote(), deaths=deaths)
 
-    def _check(self, number: int, worker: Worker, came: list[Any]) -> None:
+    def _check(self, number: int, worker: ShardHandle, came: list[Any]) -> None:
         """Process a shard's reply, and set the shard to work if it is due."""
         if not worker.idle and worker.pending in came:
             pending, worker.pending = worker.pending, None
@@ -314,15 +326,15 @@ class Cluster:
             except RayError:
                 self._replace(number, worker)
                 return
-        if self.at_work and worker.prepared and worker.idle and worker.go and not self.ledger.finished:
+        if self.at_work and worker.prepared and worker.idle and worker.go and not self.states.finished:
             incarnation, self.next_incarnation = self.next_incarnation, self.next_incarnation + 1
             self.server.ask("admit", incarnation)
             self.incarnations[incarnation], worker.incarnation, worker.go = number, incarnation, False
             order = replace(self.order, incarnation=incarnation, partitions=tuple(self.server.actors))
             worker.pending, worker.heard = worker.actor.run.remote(order), time.monotonic()
 
-    def _received(self, number: int, worker: Worker, what: Facts | Outcome) -> None:
-        if isinstance(what, Outcome):
+    def _received(self, number: int, worker: ShardHandle, what: Facts | OrderResult) -> None:
+        if isinstance(what, OrderResult):
             self._worked(worker.incarnation, what.work)
             if what.lost and not worker.go:
                 self.server.ask("ping")  # raises `Lost` if the coordinator cannot reach them either
@@ -338,13 +350,13 @@ class Cluster:
         """Replace shards that have sent nothing for far longer than the minibatches of the longest push take."""
         self.clock.look(time.monotonic())
         for number, worker in enumerate(self.workers):
-            done = self.work.get(worker.incarnation, Work()).report
+            done = self.work.get(worker.incarnation, ShardWork()).report
             usual_s = self.most_pushed * done.compute_s / done.minibatches if done.minibatches else 0.0
             if worker.busy and (quiet_s := self.clock.quiet_s(worker.heard)) > patience_s(usual_s):
                 self.hang = f"shard {number} hung ({quiet_s:.0f} s without a push) and was killed"
                 self._replace(number, worker)
 
-    def _replace(self, number: int, worker: Worker) -> None:
+    def _replace(self, number: int, worker: ShardHandle) -> None:
         """Replace a dead shard, and return its minibatches to the pool."""
         ray.kill(worker.actor)
         did = worker.incarnation in self.work and self.work[worker.incarnation].report.minibatches
@@ -363,22 +375,25 @@ class Cluster:
     def _give_back(self, incarnation: int) -> None:
         for partition, report in enumerate(self.server.ask("expel", incarnation)):
             self._receive_report(partition, report)
-        numbers = self.server.ask_pool("give_back", incarnation, self.ledger.states_M)
-        for ledger in (self.ledger, *self.of_partitions):
-            ledger.forget(numbers)
-            ledger.states_M[numbers] = WAITING
+        numbers = self.server.ask_queue("give_back", incarnation, self.states.states_M)
+        for states in (self.states, *self.of_partitions):
+            states.forget(numbers)
+            states.states_M[numbers] = WAITING
         self.returned += len(numbers)
         if numbers:
             for worker in self.workers:
                 worker.go = True
 
-    def _progress(self, ledger: Ledger, versions: int) -> Progress:
+    def _progress(self, states: MinibatchStates, versions: int) -> Progress:
         each = [
-            sum((work for incarnation, work in self.work.items() if self.incarnations[incarnation] == number), Work())
+            sum(
+                (work for incarnation, work in self.work.items() if self.incarnations[incarnation] == number),
+                ShardWork(),
+            )
             for number in range(len(self.workers))
         ]
         return replace(
-            ledger.progress(self.before), versions=versions, seconds=max(0.0, self.last_used - self.began),
+            states.progress(self.before), versions=versions, seconds=max(0.0, self.last_used - self.began),
             returned=self.returned, restarts=self.restarts, up=sum(work.up for work in each),
             down=sum(work.down for work in each), shards=tuple(work.report for work in each), note=self._note(),
         )  # fmt: skip

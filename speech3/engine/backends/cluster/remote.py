@@ -27,7 +27,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
-from speech3.engine.backends.cluster.actors import Facts, PartitionActor, Plan, Report
+from speech3.engine.backends.cluster.actors import Facts, PartitionActor, PartitionPlan, PartitionReport
 from speech3.errors import Speech3Error
 
 _PROBE_S = 5.0
@@ -211,7 +211,11 @@ class RemoteServer:
     """
 
     def __init__(
-        self, plans: Sequence[Plan], bounds: Sequence[slice], ours: Facts, receive: Callable[[int, Report], None]
+        self,
+        plans: Sequence[PartitionPlan],
+        bounds: Sequence[slice],
+        ours: Facts,
+        receive: Callable[[int, PartitionReport], None],
     ) -> None:
         self.plans, self.bounds, self.ours, self.receive = plans, bounds, ours, receive
         self.kind: Any = ray.remote(num_cpus=0)(PartitionActor)
@@ -261,7 +265,7 @@ class RemoteServer:
             self.receive(number, report)
         return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
-    def ask_pool(self, method: str, *args: Any) -> Any:
+    def ask_queue(self, method: str, *args: Any) -> Any:
         """Call a method of the partition that has the pool."""
         return self._get([getattr(self.actors[0], method).remote(*args)])[0]
 
