@@ -10,7 +10,7 @@ from speech3.config.models import LstmConfig
 
 
 class AsgdConfig(Config):
-    """Asynchronous SGD: how shards and server work together (`speech3.engine.shard`, `speech3.engine.server_optimizer`)."""
+    """Asynchronous SGD: how shards and server work together (`speech3/engine`: shard.py, server_optimizer.py)."""
 
     warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
     sync_every: int = Field(3, ge=1, description="minimum number of minibatches of a shard between two pushes")

@@ -1,24 +1,16 @@
-"""How a run computes: the device that its config names, PyTorch's threads, and the precision of matrix products.
+"""How a worker computes the gradient of one minibatch: device, precision, both passes, clipping, CUDA graphs.
 
-PyTorch's own default on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix products
-do not. Here either both do or neither does, and no other module sets this. With the precisions ``float32`` and
+PyTorch's own default precision on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix
+products do not. Here either both do or neither does, and no other module sets this. With the precisions ``float32`` and
 ``bf16``, tf32 is off, so operations that autocast does not cover are computed in full float32.
 
-----
-
-The gradient of one minibatch, which the workers of every world compute.
-
-----
-
-CUDA graphs: forward and backward passes are recorded once and replayed for every minibatch of the same shape.
-
-The host then starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than
-a GPU needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
+With CUDA graphs, forward and backward passes are recorded once and replayed for every minibatch of the same shape: the
+host starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than a GPU
+needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
 gradient is valid only until the next one is computed. A graph also has fixed operations: the model's Python code runs
 only once, during the recording. So a recording is replayed only for minibatches that equal the recorded one in
 everything except the values of its tensors: shapes, types, and other inputs of the model, such as the position of a
 chunk in its utterance. Where these keep changing (sequences), minibatches are computed directly, and a warning says so.
-
 Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
 """
 
@@ -271,7 +263,7 @@ def clip(
 
 
 class Diverged(Speech3Error):
-    """A loss or a gradient is not finite, in a world without a server that could refuse the push."""
+    """A loss or a gradient is not finite, in a backend without a server that could refuse the push."""
 
     def __init__(self, epoch: int, number: int, loss: float, rate: float) -> None:
         what = f"the gradient is not finite (the loss is {loss:g})" if math.isfinite(loss) else f"the loss is {loss}"

@@ -1,6 +1,6 @@
-"""The interface of worlds: what every world is given, and the progress that it reports.
+"""The interface of backends: what every backend is given, and the progress that it reports.
 
-A world computes those minibatches of an epoch that are still waiting, with one worker or many. It is an iterator over
+A backend computes those minibatches of an epoch that are still waiting, with one worker or many. It is an iterator over
 progress, so its caller can save, evaluate or stop between two items.
 
 Axes: M minibatches of an epoch.
@@ -167,7 +167,7 @@ class Rate:
 class ShardReport:
     """What a shard did in the epoch: minibatches, seconds by activity, and syncs that found the server busy.
 
-    `draw_s` is the time to get a minibatch's number from the pool; reading its data is part of `compute_s`.
+    `draw_s` is the time to get a minibatch's number from the queue; reading its data is part of `compute_s`.
     """
 
     minibatches: int = 0
@@ -200,7 +200,7 @@ def shares(reports: Sequence[ShardReport]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of an epoch since the world began to work on it; every minibatch counted as used is in the parameters.
+    """Progress of an epoch since the backend began to work on it; every minibatch counted as used is in the parameters.
 
     Attributes
     ----------

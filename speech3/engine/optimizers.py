@@ -1,48 +1,29 @@
-"""Stochastic gradient descent with momentum and weight decay: how a worker updates its own parameters p.
+"""The optimizers with which a worker updates its own parameters p: SGD, AdamW, Muon, or the caller's own.
 
-With the mean gradient g of a minibatch: v = momentum v + learning rate (g + weight decay p); p = p - v. Without weight
-decay this equals the server's step of the asynchronous engine with the push d = learning rate g; at a constant learning
-rate it also equals `torch.optim.SGD`.
+**SGD** with the mean gradient g of a minibatch: v = momentum v + learning rate (g + weight decay p); p = p - v. Without
+weight decay this equals the server's step with the push d = learning rate g; at a constant learning rate it also equals
+`torch.optim.SGD`.
 
-----
+**AdamW** (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"). A shard of an asynchronous backend
+keeps its own moments, those of the gradients that it computed itself; a fetch does not change them. Its pushes are
+differences of parameters, as always with local updates. The server does not hold the moments, so a shard that is
+restarted, or resumed from a checkpoint, begins with moments of zero.
 
-AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
-
-A shard of an asynchronous world keeps its own moments, those of the gradients that it computed itself; a fetch does not
-change them. Its pushes are differences of parameters, as always with local updates. The server does not hold the
-moments, so a shard that is restarted, or resumed from a checkpoint, begins with moments of zero.
-
-----
-
-Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for the rest.
-
-The update of a hidden layer's matrix is its averaged gradient with all singular values set to about one: the nearest
+**Muon** (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for the rest. The
+update of a hidden layer's matrix is its averaged gradient with all singular values set to about one: the nearest
 semi-orthogonal matrix. So directions in which gradients are rare or small are learnt as fast as the others, as with the
 natural gradient of Kaldi's time-delay networks (Povey et al. 2014), but without statistics to keep. A pass over the
-data then gains what two passes of AdamW do (recipes/minilibri/lfmmi.md).
+data then gains what two passes of AdamW do (recipes/minilibri/lfmmi.md). An update is as long as one of AdamW (Liu et
+al. 2025, "Muon is scalable for LLM training"), so one learning rate and weight decay serve both. Biases, normalisation
+and the output layers are left to AdamW.
 
-An update is as long as one of AdamW (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate
-and weight decay serve both. Biases, normalisation and the output layers are left to AdamW.
+**The caller's own** `torch.optim` optimizer: its parameters are those of the model, which are views of the flat vector,
+so its steps change the vector in place, and everything else works as with the engine's optimizers. A scheduler has a
+state of its own, but the workers need the learning rate of any minibatch, in any order. So the scheduler is run once
+before training, and what it sets is written into a table with a row for each minibatch.
 
-Axes: N matrices of the same shape, R rows, C columns, of which there are no fewer than rows.
-
-----
-
-The caller's own `torch.optim` optimizer and learning-rate scheduler, in the engine's form.
-
-The optimizer's parameters are those of the model, which are views of the flat vector. So its steps change the vector in
-place, and everything else (pushes, fetches, checkpoints) works as with the engine's own optimizers: a shard's optimizer
-steps the shard's own parameters, its push is the parameters that it fetched minus its own, and a fetch does not change
-the optimizer's state. As with `AdamW`, that state belongs to one shard: one that is restarted begins with a new one.
-
-A scheduler has a state of its own, but the workers need the learning rate of any minibatch, in any order. So the
-scheduler is run once before training, and what it sets is written into a table with a row for each minibatch.
-
-Axes: T minibatches of the whole training.
-
-----
-
-The choice of a worker's optimizer.
+Axes: N matrices of the same shape, R rows, C columns, of which there are no fewer than rows; T minibatches of the whole
+training.
 """
 
 import io

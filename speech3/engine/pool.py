@@ -1,4 +1,4 @@
-"""The ledger of an epoch: one row per minibatch, with its results, its state and the staleness of its push.
+"""What becomes of the minibatches of an epoch: their states, and the one queue from which all shards draw them.
 
 A minibatch is waiting, assigned to a shard, used (it is in a published version) or dropped (stale or refused). Progress
 is a sum over the rows of the used minibatches, so no minibatch can be counted twice, or be counted without being in the
@@ -7,24 +7,19 @@ so a shard that is killed at any instruction leaves the minibatch in one state o
 
 If the server has several partitions, a minibatch is used as soon as one partition has published it, and dropped if none
 of them has applied it; its staleness is the largest among the partitions that published it. On one host all partitions
-write into one ledger. Where each has a ledger of its own, `combined` makes that of the whole server: the partitions of
-world cluster, and the slices of a model that replicas share.
+write the same states. Where each has its own (the partitions of backend cluster, and the slices of a model that
+replicas share), `combined` makes those of the whole server.
 
-Axes: M minibatches of an epoch, L ledgers.
-
-----
-
-The pool: one queue of minibatches for all shards, so that a slow shard draws fewer.
-
-Where a recurrent model carries its state from one minibatch to the next, minibatches form rows. A shard computes its
-row to the end, then begins another; when all rows have been begun, it takes over the second half of the longest stretch
-that is still waiting. So all shards are busy to the end, and each such split loses only one state. The minibatches that
-were assigned to a shard when it died return to the queue.
+All shards draw from one queue, so a slow shard draws fewer. Where a recurrent model carries its state from one
+minibatch to the next, minibatches form rows. A shard computes its row to the end, then begins another; when all rows
+have been begun, it takes over the second half of the longest stretch that is still waiting. So all shards are busy to
+the end, and each such split loses only one state. The minibatches that were assigned to a shard when it died return to
+the queue.
 
 While one shard draws, the others cannot, so a draw does not search the epoch: two cursors say where to begin, and move
 back only when a shard dies.
 
-Axes: M minibatches of an epoch, R rows of them, G members of a replica.
+Axes: M minibatches of an epoch, R rows of them, L states of different parts, G members of a replica.
 """
 
 from collections.abc import Sequence
@@ -38,7 +33,7 @@ from speech3.engine.gradient import Step
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Progress
 
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
-ROW = {
+STATE_ARRAYS = {
     "states_M": np.int32, "frames_M": np.int32, "loss_M": np.float64, "correct_M": np.int32, "refusals_M": np.int32,
     "staleness_M": np.int32, "left_out_M": np.int32,
 }  # fmt: skip
@@ -73,8 +68,8 @@ class MinibatchStates:
 
     @classmethod
     def of(cls, minibatches: int) -> "MinibatchStates":
-        """A ledger in this process's memory, with every minibatch waiting."""
-        return cls(**{name: np.zeros(minibatches, dtype) for name, dtype in ROW.items()})
+        """Minibatch states in this process's memory, with every minibatch waiting."""
+        return cls(**{name: np.zeros(minibatches, dtype) for name, dtype in STATE_ARRAYS.items()})
 
     def __len__(self) -> int:
         return len(self.states_M)
@@ -151,7 +146,7 @@ class MinibatchStates:
 
 
 def combined(states_of_parts: Sequence[MinibatchStates]) -> MinibatchStates:
-    """The ledger of a whole server, from those of its parts, each of which wrote about its own part of the parameters.
+    """The states of a whole server, from those of its parts, each of which wrote about its own part of the parameters.
 
     A minibatch is used if any part has published it, dropped if all have dropped it, and else assigned or waiting.
     """
@@ -193,7 +188,7 @@ class MinibatchQueue:
 
     Parameters
     ----------
-    ledger
+    states
         Says which minibatches are waiting.
     cursor
         int64 (2,): the number of a minibatch, and that of a row; no minibatch before the first is waiting, and no row

@@ -1,16 +1,17 @@
-"""The server's update: how a push changes the parameters, with the refinements of the literature.
+"""The server's optimizer: how a push changes the parameters, with the refinements of the literature.
 
     v = momentum v + scale d;  p = p - v;  scale = push_scale * decay^staleness
 
-d is the push (`push.py`). `projection` removes from d its component against v (the name is from CMU's SPEECH3 talk, the
-formula is ours: if d.v < 0, d = d - (d.v / v.v) v). `adagrad`, the gamma of Dean et al. 2012, replaces `push_scale`:
-each value of d is multiplied by it and divided by the square root of the sum of the squares of all its values so far.
+d is the push (`shard.Push`). `projection` removes from d its component against v (the name is from CMU's SPEECH3 talk,
+the formula is ours: if d.v < 0, d = d - (d.v / v.v) v). `adagrad`, the gamma of Dean et al. 2012, replaces
+`push_scale`: each value of d is multiplied by it and divided by the square root of the sum of the squares of all its
+values so far.
 
 A step reads the published buffer, writes the other one, and also writes the new parameters into the shard's copy. On a
-CPU (numba) and on a GPU (Triton) all of that is one pass over memory, since memory is the bottleneck: five PyTorch
-operations take 2.4 times as long on a CPU.
+CPU (numba, `_one_pass`) and on a GPU (Triton, `server_optimizer_cuda.py`) all of that is one pass over memory, since
+memory is the bottleneck: five PyTorch operations take 2.4 times as long on a CPU.
 
-Axes: P parameters.
+Axes: K values of a partition, of which P are parameters.
 """
 
 import math
@@ -33,11 +34,20 @@ _SMALL = 0.01  # RMS of parameters; the weights of a layer with 1,024 inputs are
 
 @dataclass(frozen=True, eq=False)
 class ServerVectors:
-    """One of the server's two buffers: the parameters, and the optimizer slots that the rule needs."""
+    """One of the server's two buffers: its values, and the optimizer slots that the constants need.
 
-    parameters_P: Tensor
+    The values are the parameters, followed by the model's buffers (running means), which no step changes.
+    """
+
+    vector_K: Tensor
     velocity_P: Tensor | None = None
     squares_P: Tensor | None = None
+    num_parameters: int | None = None  # None: all values are parameters
+
+    @property
+    def parameters_P(self) -> Tensor:
+        """The values that the step changes."""
+        return self.vector_K[: self.num_parameters]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +112,9 @@ class ServerOptimizer:
 
 
 def _few(tensors: _Tensors) -> _Tensors:
-    present = {name: tensor for name, tensor in vars(tensors).items() if tensor is not None}
-    return replace(tensors, **{name: torch.zeros_like(tensor[:16]) for name, tensor in present.items()})
+    present = {name: value for name, value in vars(tensors).items() if isinstance(value, Tensor)}
+    few: dict[str, Any] = {name: torch.zeros_like(tensor[:16]) for name, tensor in present.items()}
+    return replace(tensors, **few)
 
 
 def _along(push_P: Tensor, velocity_P: Tensor) -> float:
@@ -173,10 +184,12 @@ def _step_numba(
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # keeps NaN and infinity
 def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma):  # type: ignore[no-untyped-def]
-    # Arguments that are None are compiled away: there is one vectorised loop for each set of options. numba does so
-    # only for a bare "if x is not None", so each optional argument has an if of its own.
+    # p, v, s: the server's parameters, momentum and squares, with their successors p_new, v_new, s_new; own, fetched,
+    # push: the shard's vectors. Arguments that are None are compiled away, so there is one vectorised loop for each set
+    # of options; numba does so only for a bare "if x is not None", so each optional argument has an if of its own.
     push_square, moved_square, square = np.float32(0), np.float32(0), np.float32(0)
     for i in range(len(p)):
+        # The push: accumulated gradients, or the fetched parameters minus the shard's own.
         d = np.float32(0)
         if fetched is not None:
             d = fetched[i] - own[i]
@@ -184,6 +197,7 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
             d = push[i]
         push_square += d * d
         square += p[i] * p[i]
+        # The change: projection, Adagrad, scale, momentum, in this order.
         if v is not None:
             d -= along * v[i]
         if s is not None:
@@ -195,6 +209,7 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
             d += momentum * v[i]
             v_new[i] = d
         moved_square += d * d
+        # The new parameters go into the other buffer and into the shard's copy; the push is applied, so it is reset.
         value = p[i] - d
         p_new[i] = value
         own[i] = value

@@ -1,4 +1,4 @@
-"""The server's step on a GPU, in Triton: one pass over memory, as `optimizer._one_pass` on a CPU.
+"""The server's step on a GPU, in Triton: one pass over memory, as `server_optimizer._one_pass` on a CPU.
 
 PyTorch's operations move 15 vectors of P values for a push by local updates; this kernel moves the 6 that must be moved
 (it reads the server's parameters, the shard's and those it fetched, and writes all three). Import this module only
@@ -20,7 +20,7 @@ _BLOCK = 2048
 def one_pass(
     tensors: Sequence[Tensor | None], scale: float, along: float, momentum: float, gamma: float, epsilon: float
 ) -> tuple[float, float, float]:
-    """One step; tensors are the arguments of `optimizer._one_pass`, in order. Returns the norms of push, change, parameters.
+    """One step with the arguments of `server_optimizer._one_pass`; returns the norms of push, change and parameters.
 
     The host waits for the GPU once, for these norms.
     """

@@ -1,44 +1,30 @@
-"""The wire between a shard and the server: what is sent in each direction, how it is encoded, and its size in bytes.
-
-Up (to the server) goes the push, encoded (`codecs`) or as float32. The server applies the decoded values. On one host
-nothing needs to be sent, but pushes are encoded and decoded all the same, so that a run has the same result as it would
-have over a network.
-
-Down (to the shard) go the newest parameters as float32, or the ternary code of their difference from those that the
-shard has. The server encodes them and knows what the shard has (`has_P`), so the error of one encoding is part of the
-next difference. That is stable only if the error of an encoding is smaller than the encoded difference. With one scale
-for 64 values, the error stays at 2.6 times the step between two fetches (if steps are normally distributed); with one
-scale for a whole tensor it grows without bound, to 60 times the step after 200 fetches. So buckets here have at most 64
-values, which takes 2.5 bits per value. The first fetch of an epoch is float32.
-
-The model's buffers are sent in both directions as float32.
-
-Axes: P parameters.
-
-----
-
-Push and fetch: what a shard sends to a partition of the server, and what it receives.
-
-A shard has one push for each partition, over that slice of its copy of the parameters: what it has computed since its
-last push there. `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the partition is
-released, so that no shard waits for another's codec.
-
-Pushes may be more or less frequent than fetches (`n_push` and `n_fetch` of Downpour SGD, Dean et al. 2012). After a
-push without a fetch, the shard continues from its own copy, which already contains the push; after a fetch without a
-push, what is not yet pushed stays with the shard, as the paper's "accrued gradients" do. We depart from the paper in
-two ways: the gradients of a push are already multiplied by the learning rate of the shard's own steps; and nothing is
-sent in the background: a busy partition is skipped, and receives the push in a later round, with what the shard has
-computed in the meantime.
-
-Axes: K values of a slice, of which P are parameters.
-
-----
-
-A shard, an asynchronous worker: it draws a minibatch, computes its gradient, and syncs with the server.
+"""A shard, an asynchronous worker: it draws a minibatch, computes its gradient, and syncs with the server.
 
 A sync pushes what the shard has computed and fetches the newest parameters, partition by partition, wherever the server
-is free. The loop is a generator that yields requests; the world that runs it carries them out. So processes on a host
-and workers of a simulation run the same code, and a schedule recorded by the former can be replayed by the latter.
+is free. The loop (`Shard.run`) is a generator that yields requests; the backend that runs it carries them out. So
+processes on a host and workers of a simulation run the same code, and a schedule recorded by the former can be replayed
+by the latter.
+
+**Push.** A shard has one for each partition, over that slice of its copy of the parameters: what it has computed since
+its last push there. `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the
+partition is released, so that no shard waits for another's codec. Pushes may be more or less frequent than fetches
+(`n_push` and `n_fetch` of Downpour SGD, Dean et al. 2012). After a push without a fetch, the shard continues from its
+own copy, which already contains the push; after a fetch without a push, what is not yet pushed stays with the shard, as
+the paper's "accrued gradients" do. We depart from the paper in two ways: the gradients of a push are already multiplied
+by the learning rate of the shard's own steps; and nothing is sent in the background: a busy partition is skipped, and
+receives the push in a later round, with what the shard has computed in the meantime.
+
+**Wire.** Up (to the server) goes the push, encoded (`codecs`) or as float32. The server applies the decoded values. On
+one host nothing needs to be sent, but pushes are encoded and decoded all the same, so that a run has the same result as
+it would have over a network. Down (to the shard) go the newest parameters as float32, or the ternary code of their
+difference from those that the shard has. The server encodes them and knows what the shard has (`has_P`), so the error
+of one encoding is part of the next difference. That is stable only if the error of an encoding is smaller than the
+encoded difference. With one scale for 64 values, the error stays at 2.6 times the step between two fetches (if steps
+are normally distributed); with one scale for a whole tensor it grows without bound, to 60 times the step after 200
+fetches. So buckets here have at most 64 values, which takes 2.5 bits per value. The first fetch of an epoch is float32,
+and the model's buffers always are.
+
+Axes: K values of a partition, of which P are parameters.
 """
 
 from collections import deque
@@ -110,7 +96,7 @@ class Wire:
         warm_up((self.sender.codec if self.sender else None, self.down_codec), like_P)
 
     def send(self, own: ShardVectors, buffers: Tensor) -> ShardVectors:
-        """Encode a push; returns it as the rule sees it, decoded. If the server is busy, a later call replaces it."""
+        """Encode a push; returns it decoded, as the server sees it. If the server is busy, a later call replaces it."""
         self.sent = buffers.nbytes
         if self.sender is None:
             self.sent += own.parameters_P.nbytes
@@ -177,7 +163,7 @@ class Push:
     finite
         False once a loss or a gradient was not finite.
     packed
-        The encoded push, as the rule sees it, between `pack` and the sync; None if there is none or it is not finite.
+        The encoded push, as the server sees it, between `pack` and the sync; None if there is none or it is not finite.
     fetched, complete, replaced, kept_P
         Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, whether the
         buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
@@ -222,7 +208,7 @@ class Push:
         if self.push_due and self.numbers and self.finite:
             self.own.collect()
             own = ShardVectors(self.own.parameters_P, self.fetched_P, self.push_P)
-            if not self.fetch_due:  # the rule writes into a copy, so that the shard keeps its own parameters
+            if not self.fetch_due:  # the optimizer writes into a copy, so that the shard keeps its own parameters
                 own = ShardVectors(self.own.parameters_P.clone(), None, own.push())
             self.packed = self.wire.send(own, self.own.buffers)
 
@@ -257,7 +243,7 @@ class Push:
         if self.replaced:
             self.own.spread()
         self.wire.receive(self.own)
-        if self.fetched_P is not None and not self.complete:  # else the rule has already copied them in its pass
+        if self.fetched_P is not None and not self.complete:  # else the optimizer has already copied them in its pass
             self.fetched_P.copy_(self.own.parameters_P)
         if self.fetched_P is not None and self.kept_P is not None:
             self.fetched_P.add_(self.kept_P)
@@ -274,7 +260,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Compute:
-    """Request that `Shard.compute` be called with this number and its result be written into the ledger."""
+    """Request that `Shard.compute` be called with this number and its result be written into the minibatch states."""
 
     number: int
 

@@ -1,21 +1,9 @@
-"""Opens the worlds that a training config asks for.
+"""Checks a training config, opens the backends that it asks for, and runs them through the epochs.
 
-Every run has a world of one worker, which computes the warm start, or everything for plain SGD; unless that is all, it
-also has the world named by the key `world`. Worlds are imported when they are opened: Ray and PyTorch's distributed
-package take seconds to import.
-
-----
-
-Checks of a training config before anything is started: workers, devices, codecs, precision, epoch and simulation.
-
-Messages name keys of the config's `training`.
-
-----
-
-The training loop: it runs worlds through the minibatches of one epoch after another.
-
-The minibatches of the warm start are computed by the world of one worker, the others by the world that the config
-names. The caller iterates over an epoch, and can save, evaluate, report or stop between two items.
+Every run has a backend of one worker, which computes the warm start, or everything for plain SGD; unless that is all,
+it also has the backend named by the key `world`. Backends are imported when they are opened: Ray and PyTorch's
+distributed package take seconds to import. The caller iterates over an epoch, and can save, evaluate, report or stop
+between two items. Messages name keys of the config's `training`.
 
 Axes: M minibatches of an epoch.
 """
@@ -41,11 +29,11 @@ from speech3.engine.papers.sandblaster_workers import Virtual
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 
-_SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by world
+_SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by backend
 
 
 def simulated_method(training: TrainingConfig) -> str:
-    """The value of `training.simulation.method` that simulates the config's own world."""
+    """The value of `training.simulation.method` that simulates the config's own backend."""
     return _SIMULATED.get(training.world, training.simulation.method)
 
 
@@ -69,23 +57,23 @@ def open_backends(
     training: TrainingConfig, parts: WorkerParts, build: BuildOn, *, clock: Times | None = None,
     split: Sequence[nn.Module] = (),
 ) -> tuple[OneWorker, Backend | None]:  # fmt: skip
-    """Open the world of one worker and the config's world; the latter is None for world sgd.
+    """Open the backend of one worker and the config's backend; the latter is None for backend sgd.
 
     Parameters
     ----------
     parts
-        Parts of a worker in this process, for the world of one worker. The config's world gets a copy of the model.
+        Parts of a worker in this process, for the backend of one worker. The config's backend gets a copy of the model.
     build
         Makes the parts of a worker in a process of its own.
     clock
-        The times on the virtual clock; needed by world simulated only.
+        The times on the virtual clock; needed by backend simulated only.
     split
         The slices of the model that the members of a replica hold; needed with `model_partitions` only.
 
     Raises
     ------
     Speech3Error
-        Whatever the worlds raise.
+        Whatever the backends raise.
     """
     momentum = training.server.momentum if asynchronous(training) else training.momentum
     steps: dict[str, Any] = {"momentum": momentum, "weight_decay": training.weight_decay}
@@ -126,7 +114,7 @@ def open_backends(
 
 
 def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Backend:
-    """The world of virtual workers that train with the configured method."""
+    """The backend of virtual workers that train with the configured method."""
     steps: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     match training.simulation.method:
         case "asgd":
@@ -145,7 +133,7 @@ _SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sen
 
 
 def check_workers(training: TrainingConfig) -> None:
-    """Refuse more workers than cores (in world ddp, than GPUs), and settings that the world does not support.
+    """Refuse more workers than cores (in backend ddp, than GPUs), and settings that the backend does not support.
 
     Raises
     ------
@@ -228,7 +216,7 @@ def _check_codec(codec: CodecConfig) -> None:
 
 
 def _check_partitions(training: TrainingConfig) -> None:
-    """Refuse model partitions in worlds without replicas, more processes than cores, more partitions than GPUs."""
+    """Refuse model partitions in backends without replicas, more processes than cores, more partitions than GPUs."""
     partitions, gpus, jobs = training.model_partitions, torch.cuda.device_count(), available_jobs()
     on_gpus, processes = training.device.startswith("cuda"), training.workers * training.model_partitions
     if partitions > 1 and training.world != "shared":
@@ -249,7 +237,7 @@ def _check_partitions(training: TrainingConfig) -> None:
 
 
 def _check_precision(training: TrainingConfig) -> None:
-    """Refuse precisions and CUDA graphs where they would have no effect, and in worlds that do not support them."""
+    """Refuse precisions and CUDA graphs where they would have no effect, and in backends that do not support them."""
     key = f"training.precision={training.precision}"
     if training.precision == "tf32" and not training.device.startswith("cuda"):
         raise Speech3Error(f"{key}: needs a GPU; on {training.device} use float32 or bf16")
@@ -340,19 +328,19 @@ _FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
 class Trainer:
-    """The state of training, and the worlds that advance it.
+    """The state of training, and the backends that advance it.
 
     Parameters
     ----------
     one
-        The world of one worker, which computes the warm start, and everything if there is no other world.
+        The backend of one worker, which computes the warm start, and everything if there is no other backend.
     warm_start
         Length of the warm start in epochs.
 
     Attributes
     ----------
     tensors
-        The state that was taken last; when no world is running, the next minibatch starts from it.
+        The state that was taken last; when no backend is running, the next minibatch starts from it.
     states_M
         int32: what became of each minibatch of the epoch, in that state (`speech3.engine.interface`).
     done
@@ -381,7 +369,7 @@ class Trainer:
         Raises
         ------
         Speech3Error
-            Too many minibatches were refused, or the parameters are not finite; also whatever the worlds raise.
+            Too many minibatches were refused, or the parameters are not finite; also whatever the backends raise.
         """
         warm = self.warm_minibatches - (rate.epoch - 1) * self.minibatches
         for world, upto in ((self.one, min(warm, self.minibatches)), (self.world or self.one, self.minibatches)):
@@ -390,7 +378,7 @@ class Trainer:
             self._at_work = world, self.done, upto
             world.load(self.tensors, seconds + self.done.seconds)
             states_M = self.states_M.copy()
-            states_M[upto:] = USED  # minibatches that this world must not compute
+            states_M[upto:] = USED  # minibatches that this backend must not compute
             for done in world.epoch(rate.epoch, states_M, rate):
                 progress = self._at_work[1] + done
                 self._check_refused(progress, rate)
@@ -398,7 +386,7 @@ class Trainer:
             self.take()
 
     def take(self) -> None:
-        """Take the newest consistent state from the world that is running, without stopping its workers.
+        """Take the newest consistent state from the backend that is running, without stopping its workers.
 
         Raises
         ------

@@ -23,7 +23,7 @@ from speech3.errors import Speech3Error
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
 from speech3.engine.backends.cluster import actors as actors_module  # noqa: E402 - imports ray
-from speech3.engine.backends.cluster.actors import (
+from speech3.engine.backends.cluster.actors import (  # noqa: E402
     Order,
     PartitionActor,
     PartitionReport,
@@ -33,11 +33,7 @@ from speech3.engine.backends.cluster.actors import (
     facts_of,
     plans_of,
 )
-from speech3.engine.backends.cluster.coordinator import (
-    Cluster,
-    ServerCopy,
-    ShardHandle,
-)
+from speech3.engine.backends.cluster.coordinator import Cluster, ServerCopy, ShardHandle  # noqa: E402
 from speech3.engine.backends.cluster.remote import check  # noqa: E402
 
 BATCHES = tiny.Batches(24)

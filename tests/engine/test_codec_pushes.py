@@ -11,7 +11,8 @@ from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine import server_optimizer as optimizer
-from speech3.engine.backends import shared as shard_process
+from speech3.engine.backends import shared
+from speech3.engine.backends.processes import FileLock, memory_file
 from speech3.engine.backends.shared import Shared
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import Times
@@ -21,7 +22,7 @@ from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import REFUSED, USED, WorkerParts
 from speech3.engine.optimizers import Sgd
-from speech3.engine.server import FileLock, Partition, begin_epoch, load_tensors, memory_bytes, memory_file, sizes_of
+from speech3.engine.server import Partition, begin_epoch, load_tensors, memory_bytes, memory_layout
 from speech3.engine.shard import Push, Shard, Wire, wire_of
 
 BATCHES = tiny.Batches(60)
@@ -179,13 +180,13 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
     config, parts = AsgdConfig(sync_every=1, partitions=2), tiny.Build(BATCHES)()
     shard = Shard(parts, config, codec=BOTH_WAYS)
     own = shard.sgd.parameters
-    sizes, seen = sizes_of(own, config, 1, len(BATCHES)), {"encode": [], "add": [], "sync": []}
+    sizes, seen = memory_layout(own, config, 1, len(BATCHES)), {"encode": [], "add": [], "sync": []}
     with ExitStack() as stack:
         memory, queue_lock, *paths = (
             stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
         )
-        place = shard_process.Place(
+        place = shared.ServerAddress(
             memory, tuple(paths), queue_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
         )  # fmt: skip
         server, locks = place.open(own, None)
@@ -208,7 +209,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
         load_tensors(server, {"parameters": own.vector_K.clone()})
         begin_epoch(server, tiny.waiting(BATCHES))
         rate = tiny.rate(0.1, 1, BATCHES)
-        shard_process.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
+        shared.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
         assert server.states.finished
     assert set(seen["sync"]) == {1}  # the other partition is free: a shard never holds two
     assert set(seen["encode"]) == set(seen["add"]) == {2}
@@ -238,7 +239,7 @@ def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, b
     monkeypatch.setattr(codec_module, "_kernel", noting)
     monkeypatch.setattr(optimizer, "_one_pass", pass_noted)
     world.load({"parameters": flatten(tiny.model()).vector_K})
-    shard_process._warm_up(world.server, world.shards[0])
+    shared._warm_up(world.server, world.shards[0])
     loaded = frozenset(used)
     assert epoch(world, 1).versions > 1
     assert used == loaded and ("pack" in loaded) == (kind == "ternary" or down == "ternary")

@@ -132,8 +132,8 @@ def test_a_step_that_overflows_only_on_the_server_is_refused() -> None:
     moves = world.epoch(1, np.zeros(12, np.int32), Rate(0.1, 1, 12))
     next(moves)
     for buffer in world.server.partitions[0].buffers:
-        buffer.state.velocity_P[:] = 3e38  # times 0.9 it is finite, and so is the push, but not the parameters' norm
-        buffer.state.parameters_P[:] = -3e38
+        buffer.velocity_P[:] = 3e38  # times 0.9 it is finite, and so is the push, but not the parameters' norm
+        buffer.parameters_P[:] = -3e38
     for _ in moves:
         pass
     assert world.snapshot().finite

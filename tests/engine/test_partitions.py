@@ -216,9 +216,8 @@ class _Round:
 
     def published(self):
         """Of each partition, as bytes: values, momentum, the journal."""
-        tensors = [(each.published.vector_K, each.published.state.velocity_P) for each in self.server.partitions]
-        records = [each.record for each in self.server.partitions]
-        journals = [record.journal_2J[record.index] for record in records]
+        tensors = [(each.published.vector_K, each.published.velocity_P) for each in self.server.partitions]
+        journals = [each.memory.journal_S2J[each.number, each.version % 2] for each in self.server.partitions]
         return [[bytes(np.asarray(a)) for a in (*t, j)] for t, j in zip(tensors, journals, strict=True)]
 
 

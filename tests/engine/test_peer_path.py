@@ -17,7 +17,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine import server_optimizer as optimizer
 from speech3.engine.interface import Rate
-from speech3.engine.server import Server, load_tensors, make_server, private_memory, published_tensors, sizes_of
+from speech3.engine.server import Server, load_tensors, make_server, memory_layout, private_memory, published_tensors
 from speech3.engine.shard import Shard
 
 BATCHES, MINIBATCHES = tiny.Batches(24), 24
@@ -26,7 +26,7 @@ BATCHES, MINIBATCHES = tiny.Batches(24), 24
 def server_of(shard: Shard, config: AsgdConfig, peer: bool) -> Server:
     """A server for two shards; the peer's state is in shared tensors."""
     own = shard.sgd.parameters
-    sizes, on_peer = sizes_of(own, config, 2, MINIBATCHES), None
+    sizes, on_peer = memory_layout(own, config, 2, MINIBATCHES), None
     if peer:
         shapes = (own.vector_K.numel(), own.num_parameters if config.momentum else 0, 0)
         on_peer = tuple(torch.zeros(2, size).share_memory_() for size in shapes)

@@ -15,7 +15,7 @@ from torch import nn
 from speech3.config import AsgdConfig
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts, position, turns
 from speech3.engine.pool import MinibatchQueue, MinibatchStates
-from speech3.engine.server import begin_epoch, epoch_progress, load_tensors, make_server, private_memory, sizes_of
+from speech3.engine.server import begin_epoch, epoch_progress, load_tensors, make_server, memory_layout, private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 
 
@@ -202,7 +202,7 @@ class _Host:
         self.new, self.holders = shard, [None] * config.partitions
         self.shards = [shard(worker) for worker in range(workers)]
         own = self.shards[0].sgd.parameters
-        self.memory = private_memory(sizes_of(own, config, workers, M))
+        self.memory = private_memory(memory_layout(own, config, workers, M))
         self.server = make_server(self.memory, config, workers, own, nullcontext(), rows=rows)
         load_tensors(self.server, {"parameters": torch.full((P,), 50.0)})
         self.before = begin_epoch(self.server, np.zeros(M, np.int32))
@@ -308,7 +308,7 @@ def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, confi
     assert done.correct == done.used and done.loss_sum == 0.5 * done.used
     assert host.returned <= host.deaths * config.partitions * config.max_distance
     # Each used minibatch is in the model, and in no partition of it more than once; no other is.
-    taken_SM = [50 - partition.published.state.parameters_P[:M].numpy() for partition in host.server.partitions]
+    taken_SM = [50 - partition.published.parameters_P[:M].numpy() for partition in host.server.partitions]
     assert np.array_equal(np.max(taken_SM, axis=0), used) and np.min(taken_SM) >= 0
     assert done.refused >= (bad >= 0)
 

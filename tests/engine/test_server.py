@@ -14,7 +14,7 @@ from tiny import Killed, killed_at
 from speech3.config import AsgdConfig
 from speech3.engine.flat import Flat
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING
-from speech3.engine.server import MemorySizes, Partition, begin_epoch, epoch_progress, make_server, private_memory
+from speech3.engine.server import Partition, begin_epoch, epoch_progress, make_server, memory_layout, private_memory
 from speech3.engine.server_optimizer import ServerOptimizer
 from speech3.engine.shard import Push
 
@@ -26,9 +26,10 @@ class _Bench:
 
     def __init__(self, momentum=0.0, max_staleness=None, max_push=10.0, local=False):
         self.local = local
-        self.memory = private_memory(MemorySizes(M, 2, 1, 4, P + BUFFERS, P if momentum else 0, 0))
         config = AsgdConfig(push_scale=1.0, momentum=momentum, max_staleness=max_staleness, max_push=max_push)
-        self.whole = make_server(self.memory, config, 2, Flat(torch.zeros(P + BUFFERS), (), P), nullcontext())
+        like = Flat(torch.zeros(P + BUFFERS), (), P)
+        self.memory = private_memory(memory_layout(like, config, 2, M))
+        self.whole = make_server(self.memory, config, 2, like, nullcontext())
         self.server = self.whole.partitions[0]
         self.buffers = self.server.buffers
         self.buffers[0].vector_K[:P] = 100.0

@@ -16,11 +16,11 @@ import torch
 
 from speech3.config import AsgdConfig
 from speech3.engine.backends import shared as shared_module
-from speech3.engine.backends.processes import Workers
+from speech3.engine.backends.processes import FileLock, Workers, memory_file
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, WAITING, Rate
-from speech3.engine.server import MINIBATCHES, FileLock, memory_file
+from speech3.engine.server import MINIBATCHES
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(300, pause_s=0.002)

@@ -12,7 +12,6 @@ import tiny
 from speech3.config import AsgdConfig
 from speech3.engine.backends import processes as workers
 from speech3.engine.backends import shared
-from speech3.engine.backends import shared as shard_process
 from speech3.engine.backends.processes import Task, Workers
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
@@ -64,11 +63,11 @@ def test_after_a_death_in_a_sync_the_next_lets_its_kernels_end(on_gpu, monkeypat
     partition = SimpleNamespace(
         record=record, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
     )  # fmt: skip
-    monkeypatch.setattr(shard_process.time, "sleep", slept.append)
-    shard_process._enter(partition)  # nobody had it
+    monkeypatch.setattr(shared.time, "sleep", slept.append)
+    shared._enter(partition)  # nobody had it
     assert record.syncing[0] == 1 and not slept
-    shard_process._enter(partition)  # who had it did not leave
-    assert slept == [shard_process._KERNELS_S] * on_gpu
+    shared._enter(partition)  # who had it did not leave
+    assert slept == [shared._KERNELS_S] * on_gpu
 
 
 def test_shards_on_a_gpu_exit_by_themselves(monkeypatch):

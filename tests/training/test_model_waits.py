@@ -9,7 +9,7 @@ import frame_corpus
 import pytest
 import torch
 from frame_corpus import config
-from test_recorded import Recordings
+from test_cuda_graphs import Recordings
 from waits import operations, waits
 
 from speech3.config import ModelConfig

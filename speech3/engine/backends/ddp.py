@@ -1,25 +1,19 @@
-"""A process of world ddp: its share of each epoch, in step with the other processes. The coordinator is in `ddp`.
+"""Backend ddp: PyTorch's own synchronous data parallelism, as a baseline.
+
+Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel`, with gloo on CPUs and
+NCCL on GPUs. In each step every process computes one minibatch, and all copies are updated with the mean gradient (Li
+et al. 2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
+(`codecs.mean`).
+
+There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
+hangs would block all others, so a watchdog (`Deadline`) stops the run if no process has begun a step for many times the
+usual time of a step.
 
 On a GPU, a process does not wait for each step: results stay on the device until the processes report, and are checked
 only then. So a loss or gradient that is not finite is noticed some steps late, but before a process sends anything that
 was computed from it to the coordinator.
 
-Axes: N processes, R steps since the last report, K values of the state.
-
-----
-
-World ddp: PyTorch's own synchronous data parallelism, as a baseline.
-
-Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel`, with gloo on CPUs and
-NCCL on GPUs. In each step every process computes one minibatch, and all copies are updated with the mean gradient (Li
-et al. 2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
-(`codecs.ddp_hook`).
-
-There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
-hangs would block all others, so a watchdog (`Deadline`) stops the run if no process has begun a step for many times the
-usual time of a step. This module is the coordinator; the processes run `ddp_process`.
-
-Axes: N processes, M minibatches of an epoch.
+Axes: N processes, M minibatches of an epoch, R steps since the last report.
 """
 
 import math
@@ -316,7 +310,7 @@ class Deadline(Clock):
 
 
 class Ddp:
-    """The world of synchronous processes.
+    """The backend of synchronous processes.
 
     Parameters
     ----------

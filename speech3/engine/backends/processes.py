@@ -1,34 +1,37 @@
-"""The watchdog: it finds shards that hang, by comparing their heartbeats with deadlines.
+"""Worker processes on this host: how they are started, watched, replaced and stopped, and the memory they share.
 
-A shard may be stopped or stuck in a driver, and it may hold a lock that all others wait for. The kernel reports a
-death, but not a hang. So each shard writes its current activity and the time when it began (its heartbeat) into shared
-memory. The coordinator kills a shard whose activity takes far longer than usual; the shard is then replaced like any
-shard that died. A shard that waits for a lock has a later deadline than the holder of the lock, so the holder is killed
-first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped or too busy to
-check.
+A worker is one process, or a group of processes that compute together: a replica, or all of backend ddp. If one process
+of a group exits, the others are killed, since they would wait for it. A process that raises an error reports it, and
+the run ends. A worker that was killed can be replaced, unless it dies repeatedly without progress.
+
+The kernel reports a death, but not a hang: a shard may be stopped or stuck in a driver, and may hold a lock that all
+others wait for. So each shard writes its current activity and the time when it began (its heartbeat) into shared
+memory, and the watchdog finds a shard whose activity takes far longer than usual; it is killed, and then replaced like
+any shard that died. A shard that waits for a lock has a later deadline than the holder of the lock, so the holder is
+killed first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped or too busy
+to check.
+
+The memory is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel
+frees it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
 
 Axes: N shards.
-
-----
-
-The worker processes of a world on this host: how they are started, watched, replaced and stopped.
-
-A worker is one process, or a group of processes that compute together: a replica, or all of world ddp. If one process
-of a group exits, the others are killed, since they would wait for it. A process that raises an error reports it, and
-the run ends. A worker that was killed, by the kernel or because it hung (`watchdog.py`), can be replaced, unless it
-dies repeatedly without progress.
 """
 
+import fcntl
 import math
+import mmap
 import multiprocessing.connection
 import os
 import signal
+import tempfile
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,7 @@ import torch.multiprocessing
 from speech3.engine.gradient import use_device
 from speech3.engine.server import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
 from speech3.errors import Speech3Error
+from speech3.io.limits import memory_left
 from speech3.io.parallel import NOT_BEGUN, end_processes, end_with_parent, starting_workers
 
 IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
@@ -155,6 +159,7 @@ class Watchdog(Clock):
 
 LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
+_POLL_S = 0.001  # between two attempts to acquire a lock
 _MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
 _KILLS = 3  # attempts to kill a worker that hangs
 _DIES_S = 10.0  # time for it to exit after each
@@ -425,3 +430,87 @@ def _reported_failure(pipe: Any, limit: float) -> list[Failed]:
             if isinstance(said := pipe.recv(), Failed):
                 return [said]
     return []
+
+
+def open_memory(path: str, size: int) -> mmap.mmap:
+    """Open a block of memory made by `memory_file`; any process of this host can, while the block's creator runs."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def memory_file(name: str, size: int) -> Iterator[str]:
+    """Path of a new zeroed block of `size` bytes, allocated at once so that no access fails for lack of memory later.
+
+    Raises
+    ------
+    Speech3Error
+        There is not enough memory.
+    """
+    named = not hasattr(os, "memfd_create")
+    descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")
+    try:
+        _allocate(descriptor, size)
+        yield path or f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+        if named:
+            Path(path).unlink(missing_ok=True)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    if (left := memory_left()) is not None and size > left:  # the kernel would kill the process
+        raise Speech3Error(
+            f"the server needs {size / 1e6:,.0f} MB of memory, but this container may use only {left / 1e6:,.0f} MB"
+            f" more: use a smaller model, or allow more (docker run --memory, or memory.max of the cgroup)"
+        )
+    try:
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            os.ftruncate(descriptor, size)
+        elif size:
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        raise Speech3Error(
+            f"{size / 1e6:,.0f} MB of shared memory for the server cannot be allocated ({error.strerror}); use a "
+            f"smaller model, or raise the limit of this machine or container (docker run --memory)"
+        ) from error
+
+
+class FileLock:
+    """An advisory lock on an open file, which the kernel releases when its holder dies (flock(2))."""
+
+    def __init__(self, path: str) -> None:
+        self.meanwhile: Callable[[], None] | None = None  # called repeatedly while `acquire` waits
+        self.descriptor = os.open(path, os.O_RDWR)  # a new descriptor: an inherited one would share its holder's lock
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+
+    def try_acquire(self) -> bool:
+        """Acquire the lock if it is free; returns whether it was."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def acquire(self) -> bool:
+        """Wait for the lock; returns True."""
+        if self.meanwhile is None:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            return True
+        while not self.try_acquire():
+            self.meanwhile()
+            time.sleep(_POLL_S)
+        return True
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the lock."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)

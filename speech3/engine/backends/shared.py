@@ -1,17 +1,14 @@
-"""A process of world shared: it opens the server's memory and runs a shard's loop. The coordinator is in `shared`.
+"""Backend shared: shards as processes on one host, with the parameter server in their shared memory.
 
-----
+The coordinator (`Shared`, the process that opens this backend) starts the shards, gives them epochs to work on, and
+watches them. A shard's process runs `run_shard_process`: it opens the server's memory and runs the shard's loop. If a
+shard dies, the minibatches that were assigned to it return to the queue and a new shard takes its place; the kernel has
+released its locks, so the other shards are not affected. Between epochs the shards are idle.
 
-World shared: shards as processes on one host, with the parameter server in their shared memory.
-
-The coordinator (the process that opens this world) starts the shards, gives them epochs to work on, and watches them.
-If a shard dies, the minibatches that were assigned to it return to the pool and a new shard takes its place; the kernel
-has released its locks, so the other shards are not affected. Between epochs the shards are idle.
-
-A large model may be split: each shard is then a replica, a group of processes (`replicas/`) of which member r holds
-slice r of the model, and the server of that slice has its own memory, locks and versions. Dean et al. 2012, "Large
-scale distributed deep networks", section 4.1 and figure 2: a replica is spread over machines, the parameters over
-server partitions, and a machine communicates only with the partitions that hold its part of the model. The members
+A large model may be split: each shard is then a replica, a group of processes (`papers/replicas.py`) of which member r
+holds slice r of the model, and the server of that slice has its own memory, locks and versions. Dean et al. 2012,
+"Large scale distributed deep networks", section 4.1 and figure 2: a replica is spread over machines, the parameters
+over server partitions, and a machine communicates only with the partitions that hold its part of the model. The members
 compute each minibatch together; then each pushes its slice of the result by itself when its server is free. As in the
 paper, the slices of the parameters need not be of the same moment. We depart from the paper in that servers are memory,
 and that the members of a replica die together. Minibatches are drawn from the first server, which also holds the orders
@@ -40,11 +37,14 @@ from speech3.engine.backends.processes import (
     IDLE,
     SYNCS,
     WAITS,
+    FileLock,
     Task,
     Unkillable,
     Watchdog,
     Workers,
     coordinator,
+    memory_file,
+    open_memory,
 )
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import Step, device_for, gradient
@@ -65,21 +65,18 @@ from speech3.engine.server import (
     UP,
     WAIT_S,
     EpochStart,
-    FileLock,
-    MemorySizes,
+    MemoryLayout,
     Partition,
     Server,
     ServerMemory,
-    SharedMemory,
     begin_epoch,
     epoch_progress,
     load_tensors,
     make_server,
     memory_bytes,
-    memory_file,
+    memory_layout,
+    memory_over,
     published_tensors,
-    shared_memory,
-    sizes_of,
     tensors_on_gpu,
 )
 from speech3.engine.shard import Compute, Draw, Shard, Sync
@@ -92,12 +89,12 @@ Event = tuple[str, int | None, int]  # kind, minibatch or version, partition
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """What a process needs to open the server: the paths of its memory and locks, its sizes and its settings."""
+    """What a process needs to open the server: the paths of its memory and locks, its layout and its settings."""
 
     memory: str
     locks: tuple[str, ...]  # one for each partition
     queue_lock: str
-    sizes: MemorySizes
+    layout: MemoryLayout
     config: AsgdConfig
     workers: int
     weight_decay: float
@@ -108,7 +105,7 @@ class ServerAddress:
 
     def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
         """This process's view of the server, for a model like `own`, and the locks of its partitions."""
-        memory = shared_memory(self.sizes, SharedMemory(self.memory, memory_bytes(self.sizes)))
+        memory = memory_over(self.layout, open_memory(self.memory, memory_bytes(self.layout)))
         server = make_server(memory, self.config, self.workers, own, FileLock(self.queue_lock), on_gpu, self.rows)
         return server, [FileLock(path) for path in self.locks]
 
@@ -118,7 +115,8 @@ def run_shard_process(worker: int, address: ServerAddress, build: BuildOn, devic
     coordinator = address.coordinator or os.getppid()
     parts = build(device)
     shard = Shard(
-        parts, address.config, number=worker, workers=address.workers, weight_decay=address.weight_decay, codec=address.codec
+        parts, address.config, number=worker, workers=address.workers, weight_decay=address.weight_decay,
+        codec=address.codec,
     )  # fmt: skip
     server, locks = address.open(shard.sgd.parameters, on_gpu)
     _warm_up(server, shard)
@@ -146,7 +144,7 @@ def _warm_up(server: Server, shard: Shard) -> None:
             push.receive(-1, [0], 0, fetch_due=fetch_due, finite=True)
             push.pack()
             assert push.packed
-            server.optimizer.warm_up(partition.published.state, push.packed)
+            server.optimizer.warm_up(partition.published, push.packed)
         push.begin()
 
 
@@ -166,13 +164,13 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
 
 def _enter(partition: Partition) -> None:
     """Begin a sync, with the lock held; if the last shard to sync died in it, wait until its GPU kernels have ended."""
-    if partition.record.syncing[0] and partition.published.vector_K.is_cuda:
+    if partition.memory.syncing_S[partition.number] and partition.published.vector_K.is_cuda:
         time.sleep(_KERNELS_S)
-    partition.record.syncing[0] = 1
+    partition.memory.syncing_S[partition.number] = 1
 
 
 def _draw(worker: int, after: int | None, server: Server, group: ReplicaGroup | None) -> int | None:
-    """Draw a minibatch; in a replica the first member draws, and all record in their ledgers that it is assigned."""
+    """Draw a minibatch; in a replica the first member draws, and all record that it is assigned."""
     if group is None:
         return server.queue.draw(worker, after)
     number = group.agreed(server.queue.draw(worker, after) if group.rank == 0 else None)
@@ -194,7 +192,7 @@ def run_shard(
     Passes events to `note`: draws with the minibatch, syncs with the version that they found, and busy partitions.
     """
     row, loop, answer = server.memory.shards_N[worker], shard.run(), None
-    computed: list[tuple[int, Step]] = []  # whose results are not yet in the ledger
+    computed: list[tuple[int, Step]] = []  # whose results are not yet in the minibatch states
     note(("epoch", rate.epoch, 0))
     while True:
         begun = time.perf_counter()  # a request to sync comes only when a GPU has computed what is to be pushed
@@ -242,7 +240,7 @@ def run_shard(
                 met = partition.version
                 partition.sync(push)
                 note(("publish" if partition.version > met else "sync", met, number))
-                partition.record.syncing[0] = 0
+                server.memory.syncing_S[number] = 0
                 lock.release()
                 push.unpack()
                 row[[UP, DOWN]] += push.wire.counted()
@@ -254,7 +252,7 @@ _LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were se
 
 
 class Shared:
-    """The world of shards that are processes on this host.
+    """The backend of shards that are processes on this host.
 
     Parameters
     ----------
@@ -313,14 +311,14 @@ class Shared:
     ) -> None:  # fmt: skip
         """Allocate the server of a slice of the model."""
         own = flatten(model)
-        sizes = sizes_of(own, config, workers, len(self.source))
-        names = [f"lock{number}" for number in range(sizes.partitions)]
+        layout = memory_layout(own, config, workers, len(self.source))
+        names = [f"lock{number}" for number in range(config.partitions)]
         memory, queue_lock, *locks = (
             self.stack.enter_context(memory_file(name, size))
-            for name, size in (("server", memory_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
+            for name, size in (("server", memory_bytes(layout)), ("pool", 0), *((name, 0) for name in names))
         )
         address = ServerAddress(
-            memory, tuple(locks), queue_lock, sizes, config, workers, weight_decay, coordinator(), record,
+            memory, tuple(locks), queue_lock, layout, config, workers, weight_decay, coordinator(), record,
             self.source.rows, codec,
         )  # fmt: skip
         self.on_gpu.append(tensors_on_gpu(own, config))
@@ -480,7 +478,7 @@ class Shared:
             raise
 
     def _replace_dead(self) -> None:
-        """Wait a little; if a shard died, return its minibatches to the pool and start a new one."""
+        """Wait a little; if a shard died, return its minibatches to the queue and start a new one."""
         self._kill_hung()
         for worker in self.workers.dead():
             with self._ending_others():

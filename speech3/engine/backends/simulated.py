@@ -1,7 +1,7 @@
-"""World simulated: many workers in one process, with real gradients and a virtual clock.
+"""Backend simulated: many workers in one process, with real gradients and a virtual clock.
 
-It shows on a laptop what five GPUs would do. The shards are those of world shared, run by events: the computation of a
-minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its bytes take on the link; a
+It shows on a laptop what five GPUs would do. The shards are those of backend shared, run by events: the computation of
+a minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its bytes take on the link; a
 shard that finds the server busy continues to compute, or waits. Nothing depends on the speed of this machine, so with
 the same seed and the same times a result is the same to the last bit. Held-out evaluation takes no virtual time.
 """
@@ -35,16 +35,16 @@ from speech3.engine.server import (
     epoch_progress,
     load_tensors,
     make_server,
+    memory_layout,
     private_memory,
     published_tensors,
-    sizes_of,
     tensors_on_gpu,
 )
 from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
 
 
 class Simulated:
-    """The world of virtual workers.
+    """The backend of virtual workers.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Simulated:
             for number, each in enumerate(everybody)
         ]  # fmt: skip
         own = self.shards[0].sgd.parameters
-        self.memory = private_memory(sizes_of(own, config, self.workers, len(parts.source)))
+        self.memory = private_memory(memory_layout(own, config, self.workers, len(parts.source)))
         self.server = make_server(
             self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
         )  # fmt: skip

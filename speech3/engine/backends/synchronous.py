@@ -1,15 +1,13 @@
-"""World sgd: one worker and no server, by default plain SGD. All other worlds are compared with it.
+"""Backend sgd: one worker and no server, by default plain SGD. And synchronous SGD, both baselines of asynchronous
+training.
 
-----
-
-Synchronous SGD on the virtual clock, a baseline for asynchronous training: in each step workers average gradients.
-
-A step takes as long as its slowest worker plus the exchange of gradients, whose time follows TernGrad's performance
-model (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N workers
-send their gradients up a tree and the mean is sent down, which takes 2 log2(N) W / bandwidth for W bytes per worker.
-Here the bytes of each direction are those that are really sent: the ternary code of the mean takes more bytes than that
-of a gradient, since the mean has more levels. Each of the 2 log2(N) steps along the tree also costs the latency, and
-the exchange as a whole `sync_s`.
+In a step of synchronous SGD (simulated on a virtual clock), workers average their gradients. It takes as long as its
+slowest worker plus the exchange of gradients, whose time follows TernGrad's performance model (Wen et al. 2017,
+"TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N workers send their gradients up a
+tree and the mean is sent down, which takes 2 log2(N) W / bandwidth for W bytes per worker. Here the bytes of each
+direction are those that are really sent: the ternary code of the mean takes more bytes than that of a gradient, since
+the mean has more levels. Each of the 2 log2(N) steps along the tree also costs the latency, and the exchange as a whole
+`sync_s`.
 
 One worker exchanges nothing and is plain SGD; N workers are plain SGD with N times larger minibatches, except that
 gradient clipping applies to each minibatch's own gradient. Ternary gradients are encoded with a scale that all workers
@@ -34,7 +32,7 @@ from speech3.engine.shard import Constrained
 
 
 class OneWorker:
-    """The world of one worker, which computes the minibatches of an epoch one after another, in this process."""
+    """The backend of one worker, which computes the minibatches of an epoch one after another, in this process."""
 
     def __init__(self, parts: WorkerParts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         self.parts = parts

@@ -1,32 +1,18 @@
-"""Coding the mean of N workers' ternary codes of one shared scale: 2 N + 1 levels (TernGrad, section 3.2), as bytes.
+"""The mean of several workers' ternary gradients: TernGrad's synchronous form (Wen et al. 2017, sections 3.2, 3.3).
 
-The sum of N codes, plus N, is a digit in base 2 N + 1. As many digits as fit are written into a word of 32 bits as one
+All workers use the largest of their scales, so their codes can be added as integers: the sum of N codes has 2 N + 1
+levels. Each worker adds up all workers' codes in its share of the words and sends the sums to all: it is the parameter
+server of that share. The mean gradient does not depend on the order of workers, and the random numbers depend only on
+the key and a value's position among the model's parameters. `SharedCodes` computes the mean of virtual workers in one
+process; `Exchange` is a communication hook of PyTorch's DDP, with the same result however DDP divides tensors into
+buckets. A gradient that is not finite makes the mean of its tensor NaN, as it would without codes.
+
+A sum of N codes, plus N, is a digit in base 2 N + 1. As many digits as fit are written into a word of 32 bits as one
 number: 10 digits for four workers, so 3.2 bits per value where log2(9) is 3.17. The word is that number as a fraction
 of the largest, rounded up, so that decoding needs no division: after multiplication by the base, the part above 32 bits
 is the next digit.
 
-Axes: N workers, M words of codes, D digits, Q words of digits.
-
-----
-
-The mean of N workers' ternary codes in one process, bit for bit that of `ddp_hook` in N processes.
-
-It is used for workers on a virtual clock, and to measure the time of one worker's part of the exchange.
-
-Axes: P values of the gradient, B buckets of the code, M words, Q words of digits, N workers.
-
-----
-
-TernGrad's synchronous form as a communication hook of PyTorch's DDP (Wen et al. 2017, sections 3.2 and 3.3).
-
-All workers use the largest of their scales, so their codes can be added as integers: the sum of N codes has 2 N + 1
-levels. Each worker adds up all workers' codes in its share of the words and sends the sums to all (`levels`): it is the
-parameter server of that share. The mean gradient does not depend on the order of workers, and the random numbers depend
-only on the key and a value's position among the model's parameters, not on how DDP divides tensors into buckets.
-
-A gradient that is not finite makes the mean of its tensor NaN, as it would without codes.
-
-Axes: P values of a DDP bucket, B buckets of the code, M words, N workers.
+Axes: N workers, P values, B buckets, M words of codes, D digits, Q words of digits.
 """
 
 from collections.abc import Sequence

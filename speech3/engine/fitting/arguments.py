@@ -1,7 +1,7 @@
-"""The training config of a named strategy, for `speech3.engine.fit`.
+"""The arguments of `fit`: the training config of a named strategy, and checks of what the caller passes.
 
-A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the world and number
-of workers (`world`, `workers`), the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
+A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the backend and
+number of workers (`world`, `workers`), the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
 (`lbfgs`), and what keeps full pushes stable (`warmup`, `gradient_clip`). The preset's learning rate, schedule and
 minibatch were chosen for speech and are not used.
 """

@@ -1,19 +1,12 @@
-"""What the caller's data and loss are in the engine's form: minibatches of a map-style dataset, and the mean loss.
+"""The caller's data and loss in the engine's form: sources of minibatches, and the mean loss.
+
+A map-style dataset is read in a different order in each epoch (`Items`). An `IterableDataset` can only be read from the
+beginning (`Stream`): each worker reads the whole stream and computes those minibatches that it draws; the others it
+skips. So the stream must be the same for every worker, which it is if it draws random numbers only from the generators
+of PyTorch, NumPy and Python: they are seeded when a pass begins, and belong to the stream from then on. Numbers of
+minibatches are drawn in ascending order; if a worker dies, another begins the pass again to compute what is left.
 
 Axes: B items of a minibatch, C classes.
-
-----
-
-Minibatches of the caller's `IterableDataset`, which can only be read from the beginning.
-
-Each worker reads the whole stream and computes those minibatches that it draws; the others it skips. So the stream must
-be the same for every worker, which it is if it draws random numbers only from the generators of PyTorch, NumPy and
-Python: they are seeded when a pass begins, and belong to the stream from then on. Numbers of minibatches are drawn in
-ascending order; if a worker dies, another begins the pass again to compute what is left.
-
-----
-
-The caller's data, whatever they are, and the sources of minibatches that workers make of them.
 """
 
 from collections import deque

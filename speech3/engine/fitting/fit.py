@@ -1,14 +1,6 @@
-"""What `fit` returns, and what its callbacks get.
+"""The engine as one call, for any PyTorch model: `fit`, its results, and the directory from which it resumes.
 
-----
-
-The directory of a call of `fit`, from which the same call resumes: its last checkpoint.
-
-----
-
-The engine as one call, for any PyTorch model: `fit`.
-
-It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and runs them with
+It makes the parts of a worker from a model, a dataset and a loss, opens the backends of a strategy, and runs them with
 `Trainer`, as `speech3 train` does. In addition it checks the caller's arguments, writes the trained parameters into the
 caller's model however training ends, and makes errors name the arguments.
 """
@@ -300,8 +292,8 @@ def fit(
         own to train. If minibatches are dictionaries, the targets are the entry ``labels``, which the model then does
         not get. None: the model gets the labels and returns the loss as the entry or attribute ``loss``.
     strategy
-        One of `speech3.engine.fitting.arguments.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets
-        workers, server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
+        One of `fitting.arguments.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets workers,
+        server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
     workers
         Number of workers; None: that of the preset (1 for ``sgd``), or 2 for ``ddp``.
     minibatch
@@ -556,7 +548,7 @@ class Build:
         return rate_of(self.training.learning_rate, epoch, minibatches, self.training)
 
     def world_of_one(self) -> Any:
-        """A world of one worker, to load a state into."""
+        """A backend of one worker, to load a state into."""
         training = self.training.model_copy(update={"world": "sgd"})
         return open_backends(training, self.parts("cpu", read_ahead=False), self)[0]
 

@@ -1,12 +1,8 @@
-"""Hands objects with any number of tensors to other processes, through few open files.
+"""Reading the caller's dataset: random numbers, the sampler, processes that read ahead, and how it reaches them.
 
 PyTorch shares each tensor with another process through a file of its own, and a process that is forked from a server
 can be given only some 250. So the large tensors, such as a dataset's, are shared in this way, and the others are copied
-together as one.
-
-----
-
-Reading minibatches of the caller's dataset: its random numbers, its sampler, and processes that read ahead.
+together as one (`Packed`).
 """
 
 import copyreg

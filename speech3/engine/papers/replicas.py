@@ -1,19 +1,14 @@
-"""The group of processes of one replica, from one member's view.
+"""Replicas: workers that are groups of processes, each with a slice of a large model (Dean et al. 2012; backend
+shared).
 
-The members compute the same minibatch at the same time, each with its slice of the model. The first member draws it and
-broadcasts its number; likewise it broadcasts when an epoch begins, and its learning rate. Pushes are not coordinated:
-each member pushes its own slice when the server's partition of it is free, so two members may be a version apart, like
-the machines of a DistBelief replica.
+The members of a group compute the same minibatch at the same time, each with its slice of the model. The first member
+draws it and broadcasts its number; likewise it broadcasts when an epoch begins, and its learning rate. Pushes are not
+coordinated: each member pushes its own slice when the server's partition of it is free, so two members may be a version
+apart, like the machines of a DistBelief replica. Each member's server has its own minibatch states: a minibatch is used
+as soon as it is in a published version of one slice, and dropped when all members' pushes of it were.
 
-Each member's server has its own ledger: a minibatch is used as soon as it is in a published version of one slice, and
-dropped when all members' pushes of it were.
-
-----
-
-Splitting the flat vector of a model into the slices of a replica's members, and joining them.
-
-Each member's slice of a tensor is the rows that it owns. Checkpoints, held-out evaluation and the warm start use the
-whole model; the members know only their slices.
+A member's slice of a tensor is the rows that it owns (`Slices`). Checkpoints, held-out evaluation and the warm start
+use the whole model; the members know only their slices.
 
 Axes: K all values of a model or of a member's slice of it, P of them parameters.
 """

@@ -1,43 +1,30 @@
-"""The coordinator's L-BFGS, which handles scalars only (Dean et al. 2012, section 4.2).
+"""Sandblaster L-BFGS (Dean et al. 2012, section 4.2): the algorithm, and the backend that runs it.
 
-Parameters, gradients and history stay in the server partitions, each of which holds a slice of all of them and applies
-the operations that the coordinator asks for; only scalars travel. The two-loop recursion (Nocedal 1980) runs over the
-coefficients of the vectors s_1 .. s_k, y_1 .. y_k and g, for which their (2k + 1)^2 inner products are sufficient
-(Chen, Wang and Zhou 2014). The line search finds strong Wolfe points (Nocedal and Wright 2006, algorithms 3.5 and 3.6).
+**The algorithm** (`descend`) handles scalars only. Parameters, gradients and history stay in the server partitions,
+each of which holds a slice of all of them and applies the operations that the coordinator asks for. The two-loop
+recursion (Nocedal 1980) runs over the coefficients of the vectors s_1 .. s_k, y_1 .. y_k and g, for which their (2k +
+1)^2 inner products are sufficient (Chen, Wang and Zhou 2014). The line search finds strong Wolfe points (Nocedal and
+Wright 2006, algorithms 3.5 and 3.6). The paper does not name its line search or its stopping rule; both are our choice.
+So is computing all inner products anew in each iteration: that costs the partitions a small share of one gradient, and
+no state has to be kept in step. Like the shard's loop, the algorithm is a generator: it yields requests, and
+`Sandblaster` sends the results.
 
-The paper does not name its line search or its stopping rule; both are our choice. So is computing all inner products
-anew in each iteration: that costs the partitions a small share of one gradient, and no state has to be kept in step.
+**The objective** is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. Each
+batch in turn gets `iterations` of L-BFGS. The history is kept across batches and epochs, but both gradients of a pair
+are of the same batch. A portion of the gradient is a minibatch, or a row of minibatches where a recurrent model carries
+its state along the row. The objective must not change during a line search. It does not: minibatches, augmentation and
+the seeds of dropout depend on epoch and number alone. Batch normalisation normalises each minibatch by itself, and the
+model's running means are the mean of the workers' at the accepted point.
 
-Like the shard's loop, the algorithm is a generator: it yields requests, and the world that drives it sends the results.
-
-Axes: J the 2k + 1 vectors of the recursion.
-
-----
-
-The world of Sandblaster L-BFGS (Dean et al. 2012, section 4.2): coordinator, workers and server partitions.
-
-The coordinator's algorithm (`lbfgs`) sees no vector. Its workers are a group (`worker_group`): processes on this host,
-or virtual workers on a virtual clock.
-
-The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. Each batch in
-turn gets `iterations` of L-BFGS. The history is kept across batches and epochs, but both gradients of a pair are of the
-same batch. A portion of the gradient is a minibatch, or a row of minibatches where a recurrent model carries its state
-along the row.
-
-The counts of a world mean the following here. Each iteration stands for its share of the batch's minibatches, which
-become `used` when it is accepted. `frames` and `loss_sum` are those of the accepted points, each over the whole batch;
-rejected trials of a line search count only in the seconds and in the workers' minibatches. A version is an accepted
-iteration. Progress and state are those of the last accepted iteration. A checkpoint contains the history, so a killed
-run resumes with it.
-
-The objective must not change during a line search. It does not: minibatches, augmentation and the seeds of dropout
-depend on epoch and number alone. Batch normalisation normalises each minibatch by itself, and the model's running means
-are the mean of the workers' at the accepted point.
+**Counts.** Each iteration stands for its share of the batch's minibatches, which become `used` when it is accepted.
+`frames` and `loss_sum` are those of the accepted points, each over the whole batch; rejected trials of a line search
+count only in the seconds and in the workers' minibatches. A version is an accepted iteration. Progress and state are
+those of the last accepted iteration. A checkpoint contains the history, so a killed run resumes with it.
 
 We depart from the paper in two ways: partitions are slices of shared memory, served by any free worker; and each worker
 adds up the gradients of its portions and sends one sum at the end, where the paper sends several.
 
-Axes: M minibatches of an epoch, K values of the model.
+Axes: M minibatches of an epoch, K values of the model, J the 2k + 1 vectors of the recursion.
 """
 
 import math
@@ -289,7 +276,7 @@ def batches_of(minibatches: int, rows: Sequence[range] | None, config: LbfgsConf
 
 
 class Sandblaster:
-    """The world of L-BFGS.
+    """The backend of L-BFGS.
 
     Parameters
     ----------
@@ -305,8 +292,8 @@ class Sandblaster:
     """
 
     def __init__(
-        self, make_workers: Callable[[VectorLayout], WorkerGroup], parts: WorkerParts, config: LbfgsConfig, *, workers: int,
-        weight_decay: float = 0.0,
+        self, make_workers: Callable[[VectorLayout], WorkerGroup], parts: WorkerParts, config: LbfgsConfig, *,
+        workers: int, weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
         layout = VectorLayout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)

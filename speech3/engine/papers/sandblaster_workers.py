@@ -70,12 +70,11 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
-from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Workers, patience_s
+from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Workers, memory_file, open_memory, patience_s
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import device_for, gradient
 from speech3.engine.interface import BuildOn, ShardReport, WorkerParts
-from speech3.engine.server import SharedMemory, memory_file
 
 _BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
 
@@ -532,7 +531,7 @@ class Processes:
         self.build, self.layout, self.device = build, layout, device
         self.stack = ExitStack()
         self.path = self.stack.enter_context(memory_file("sandblaster", layout.bytes))
-        self.vectors = Vectors.over(layout, SharedMemory(self.path, layout.bytes).map)
+        self.vectors = Vectors.over(layout, open_memory(self.path, layout.bytes))
         self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
         self.clock = Clock()
@@ -676,7 +675,7 @@ class Processes:
 
 def _serve(worker: int, path: str, layout: VectorLayout, build: BuildOn, device: str, pipe: Any) -> None:
     """A worker's process: carry out orders until the pipe is closed."""
-    vectors = Vectors.over(layout, SharedMemory(path, layout.bytes).map)
+    vectors = Vectors.over(layout, open_memory(path, layout.bytes))
     workspace = Workspace(build(device), vectors, layout, worker)
     pipe.send(Ready())
     while True:

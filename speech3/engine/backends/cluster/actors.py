@@ -1,22 +1,16 @@
-"""The messages of world cluster, between coordinator, server partitions and shards, and the facts that must agree.
+"""The two kinds of Ray actors of backend cluster, a partition of the server and a shard, and their messages.
 
-All participants in a run must have the same code, the same model and the same minibatches, since a minibatch is
-identified by its number alone. The coordinator compares the `Facts` of each with its own.
-
-Axes: P parameters of a partition.
-
-----
-
-The two kinds of Ray actors of world cluster: a partition of the server, and a shard.
-
-A partition is the same as in the other worlds, but in an actor's own memory. An actor handles one call at a time, so
+A partition is the same as in the other backends, but in an actor's own memory. An actor handles one call at a time, so
 the partition needs no lock. It never reports to a shard that it is busy, since to ask would take as long as to send the
-push itself. A shard is also the same as in the other worlds. It sends its pushes to all partitions before it waits for
-the first reply, and requests its next minibatch before it computes the current one, to save round trips.
+push itself. A shard is also the same as in the other backends. It sends its pushes to all partitions before it waits
+for the first reply, and requests its next minibatch before it computes the current one, to save round trips.
 
 Each time a shard is set to work it is a new incarnation, whose number goes with everything it sends. Partitions reply
 only to incarnations that were admitted. So messages still in flight from a shard that is presumed dead, or from before
 the server was restored from its last copy, change nothing.
+
+All participants in a run must have the same code, the same model and the same minibatches, since a minibatch is
+identified by its number alone. The coordinator compares the `Facts` of each with its own.
 
 Axes: K values of a partition, P of them parameters, M minibatches of an epoch.
 """
@@ -46,7 +40,14 @@ from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step
 from speech3.engine.interface import USED, WAITING, BuildOn, Rate, ShardReport, WorkerParts
 from speech3.engine.pool import MinibatchQueue, MinibatchStates
-from speech3.engine.server import begin_epoch, load_tensors, make_server, private_memory, published_tensors, sizes_of
+from speech3.engine.server import (
+    begin_epoch,
+    load_tensors,
+    make_server,
+    memory_layout,
+    private_memory,
+    published_tensors,
+)
 from speech3.engine.server_optimizer import ShardVectors
 from speech3.engine.shard import Compute, Draw, Push, Shard, Sync, Wire, wire_of
 
@@ -169,7 +170,7 @@ class PartitionReport:
     Attributes
     ----------
     numbers, rows
-        The minibatches of the pushes that it received, and their rows in its ledger.
+        The minibatches of the pushes that it received, and their rows in its minibatch states.
     versions
         Number of versions that it published.
     work
@@ -249,7 +250,7 @@ def plans_of(
 
 
 class PartitionActor:
-    """A partition of the server; the first one also has the pool, from which minibatches are drawn."""
+    """A partition of the server; the first one also has the queue, from which minibatches are drawn."""
 
     def ping(self) -> Facts:
         """Show that the actor is alive."""
@@ -260,9 +261,9 @@ class PartitionActor:
         torch.set_num_threads(1)
         self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
-        memory = private_memory(sizes_of(self.like, config, plan.workers, plan.minibatches))
+        memory = private_memory(memory_layout(self.like, config, plan.workers, plan.minibatches))
         self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
-        # The states in the pool's ledger are those of the whole server, those in `server.states` of this partition.
+        # The queue's states are those of the whole server, `server.states` those of this partition.
         self.queue = MinibatchQueue(
             MinibatchStates.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows
         )
@@ -271,7 +272,7 @@ class PartitionActor:
         self.pushed: list[int] = []  # minibatches of the pushes since the last report
         self.reported = 0  # version of the last report
         self.work: dict[int, ShardWork] = {}
-        published = self.server.partitions[0].published.state
+        published = self.server.partitions[0].published
         self.server.optimizer.warm_up(published, ShardVectors(self.like.parameters_P, None, self.push_P))
         warm_up((plan.up, plan.down), self.push_P)
         return facts_of()
@@ -299,7 +300,7 @@ class PartitionActor:
         return self.queue.draw(incarnation, after) if incarnation in self.pushes else None
 
     def give_back(self, incarnation: int, states_M: np.ndarray) -> list[int]:
-        """Return a shard's minibatches to the pool, except those used or dropped in `states_M`; returns which."""
+        """Return a shard's minibatches to the queue, except those used or dropped in `states_M`; returns which."""
         ended = np.flatnonzero((self.queue.states_M == incarnation + 1) & (states_M != WAITING))
         self.queue.states_M[ended] = states_M[ended]
         numbers = np.flatnonzero(self.queue.states_M == incarnation + 1).tolist()

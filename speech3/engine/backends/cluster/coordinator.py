@@ -1,16 +1,17 @@
-"""World cluster: shards and server partitions as Ray actors on any node, beyond one host.
+"""Backend cluster: shards and server partitions as Ray actors on any node, beyond one host.
 
-Shards, partitions, pushes and fetches are those of world shared, but are really sent (`actors`). This module is the
-coordinator: it sets shards to work, gathers the partitions' ledgers into that of the server, and handles deaths.
+Shards, partitions, pushes and fetches are those of backend shared, but are really sent (`actors.py`). This module is the
+coordinator: it sets shards to work, gathers the partitions' minibatch states into that of the server, and handles
+deaths.
 
-- A shard dies, alone or with its node: partitions ignore its messages from then on, its minibatches return to the pool,
-  and another actor is started wherever there is room. Until there is room, the other shards continue.
+- A shard dies, alone or with its node: partitions ignore its messages from then on, its minibatches return to the
+  queue, and another actor is started wherever there is room. Until there is room, the other shards continue.
 - A shard hangs: it is killed, and then replaced like one that died, if it pushes nothing for far longer than its
-  minibatches take (`watchdog`). A partition that does not reply for a minute counts as dead.
+  minibatches take (`processes.py`). A partition that does not reply for a minute counts as dead.
 - A partition dies, and its parameters are lost: the whole server is restored from its last copy, which is taken every
   few seconds, and the minibatches since then are computed again. No minibatch counts as used that is not in the
   parameters.
-- This process dies: Ray stops the actors, and the run resumes from its checkpoint, as in every world.
+- This process dies: Ray stops the actors, and the run resumes from its checkpoint, as in every backend.
 
 A copy is taken partition by partition while pushes continue. A push in flight may then be in some partitions of the
 copy and not in others, like the push of a shard that dies in a round of syncs; its minibatches count as used, as they
@@ -104,7 +105,7 @@ class ShardHandle:
 
 @dataclass(frozen=True, eq=False)
 class ServerCopy:
-    """A copy of the server's state, with the ledger and the number of published versions at that time."""
+    """A copy of the server's state, with the minibatch states and the number of published versions at that time."""
 
     tensors: dict[str, Tensor]
     states: MinibatchStates
@@ -112,7 +113,7 @@ class ServerCopy:
 
 
 class Cluster:
-    """The world of Ray actors.
+    """The backend of Ray actors.
 
     Parameters
     ----------
@@ -357,7 +358,7 @@ class Cluster:
                 self._replace(number, worker)
 
     def _replace(self, number: int, worker: ShardHandle) -> None:
-        """Replace a dead shard, and return its minibatches to the pool."""
+        """Replace a dead shard, and return its minibatches to the queue."""
         ray.kill(worker.actor)
         did = worker.incarnation in self.work and self.work[worker.incarnation].report.minibatches
         deaths = worker.deaths

@@ -1,12 +1,8 @@
-"""Connects to a Ray cluster that is running, or starts one, and reports the resources of its nodes.
+"""The coordinator's connection to Ray, and its view of the server: partitions on other nodes, which may die.
 
-Ray starts processes on other hosts, carries messages, and knows which processes are alive; `world` decides what to do
-about a death. Given an address where nothing listens, Ray tries for a quarter of an hour, so the address is tested
-first.
-
-----
-
-The coordinator's view of the server in world cluster: partitions on other nodes, which may die.
+Ray starts processes on other hosts, carries messages, and knows which processes are alive; `coordinator.py` decides
+what to do about a death. Given an address where nothing listens, Ray tries for a quarter of an hour, so the address is
+tested first.
 """
 
 import logging
@@ -266,7 +262,7 @@ class RemoteServer:
         return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
     def ask_queue(self, method: str, *args: Any) -> Any:
-        """Call a method of the partition that has the pool."""
+        """Call a method of the partition that has the queue."""
         return self._get([getattr(self.actors[0], method).remote(*args)])[0]
 
     def poll(self) -> None:

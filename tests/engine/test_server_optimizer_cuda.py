@@ -7,14 +7,17 @@ run as a program.
 import pytest
 import torch
 
-from speech3.engine import server_optimizer as rule_module
+from speech3.engine import server_optimizer
 from speech3.engine.server_optimizer import ServerOptimizer, ServerVectors, ShardVectors, step_torch
 
 SIZES = (16, 4096, 5000)
 CASES = [
-    (ServerOptimizer(0.2), True, 1), (ServerOptimizer(None, momentum=0.9), True, 1), (ServerOptimizer(1.0, momentum=0.9, projection=True), False, 1),
-    (ServerOptimizer(0.3, adagrad=0.05, decay=0.9), False, 1), (ServerOptimizer(1.0, momentum=0.5, adagrad=0.05, projection=True), True, 2),
-]  # fmt: skip
+    (ServerOptimizer(0.2), True, 1),
+    (ServerOptimizer(None, momentum=0.9), True, 1),
+    (ServerOptimizer(1.0, momentum=0.9, projection=True), False, 1),
+    (ServerOptimizer(0.3, adagrad=0.05, decay=0.9), False, 1),
+    (ServerOptimizer(1.0, momentum=0.5, adagrad=0.05, projection=True), True, 2),
+]
 
 
 def case(
@@ -40,8 +43,8 @@ def compare(device: str) -> None:
     for optimizer, local, repeats in CASES:
         for size in SIZES:
             results = []
-            for step in (rule_module._step_triton, step_torch):
-                rule_module._step_of = lambda *_, step=step: step
+            for step in (server_optimizer._step_triton, step_torch):
+                server_optimizer._step_of = lambda *_, step=step: step
                 old, new, own = case(optimizer, local, size, device)
                 lengths = [optimizer.step(old, new, own, staleness=2, minibatches=3) for _ in range(repeats)]
                 results.append((lengths, new, own))
@@ -51,7 +54,7 @@ def compare(device: str) -> None:
                 for name, tensor in vars(mine).items():
                     if tensor is not None:
                         torch.testing.assert_close(tensor, getattr(expected, name), rtol=1e-5, atol=1e-6)
-    rule_module._step_of = lambda *_: rule_module._step_triton
+    server_optimizer._step_of = lambda *_: server_optimizer._step_triton
     old, new, own = case(ServerOptimizer(), True, 5000, device)
     own.parameters_P[4321] = float("nan")
     assert ServerOptimizer().step(old, new, own, staleness=0, minibatches=1) == float("inf")
@@ -64,7 +67,7 @@ def test_in_the_interpreter(interpreted):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu(monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(rule_module, "_step_of", rule_module._step_of)  # is restored afterwards
+    monkeypatch.setattr(server_optimizer, "_step_of", server_optimizer._step_of)  # is restored afterwards
     compare("cuda")
 
 

@@ -97,7 +97,7 @@ def test_a_gradient_that_is_not_finite_is_seen_in_a_replay(recordings: Recording
 
 
 @dataclass(frozen=True)
-class MemorySizes(tiny.Batches):
+class Sizes(tiny.Batches):
     """Minibatches of these sizes by turns."""
 
     sizes: tuple[int, ...] = (16,)
@@ -110,7 +110,7 @@ class MemorySizes(tiny.Batches):
 
 def test_each_shape_has_its_recording(recordings: Recordings) -> None:
     plain, replayed = (
-        trained_by(OneWorker(parts_of(source=MemorySizes(12, sizes=(16, 16, 9)), cuda_graphs=cuda_graphs)))
+        trained_by(OneWorker(parts_of(source=Sizes(12, sizes=(16, 16, 9)), cuda_graphs=cuda_graphs)))
         for cuda_graphs in (None, CudaGraphs())
     )
     assert torch.equal(plain["parameters"], replayed["parameters"])
@@ -118,7 +118,7 @@ def test_each_shape_has_its_recording(recordings: Recordings) -> None:
 
 
 def test_where_shapes_vary_it_is_said_once_and_computed_directly(recordings: Recordings) -> None:
-    varying = MemorySizes(12, sizes=tuple(range(2, 14)))
+    varying = Sizes(12, sizes=tuple(range(2, 14)))
     plain = trained_by(OneWorker(parts_of(source=varying)))
     cuda_graphs = CudaGraphs()
     with warnings.catch_warnings(record=True) as said:

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.config import AsgdConfig
-from speech3.engine import server_optimizer as rule_module
+from speech3.engine import server_optimizer
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.server_optimizer import (
@@ -76,7 +76,7 @@ def _formulas(optimizer, old, own, staleness, minibatches):
 
 
 @pytest.mark.parametrize("staleness", [0, 3])
-@pytest.mark.parametrize(("rule", "local"), RULES)
+@pytest.mark.parametrize(("optimizer", "local"), RULES)
 def test_the_step_is_that_of_the_formulas(optimizer, local, staleness):
     old, new, own = _case(optimizer, local)
     p, v, s, length = _formulas(optimizer, old, own, staleness, 4)
@@ -96,11 +96,11 @@ def test_the_step_is_that_of_the_formulas(optimizer, local, staleness):
         assert not own.push_P.any()
 
 
-@pytest.mark.parametrize(("rule", "local"), RULES)
+@pytest.mark.parametrize(("optimizer", "local"), RULES)
 def test_one_pass_is_the_same_as_pytorchs_operations(optimizer, local, monkeypatch):
     results = []
-    for step in (rule_module._step_numba, step_torch):
-        monkeypatch.setattr(rule_module, "_step_numba", step)
+    for step in (server_optimizer._step_numba, step_torch):
+        monkeypatch.setattr(server_optimizer, "_step_numba", step)
         old, new, own = _case(optimizer, local)
         norms = optimizer.step(old, new, own, staleness=2, minibatches=3)
         results.append((norms, new, own))
@@ -135,7 +135,7 @@ def test_projection_leaves_a_push_alone_that_agrees_and_needs_a_momentum():
     np.testing.assert_allclose(new.parameters_P, p, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize(("rule", "local"), [RULES[0], RULES[4], RULES[6], RULES[7]])
+@pytest.mark.parametrize(("optimizer", "local"), [RULES[0], RULES[4], RULES[6], RULES[7]])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
 @pytest.mark.parametrize("place", [0, 517, P - 1])
 def test_one_value_that_is_not_finite_shows_in_the_length(optimizer, local, value, place):
@@ -179,11 +179,11 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
     assert world.server.version == 24
 
 
-@pytest.mark.parametrize(("rule", "local"), RULES)
+@pytest.mark.parametrize(("optimizer", "local"), RULES)
 def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, optimizer, local):
     """A form: which arguments are missing, for numba compiles each set of them for itself."""
     forms = []
-    monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)
+    monkeypatch.setattr(server_optimizer, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)
     old, new, own = _case(optimizer, local)
     before = [tensor.clone() for tensor in (old.parameters_P, own.parameters_P)]
     optimizer.warm_up(old, own)
