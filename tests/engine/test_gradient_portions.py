@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from speech3.engine.papers.sandblaster_workers import Portions
+from speech3.engine.papers.sandblaster_vectors import Portions
 
 
 def test_the_last_are_handed_out_twice_and_kept_once():

@@ -15,7 +15,8 @@ from speech3.engine.backends.synchronous import Synchronous, Times
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Rate
 from speech3.engine.papers.sandblaster import Sandblaster
-from speech3.engine.papers.sandblaster_workers import Gather, Move, Processes, Virtual
+from speech3.engine.papers.sandblaster_vectors import Gather, Move
+from speech3.engine.papers.sandblaster_workers import Processes, Virtual
 
 CONFIG = LbfgsConfig(history=8, iterations=5)
 BUILD = convex.Build()

@@ -1,7 +1,7 @@
 """Backend cluster: shards and server partitions as Ray actors on any node, beyond one host.
 
-Shards, partitions, pushes and fetches are those of backend shared, but are really sent (`actors.py`). This module is the
-coordinator: it sets shards to work, gathers the partitions' minibatch states into that of the server, and handles
+Shards, partitions, pushes and fetches are those of backend shared, but are really sent (`actors.py`). This module is
+the coordinator: it sets shards to work, gathers the partitions' minibatch states into that of the server, and handles
 deaths.
 
 - A shard dies, alone or with its node: partitions ignore its messages from then on, its minibatches return to the
