@@ -70,7 +70,7 @@ def command(
     `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """
     from speech3.config import TrainConfig, load_config
-    from speech3.engine.trainer import simulated_method
+    from speech3.engine import simulated_method
     from speech3.errors import Speech3Error
     from speech3.io.progress import say
     from speech3.models.describe import parameters_of

@@ -12,8 +12,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from speech3.engine.interface import ShardReport
-from speech3.engine.papers.throughput import Point
+from speech3.engine import Point, ShardReport
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.curves import Curve
 

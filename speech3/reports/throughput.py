@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from speech3.engine.papers.throughput import LEVEL, Conclusion, Point
+from speech3.engine import LEVEL, Conclusion, Point
 from speech3.io.atomic import write_json
 from speech3.scoring.tables import grid
 from speech3.training.throughput import BYTES_PER_GIGABIT, Network, Throughput

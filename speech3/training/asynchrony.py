@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from speech3.engine.interface import ShardReport, shares
+from speech3.engine import ShardReport, shares
 
 _FATES = ("used", "stale", "refused", "returned")
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.engine.interface import WorkerParts
+from speech3.engine import WorkerParts
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import progress

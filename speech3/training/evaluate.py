@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from speech3.engine.interface import Loss
+from speech3.engine import Loss
 from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames.chunks import Chunks
 from speech3.frames.minibatches import Minibatches

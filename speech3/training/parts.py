@@ -14,8 +14,7 @@ from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, TrainConfig, TrainingConfig, parse, read_yaml
 from speech3.config.tdnn import check_frequencies
-from speech3.engine.gradient import CudaGraphs, autocast_of, use_precision
-from speech3.engine.interface import Loss, WorkerParts
+from speech3.engine import CudaGraphs, Loss, WorkerParts, autocast_of, use_precision
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunks, default_chunk
 from speech3.frames.masks import SpecAugment, spec_augment

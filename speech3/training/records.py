@@ -4,8 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from speech3.config import TrainingConfig
-from speech3.engine.interface import Progress
-from speech3.engine.trainer import rate_of
+from speech3.engine import Progress, rate_of
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
 

@@ -17,10 +17,18 @@ import torch
 import speech3
 from speech3.config import TrainConfig
 from speech3.config.training import NOT_COMPUTED
-from speech3.engine.backends.processes import Unkillable
-from speech3.engine.gradient import device_of, precision, threads
-from speech3.engine.interface import Progress
-from speech3.engine.trainer import Trainer, asynchronous, check_epoch, check_workers, rate_of
+from speech3.engine import (
+    Progress,
+    Trainer,
+    Unkillable,
+    asynchronous,
+    check_epoch,
+    check_workers,
+    device_of,
+    precision,
+    rate_of,
+    threads,
+)
 from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import load_outputs

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from speech3.config import ModelConfig, TrainingConfig
 from speech3.config.training import NOT_COMPUTED
-from speech3.engine.interface import Progress, ShardReport
+from speech3.engine import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors, save_tensors

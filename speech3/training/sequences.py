@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from speech3.config import TrainConfig, TrainingConfig
-from speech3.engine.interface import Loss
+from speech3.engine import Loss
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import Hmm, PdfsOnly, load_outputs

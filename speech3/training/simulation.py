@@ -14,9 +14,7 @@ from pathlib import Path
 import torch
 
 from speech3.config import CodecConfig, SimulationConfig, TrainConfig, load_config, training_overrides
-from speech3.engine.codecs.mean import check_levels
-from speech3.engine.gradient import device_of
-from speech3.engine.trainer import check_epoch, check_workers, simulated_method
+from speech3.engine import check_epoch, check_levels, check_workers, device_of, simulated_method
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.parallel import parallel_map

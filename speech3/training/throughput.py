@@ -9,9 +9,7 @@ from pathlib import Path
 import torch
 
 from speech3.config import ModelConfig, TrainConfig, load_preset
-from speech3.engine.codecs.mean import check_levels
-from speech3.engine.gradient import device_of
-from speech3.engine.papers.throughput import Conclusion, Costs, Point, conclusions, measure_costs, throughputs
+from speech3.engine import Conclusion, Costs, Point, check_levels, conclusions, device_of, measure_costs, throughputs
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.progress import say

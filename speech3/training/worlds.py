@@ -6,10 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from speech3.config import SimulationConfig, TrainConfig
-from speech3.engine import trainer as opening
-from speech3.engine.backends.simulated import measure
-from speech3.engine.backends.synchronous import OneWorker, Times
-from speech3.engine.interface import Backend, WorkerParts
+from speech3.engine import Backend, OneWorker, Times, WorkerParts, measure, open_backends, times_of
 from speech3.io.atomic import read_json, write_json
 from speech3.io.progress import say
 from speech3.training.parts import BuildParts, slices
@@ -18,7 +15,7 @@ from speech3.training.parts import BuildParts, slices
 def open_worlds(
     config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
 ) -> tuple[OneWorker, Backend | None]:
-    """Open the worlds of a run, as `speech3.engine.trainer.open_backends`, for packed frames.
+    """Open the worlds of a run, as `speech3.engine.open_backends`, for packed frames.
 
     Parameters
     ----------
@@ -29,11 +26,11 @@ def open_worlds(
     if training.world == "simulated":
         clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
     split = slices(config, parts.model) if training.model_partitions > 1 else ()
-    return opening.open_backends(training, parts, build, clock=clock, split=split)
+    return open_backends(training, parts, build, clock=clock, split=split)
 
 
 def _clock(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> Times:
-    clock = opening.times_of(simulation_of(config, path, parts), config.training.workers)
+    clock = times_of(simulation_of(config, path, parts), config.training.workers)
     say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
         f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
     return clock

@@ -7,8 +7,8 @@ Axes: K values of the model.
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -30,7 +30,7 @@ def server_of(shard: Shard, config: AsgdConfig, peer: bool) -> Server:
     if peer:
         shapes = (own.vector_K.numel(), own.num_parameters if config.momentum else 0, 0)
         on_peer = tuple(torch.zeros(2, size).share_memory_() for size in shapes)
-        sizes = replace(sizes, state=0, velocity=0, squares=0)
+        sizes |= {name: (np.float32, (2, 0)) for name in ("state_2K", "velocity_2P", "squares_2P")}
     server = make_server(private_memory(sizes), config, 2, own, nullcontext(), on_peer)
     load_tensors(server, {"parameters": own.vector_K})
     return server

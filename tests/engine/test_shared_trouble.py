@@ -59,13 +59,13 @@ def test_if_the_second_cannot_be_started_the_first_is_ended(monkeypatch):
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_after_a_death_in_a_sync_the_next_lets_its_kernels_end(on_gpu, monkeypatch):
     """A stand-in for a partition in the memory of a GPU: only that says that kernels may be under way."""
-    slept, record = [], SimpleNamespace(syncing=np.zeros(1, np.int64))
+    slept, memory = [], SimpleNamespace(syncing_S=np.zeros(1, np.int64))
     partition = SimpleNamespace(
-        record=record, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
+        memory=memory, number=0, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
     )  # fmt: skip
     monkeypatch.setattr(shared.time, "sleep", slept.append)
     shared._enter(partition)  # nobody had it
-    assert record.syncing[0] == 1 and not slept
+    assert memory.syncing_S[0] == 1 and not slept
     shared._enter(partition)  # who had it did not leave
     assert slept == [shared._KERNELS_S] * on_gpu
 
