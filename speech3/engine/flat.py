@@ -228,7 +228,6 @@ def _view(vector: Tensor, offset: int, like: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, uint8."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 

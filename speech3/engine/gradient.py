@@ -147,7 +147,6 @@ class Step:
 
     @property
     def loss(self) -> float:
-        """Mean loss of the frames."""
         return self.read[0]
 
     @property

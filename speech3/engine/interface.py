@@ -122,7 +122,6 @@ class WorkerParts:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
         return next(self.model.parameters()).device
 
 

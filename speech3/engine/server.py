@@ -161,7 +161,6 @@ class Partition:
 
     @property
     def published(self) -> ServerVectors:
-        """The published buffer."""
         return self.buffers[self.version % 2]
 
     def sync(self, push: Push) -> int:

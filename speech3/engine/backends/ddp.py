@@ -144,7 +144,6 @@ class ModelWithLoss(nn.Module):
         self.model, self.parts = parts.model, parts
 
     def forward(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `loss_of`."""
         return loss_of(self.parts, inputs, targets)
 
 
@@ -391,7 +390,6 @@ class Ddp:
         self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", STATE, *SLOTS)}
 
     def close(self) -> None:
-        """Stop the processes."""
         self.workers.close()
         self.meeting.cleanup()
 

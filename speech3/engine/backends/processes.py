@@ -303,7 +303,6 @@ class Workers:
             raise
 
     def start(self, number: int) -> None:
-        """Start the processes of a worker."""
         self.groups[number] = []
         for task in self.tasks(number):
             pipe, theirs = self.context.Pipe()
@@ -417,7 +416,6 @@ class Workers:
         ])  # fmt: skip
 
     def close(self) -> None:
-        """Stop all processes."""
         end_processes(self.processes)
         for pipe in self.pipes:
             pipe.close()
@@ -512,5 +510,4 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
-        """Release the lock."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)

@@ -88,7 +88,6 @@ class Simulated:
         return (*self.memory.version_S.tolist(), self.memory.states.ended)
 
     def snapshot(self) -> Snapshot:
-        """The published state."""
         return Snapshot(published_tensors(self.server), self.memory.states.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:

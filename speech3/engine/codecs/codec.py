@@ -66,7 +66,6 @@ class Bf16:
         return values_P.to(torch.bfloat16).view(torch.uint8)
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
         into_P.add_(message.view(torch.bfloat16), alpha=times)
 
 
@@ -84,7 +83,6 @@ class TopK:
         return torch.cat([places.to(torch.int32).view(torch.uint8), values_P[places].view(torch.uint8)])
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
         places, values = message.view(2, -1)
         into_P.index_add_(0, places.view(torch.int32).long(), values.view(torch.float32), alpha=times)
 
@@ -113,12 +111,10 @@ class TernaryLayout:
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of scales and codes."""
         return 4 * (len(self.starts_B) + self.words)
 
     @property
     def num_floats(self) -> int:
-        """Number of values that are sent as float32."""
         return sum(each.stop - each.start for each in self.floats)
 
 
@@ -204,7 +200,6 @@ class Ternary:
         return message
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
         scales_B, words_M, floats = self._parts(message)
         add(words_M, self.layout, scales_B, times, into_P)
         for where in self.layout.floats:
@@ -272,7 +267,6 @@ class Sender:
         self.losing_P: Tensor | None = None
 
     def forget(self) -> None:
-        """Reset the error."""
         self.lost_P = self.losing_P = None
 
     def settle(self, *, used: bool) -> None:
@@ -307,7 +301,6 @@ def pack(
 
 
 def add(words_M: Tensor, layout: TernaryLayout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """Decode the codes and add them to `into_P`, multiplied by `times`."""
     _kernel(into_P, "add")(words_M, layout.tiles_T5, scales_B, times, into_P)
 
 

@@ -40,7 +40,6 @@ class ByName(nn.Module):
         self.model = model
 
     def forward(self, inputs: Mapping[str, Any]) -> Any:
-        """The outputs of the model."""
         return self.model(**inputs)
 
 
@@ -169,7 +168,6 @@ class Items:
         self._read_ahead()
 
     def close(self) -> None:
-        """Stop the processes that read."""
         if self._pool is not None:
             self._pool.close()
         self._pool = None
@@ -245,7 +243,6 @@ def joined(microbatches: Sequence[tuple[Any, Targets]]) -> tuple[Any, Targets]:
 
 
 def moved(inputs: Any, targets: Targets, device: torch.device) -> tuple[Any, Targets]:
-    """A minibatch on a device."""
 
     def there(tensor: Tensor) -> Tensor:
         return to_device(tensor, device)
@@ -424,7 +421,6 @@ class Stream:
         return []
 
     def close(self) -> None:
-        """Stop reading."""
         self._iterator = None
 
     def _begin(self, number: int) -> None:

@@ -196,7 +196,6 @@ class FitDirectory:
 
     @property
     def checkpoint(self) -> Path:
-        """The last state."""
         return self.path / "checkpoint.safetensors"
 
     @contextmanager
@@ -433,7 +432,6 @@ class _Run:
             _write_back(trainer.one.parts.model, self.model)
 
     def _epoch(self, trainer: Trainer) -> None:
-        """Run the rest of an epoch."""
         epoch, total = len(self.history) + 1, trainer.minibatches
         rate = self.build.rate(epoch, total)
         moves: Any = trainer.epoch(rate, sum(done.seconds for done in self.history))
@@ -669,7 +667,6 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
 
 
 def _first(build: "Build") -> tuple[Any, Targets]:
-    """The first minibatch, or its first portion."""
     return _microbatch(*build.source(torch.device("cpu")).draw(1, 0))
 
 

@@ -243,7 +243,6 @@ class Loaders:
             ) from error
 
     def close(self) -> None:
-        """Stop the processes."""
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -118,7 +118,6 @@ class History:
     slots: list[int] = field(default_factory=list)
 
     def next_slot(self) -> int:
-        """The slot for the next pair."""
         return next(slot for slot in range(self.size + 1) if slot not in self.slots)
 
     def put(self, slot: int) -> None:
@@ -340,7 +339,6 @@ class Sandblaster:
             vectors.pairs_2HP[:, :count].copy_(pairs)
 
     def close(self) -> None:
-        """Stop the workers."""
         self.workers.close()
 
     def _now(self) -> Progress:

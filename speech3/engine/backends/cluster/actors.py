@@ -257,7 +257,6 @@ class PartitionActor:
         return facts_of()
 
     def prepare(self, plan: PartitionPlan) -> Facts:
-        """Allocate the memory."""
         torch.set_num_threads(1)
         self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
@@ -372,7 +371,6 @@ class ShardActor:
         self, worker: int, build: BuildOn, device: str, config: AsgdConfig, codec: CodecConfig, workers: int,
         weight_decay: float,
     ) -> Facts:  # fmt: skip
-        """Build the parts."""
         parts, up = build(device), codec.model_copy(update={"down": "float32"})  # `_Run` decodes what comes down
         self.shard = Shard(parts, config, number=worker, workers=workers, weight_decay=weight_decay, codec=up)
         own = self.shard.sgd.parameters

@@ -99,7 +99,6 @@ class ShardHandle:
 
     @property
     def busy(self) -> bool:
-        """Whether it works on an order."""
         return self.prepared and not self.idle
 
 

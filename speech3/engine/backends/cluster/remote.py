@@ -287,7 +287,6 @@ class RemoteServer:
         return {name: torch.cat([torch.from_numpy(np.array(tensors[name])) for tensors, _ in states]) for name in names}
 
     def close(self) -> None:
-        """Stop the partitions."""
         for actor in self.actors:
             if actor is not None:
                 ray.kill(actor)
