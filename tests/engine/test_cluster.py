@@ -153,7 +153,7 @@ def test_a_partition_is_killed(world, gate, monkeypatch):
     assert f"{world.undone} minibatches were computed again" in done.note
 
 
-def test_a_node_is_lost_and_another_comes(nodes, world, gate):
+def test_run_continues_when_node_is_lost_and_another_joins(nodes, world, gate):
     second = next(iter(nodes.worker_nodes))
     there = [number for number in (0, 1) if _node_of(nodes, _shard(world, number)) == 1]
     lose = partial(nodes.remove_node, second, allow_graceful=False)
@@ -164,7 +164,7 @@ def test_a_node_is_lost_and_another_comes(nodes, world, gate):
     tiny.until(lambda: world._look() or world.workers[there[0]].prepared)
 
 
-def test_no_room_and_nothing_left_behind(nodes, world, monkeypatch):
+def test_shards_without_room_end_run_and_leave_no_process(nodes, world, monkeypatch):
     """All CPUs are the other world's; then there are not enough nodes; then the other world ends."""
     patience = cluster_module.TIMEOUT_S
     monkeypatch.setattr(cluster_module, "TIMEOUT_S", 0.5)

@@ -156,7 +156,7 @@ def test_one_shard_is_that_of_the_simulated_world(config, codec):
     assert (outcome.work.up, outcome.work.down) == (done.up, done.down)
 
 
-def test_a_shard_that_is_given_up_changes_nothing_any_more():
+def test_messages_of_expelled_shard_change_nothing():
     ours = pair(AsgdConfig(sync_every=2, partitions=2), tiny.Build(BATCHES))
     first, before = ours.partitions[0], ours.tensors()["parameters"]
     first.admit(3)
@@ -201,7 +201,7 @@ def test_a_shard_reports_a_partition_that_is_lost_or_does_not_know_it():
     assert ours.states.finished and ours.progress.frames == len(BATCHES) * tiny.FRAMES
 
 
-def test_what_is_too_long_is_refused_by_all_and_dropped():
+def test_too_long_push_is_refused_by_all_partitions_and_dropped():
     config = AsgdConfig(sync_every=2, partitions=2, max_push=1e-6)
     ours = pair(config, tiny.Build(BATCHES))
     before = ours.tensors()["parameters"]
@@ -257,7 +257,7 @@ def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last
     assert world.states.states_M[2] == STALE
 
 
-def test_what_one_partition_refused_and_the_other_used_is_missed():
+def test_minibatch_refused_by_one_partition_and_used_by_other_is_missed():
     world = coordinator(np.zeros(2, np.int32), 2)
     _told(world, 0, [1], STALE, 9)
     assert world.states.states_M.tolist() == [WAITING, WAITING]

@@ -33,12 +33,12 @@ def _refused(address):
 
 
 @pytest.mark.parametrize("address", ["here", "ray://127.0.0.1:10001", "http://127.0.0.1:8265", "127.0.0.1:"])
-def test_what_is_no_address(address):
+def test_malformed_address_is_refused(address):
     assert f"--address {address}: must be HOST:PORT of Ray's head node" in _refused(address)
 
 
 @pytest.mark.parametrize("host", ["head..node", "n" * 64])
-def test_a_name_that_can_be_no_hosts(host):
+def test_impossible_host_name_is_refused(host):
     assert f"--address {host}:6379: no Ray answers there (" in _refused(f"{host}:6379")
 
 
@@ -50,12 +50,12 @@ def test_no_reply_from_the_address(monkeypatch):
     assert "Connection refused" in (said := _refused(address)) and "`ray start --head --port=" in said
 
 
-def test_somebody_else_answers():
+def test_address_of_another_service_is_refused():
     with _listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as door:
         assert "(what listens there is not Ray)" in _refused(f"127.0.0.1:{door.getsockname()[1]}")
 
 
-def test_a_ray_that_ended_without_a_word(monkeypatch):
+def test_auto_names_address_of_ray_that_ended(monkeypatch):
     """Its address is still known; Ray itself would try it for a quarter of an hour."""
     with _listening() as door:
         port = door.getsockname()[1]

@@ -43,7 +43,7 @@ def epoch(world, number, batches=BATCHES, base=0.3):
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.kind)
-def test_the_server_steps_by_what_the_codes_stand_for(codec, local):
+def test_server_applies_decoded_push(codec, local):
     """One worker; by hand: code what it would push, with what the last one lost, and step by that."""
     config = AsgdConfig(sync_every=2, max_distance=2, local_updates=local, push_scale=1.0, momentum=0.5)
     world = simulated(config, codec)
@@ -107,7 +107,7 @@ def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     assert tiny.visit(server, push) == USED  # nothing is left of the other
 
 
-def test_what_a_fetch_lost_comes_with_the_next():
+def test_error_of_coded_fetch_comes_with_next_fetch():
     """The server does not move any more: what the shard has comes to what the server has, up to the noise of a code."""
     wire, own = wire_of(BOTH_WAYS, flatten(tiny.model()).views), flatten(tiny.model())
     wire.receive(own)
@@ -122,7 +122,7 @@ def test_what_a_fetch_lost_comes_with_the_next():
 
 
 @pytest.mark.parametrize("bucket", [0, 4096])
-def test_what_fetches_lose_settles_for_large_tensors(bucket):
+def test_error_of_coded_fetches_stays_bounded(bucket):
     """The server moves on between fetches; with a scale for all 4,096 values the error would grow without end."""
     own = flatten(torch.nn.Linear(64, 64, bias=False))
     wire = wire_of(BOTH_WAYS.model_copy(update={"bucket": bucket}), own.views)
@@ -136,7 +136,7 @@ def test_what_fetches_lose_settles_for_large_tensors(bucket):
     assert far[0] == 0 and 2 < far[50] < 3.5 and 2 < far[100] < 3.5
 
 
-def test_model_buffers_go_along():
+def test_model_buffers_are_sent_as_float32():
     build = tiny.Build(BATCHES, norm=True)
     world = Simulated(build(), AsgdConfig(sync_every=1), Times((1.0,), 0.1), codec=CODECS[2])
     world.load({"parameters": flatten(tiny.model(norm=True)).vector_K})
@@ -165,7 +165,7 @@ def test_two_processes_and_their_replay(tmp_path):
     assert torch.equal(again["parameters"], found["parameters"])
 
 
-def test_a_wire_without_codec_hands_over_what_it_was_given():
+def test_wire_without_codec_copies_nothing():
     own, wire = flatten(tiny.model()), Wire()
     push = Push(own, None, torch.ones(VALUES))
     push.numbers = [0]

@@ -67,7 +67,7 @@ def trained_by(world: OneWorker | Simulated) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("changes", [{}, {"max_norm": 0.1}, {"optimizer": "adamw"}])
-def test_a_worker_that_replays_is_one_that_does_not(changes: dict[str, Any], recordings: Recordings) -> None:
+def test_worker_with_cuda_graphs_equals_worker_without(changes: dict[str, Any], recordings: Recordings) -> None:
     """To the last bit, dropout and running means included."""
     plain = trained_by(OneWorker(parts_of(**changes)))
     replayed = trained_by(OneWorker(parts_of(cuda_graphs=CudaGraphs(), **changes)))
@@ -76,7 +76,7 @@ def test_a_worker_that_replays_is_one_that_does_not(changes: dict[str, Any], rec
 
 
 @pytest.mark.parametrize("config", [{"sync_every": 1}, {"sync_every": 3, "local_updates": False}])
-def test_shards_that_replay_are_shards_that_do_not(config: dict[str, Any], recordings: Recordings) -> None:
+def test_shards_with_cuda_graphs_equal_shards_without(config: dict[str, Any], recordings: Recordings) -> None:
     times = Times((0.01, 0.01), 0.001)
     plain, replayed = (
         trained_by(Simulated(parts_of(cuda_graphs=cuda_graphs), AsgdConfig(**config), times))
@@ -117,7 +117,7 @@ def test_each_shape_has_its_recording(recordings: Recordings) -> None:
     assert (recordings.made, recordings.replayed) == (2, 24 - 2 * 3)
 
 
-def test_where_shapes_vary_it_is_said_once_and_computed_directly(recordings: Recordings) -> None:
+def test_varying_shapes_warn_once_and_are_computed_directly(recordings: Recordings) -> None:
     varying = Sizes(12, sizes=tuple(range(2, 14)))
     plain = trained_by(OneWorker(parts_of(source=varying)))
     cuda_graphs = CudaGraphs()
@@ -153,7 +153,7 @@ def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         gradient(parts, 1, 3)
 
 
-def test_too_little_memory_is_said_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_during_capture_names_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(work: Callable[[], Results], device: torch.device, pool: Any) -> Callable[[], Results]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
@@ -164,7 +164,7 @@ def test_too_little_memory_is_said_as_such(monkeypatch: pytest.MonkeyPatch) -> N
             gradient(parts, 1, number)
 
 
-def test_kinds() -> None:
+def test_described_ignores_only_values_of_tensors() -> None:
     x, y = torch.zeros(2, 3), torch.ones(2, 3)
     assert described((x, {"a": x}, [1, "b"])) == described((y, {"a": y}, [1, "b"]))
     for other in (x.double(), x[:1], x.to("meta")):
@@ -184,7 +184,9 @@ def test_kinds() -> None:
         (r"cuda_graph=true: works only in worlds", {"device": "cuda", "world": "shared", "model_partitions": 2}),
     ],
 )
-def test_where_it_cannot_be(message: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graph_is_refused_where_it_cannot_be(
+    message: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(Speech3Error, match=message):
         check_workers(TrainingConfig.model_validate({**keys, "cuda_graph": True}))

@@ -193,7 +193,7 @@ def test_the_source_of_a_gradient_that_is_not_finite(others, blamed, monkeypatch
     assert not numbers  # nothing was sent
 
 
-def test_which_gpu():
+def test_workers_on_more_gpus_than_there_are_are_refused():
     assert device_for("cuda:3", 1) == "cuda:3" and device_for("cpu", 1) == "cpu"
 
 

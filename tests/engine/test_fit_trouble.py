@@ -110,7 +110,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
                                                                    "data": Local(DATA)}),
     ],
 )  # fmt: skip
-def test_what_cannot_be(message, keys, monkeypatch):
+def test_contradicting_arguments_are_refused(message, keys, monkeypatch):
     monkeypatch.setattr(arguments, "available_jobs", lambda: 2)
     with pytest.raises(Speech3Error, match=message) as caught:
         fitted(**keys)

@@ -75,7 +75,7 @@ class Driver:
         return None
 
 
-def test_two_loops_over_coefficients_are_the_dense_inverse():
+def test_two_loop_recursion_over_coefficients_equals_dense_inverse():
     rng = np.random.default_rng(1)
     a_KK, _ = _quadratic(7)
     s = rng.normal(size=(4, 7))

@@ -13,7 +13,7 @@ def handed(value):
     return pickle.loads(ForkingPickler.dumps(Packed(value)))
 
 
-def test_values_and_what_shares_them():
+def test_packed_values_keep_shared_storage():
     a, tied = torch.arange(12.0), nn.Linear(3, 3)
     model = nn.ModuleList([tied, tied, nn.BatchNorm1d(3), nn.LSTM(3, 4)])
     model[2].requires_grad_(False)

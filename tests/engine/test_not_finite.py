@@ -105,7 +105,7 @@ def test_synchronous_workers_stop_before_the_step() -> None:
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("extra", [{}, {"momentum": 0.5}, {"adagrad": 0.05}, {"partitions": 2}])
-def test_the_server_refuses_it_and_continues(local: bool, extra: dict[str, Any]) -> None:
+def test_server_refuses_push_that_is_not_finite_and_continues(local: bool, extra: dict[str, Any]) -> None:
     snapshot = run(asgd(spoiled(), local_updates=local, max_push=100, **extra))
     assert snapshot.finite
     assert snapshot.states_M[BAD] == REFUSED

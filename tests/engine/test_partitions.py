@@ -41,7 +41,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_partitions_that_are_never_busy_are_one_server(name):
+def test_partitions_never_busy_equal_one_server(name):
     """A sync takes no time, so every round finds all of them free: the same steps, value by value."""
     times = Times((1.0, 1.3, 2.1), 0.0, jitter=0.2)
     one, done = _train(CONFIGS[name], times, epochs=2)
@@ -54,7 +54,7 @@ def test_partitions_that_are_never_busy_are_one_server(name):
         assert many.server.version == one.server.version > 20
 
 
-def test_busy_partitions_go_their_own_ways():
+def test_busy_partitions_have_versions_of_their_own():
     config = AsgdConfig(sync_every=1, max_distance=6, partitions=4)
     world, done = _train(config, Times((1.0, 1.1, 1.2), 0.8))
     assert len(set(world.memory.version_S.tolist())) > 1 and done.used == len(BATCHES)
@@ -99,13 +99,13 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     assert states.progress(zero).missed == 2  # what none took is dropped, and counted as that
 
 
-def test_a_stale_push_was_sent():
+def test_bytes_of_stale_push_are_counted():
     config = AsgdConfig(sync_every=1, max_staleness=0)
     _, done = _train(config, Times((1.0, 1.1, 1.2), 0.0))
     assert done.stale > 10 and done.up == (done.used + done.stale) * START["parameters"].nbytes
 
 
-def test_what_some_partitions_refuse_is_counted():
+def test_minibatch_refused_by_some_partitions_counts_as_missed():
     """The second of three partitions takes no push, whatever there is in it."""
     config = AsgdConfig(sync_every=2, partitions=3)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.3), 0.1))
@@ -146,7 +146,7 @@ def _downpour(config, minibatches):
 
 @pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (1, 4), (4, 1), (2, 3), (6, 4), (4, 12)])
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_pushes_and_fetches_apart_are_downpour(n_push, n_fetch, partitions):
+def test_separate_pushes_and_fetches_equal_downpour(n_push, n_fetch, partitions):
     config = AsgdConfig(
         sync_every=n_push, fetch_every=n_fetch, max_distance=12, adagrad=0.02, partitions=partitions, max_push=10
     )
@@ -160,7 +160,7 @@ def test_pushes_and_fetches_apart_are_downpour(n_push, n_fetch, partitions):
 
 
 @pytest.mark.parametrize("codec", ["bf16", "ternary", "topk"])
-def test_codes_over_partitions(codec):
+def test_codec_encodes_each_partition(codec):
     config = AsgdConfig(sync_every=1, max_distance=3, push_scale=0.5, partitions=3, fetch_every=2)
     right = {}
     for kind in ("none", codec):
@@ -172,7 +172,7 @@ def test_codes_over_partitions(codec):
     assert world.snapshot().tensors["parameters"].isfinite().all()
 
 
-def test_links_take_their_time():
+def test_links_take_virtual_time():
     """One worker: what a sync holds the server, its bytes over the bandwidth, and the way there and back."""
     config = AsgdConfig(sync_every=2, partitions=2)
     bandwidth, latency_s = 1000.0, 0.25
@@ -251,23 +251,23 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
     assert met == {(1, 1), (2, 1), (2, 2)}
 
 
-def test_what_goes_by_the_parameters_fetched_wants_them_with_every_push():
+def test_keys_that_need_fetched_parameters_refuse_fetch_every():
     AsgdConfig(sync_every=2, fetch_every=2, max_relative_distance=0.1)
     with pytest.raises(ValueError, match=r"max_relative_distance uses .*remove fetch_every"):
         AsgdConfig(sync_every=2, fetch_every=4, max_relative_distance=0.1)
 
 
-def test_more_partitions_than_the_model_can_have():
+def test_more_partitions_than_cache_lines_are_refused():
     with pytest.raises(Speech3Error, match=r"training\.asgd\.partitions=9: .*128 parameters.*use 8 at most"):
         _train(AsgdConfig(partitions=9), Times((1.0,), 0.1))
 
 
-def test_more_partitions_than_there_may_be_locks():
+def test_more_partitions_than_open_files_are_refused():
     with pytest.raises(ValueError, match="less than or equal to 256"):
         AsgdConfig(partitions=257)
 
 
-def test_processes_say_what_some_partitions_refuse():
+def test_processes_report_what_some_partitions_refuse():
     """All pushes are too long but those to the last of eight: its biases are large, and all outputs alike."""
     start = {"parameters": START["parameters"].clone()}
     start["parameters"][112:128] = 1000.0

@@ -56,7 +56,7 @@ def trained(config: AsgdConfig, codec: CodecConfig, peer: bool) -> dict[str, Ten
 @pytest.mark.parametrize("local_updates", [True, False])
 @pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig(kind="ternary", down="ternary", float_below=0)],
                          ids=["float32", "ternary"])  # fmt: skip
-def test_it_trains_as_the_servers_own_memory_does(
+def test_server_on_another_device_trains_as_one_in_shared_memory(
     local_updates: bool, codec: CodecConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = AsgdConfig(sync_every=2, partitions=2, momentum=0.3, push_scale=0.5, local_updates=local_updates)

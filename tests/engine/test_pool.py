@@ -52,13 +52,13 @@ def test_a_shard_continues_its_row_then_begins_another():
     assert pool.finished
 
 
-def test_who_has_no_row_takes_the_second_half_of_the_longest_stretch():
+def test_shard_without_row_takes_second_half_of_longest_waiting_stretch():
     pool = _in_rows((1, 0, 0, 2, 0, 0, 0, 0, 0, 3), 0, 3, 9)
     assert [pool.draw(4), pool.draw(4, 6), pool.draw(5), pool.draw(1, 3)] == [6, 7, 2, 4]
     assert pool.states_M.tolist() == [1, 0, 6, 2, 2, 0, 5, 5, 0, 3]
 
 
-def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
+def test_row_of_dead_shard_is_drawn_again():
     pool = _in_rows((0,) * 6, 0, 3)
     last = None
     for _ in range(4):
@@ -84,7 +84,7 @@ class _Looked(np.ndarray):
 
 
 @pytest.mark.parametrize(("length", "each"), [(None, 4), (4, 8), (40, 8)])
-def test_a_draw_looks_at_a_few_minibatches(length, each, monkeypatch):
+def test_draw_reads_few_states(length, each, monkeypatch):
     """Three shards draw an epoch, in rows of some length or in order; a fourth that died had the first two."""
     states, size = (4, 4) + (0,) * 5998, 6000
     pool = _in_rows(states, *range(0, size, length)) if length else _pool(states)
@@ -102,7 +102,7 @@ def test_a_draw_looks_at_a_few_minibatches(length, each, monkeypatch):
     assert _Looked.count < each * size
 
 
-def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
+def test_learning_rate_depends_on_minibatches_done_not_on_row():
     rows = tuple(range(begin, begin + 10) for begin in range(0, 70, 10))
     assert [position(number, None, 5) for number in (0, 33)] == [0, 33]
     assert [position(number, rows, 1) for number in (0, 33)] == [0, 33]
@@ -112,7 +112,7 @@ def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
     assert sorted(position(number, rows, 3) for number in range(70)) == list(range(70))
 
 
-def test_turns():
+def test_turns_group_waiting_minibatches_into_synchronous_steps():
     states = np.array([0, 0, 0, USED, USED, 0, 0, 0, 0], np.int32)
     assert turns(states, 3, None) == [(0, [0, 1, 2]), (5, [5, 6, 7]), (8, [8])]
     # In rows the first worker's numbers say nothing of how far the epoch is: 2, 5 and 8 are done before these turns.
@@ -123,7 +123,7 @@ def test_turns():
     assert turns(states, 2, None) == turns(states, 2, (range(9),)) == []
 
 
-def test_only_what_waits_is_drawn():
+def test_only_waiting_minibatches_are_drawn():
     pool = _pool((USED, 0, STALE, REFUSED, 0, USED))
     assert [pool.draw(0), pool.draw(0), pool.draw(0)] == [1, 4, None]
     pool.states.publish([1, 4], 0)
@@ -133,7 +133,7 @@ def test_only_what_waits_is_drawn():
     assert nothing.draw(0) is None and nothing.finished
 
 
-def test_what_a_dead_shard_had_out_waits_again():
+def test_minibatches_of_dead_shard_wait_again():
     pool = _pool()
     for shard in (0, 1, 0, 1, 1, 1):
         pool.draw(shard)
@@ -284,7 +284,7 @@ MOVES = st.lists(
     moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]),
     late=st.booleans(), rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
 )  # fmt: skip
-def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad, late, rows):
+def test_every_minibatch_ends_used_or_dropped_in_any_interleaving_with_deaths(moves, config, workers, bad, late, rows):
     host = _Host(config, workers, bad, late, rows)
     version = 0
     endless = [(worker, None) for worker in range(workers)] * 300
@@ -313,7 +313,7 @@ def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, confi
     assert done.refused >= (bad >= 0)
 
 
-def test_the_harness_kills():
+def test_harness_of_this_file_kills_shards():
     host = _Host(CONFIGS[0], 1, -1)
     host.move(0, None)
     host.move(0, None)

@@ -159,7 +159,7 @@ def test_a_member_that_fails_is_named(world, gate, curse):
         _epoch(world, gate, 3, curse.touch)
 
 
-def test_what_became_of_a_minibatch_in_two_slices():
+def test_states_of_two_slices_are_combined():
     """Columns: waiting; out with replica 0 and 1; used in one slice; in both; dropped in one; in both."""
     rows_GM = np.array([[0, 1, 2, USED, USED, STALE, STALE], [0, 1, 2, 1, USED, 1, REFUSED]], np.int32)
     states_of_parts = [replace(MinibatchStates.of(7), states_M=row_M) for row_M in rows_GM]

@@ -69,7 +69,7 @@ def _spread(order, keep, build=BUILD):
     return vectors.gradients_2P[0].clone(), frames
 
 
-def test_portions_in_any_order_and_hands_make_the_same_gradient():
+def test_gradient_does_not_depend_on_order_and_worker_of_portions():
     rng = np.random.default_rng(0)
     linear = convex.model().double()
     expected = torch.autograd.grad(convex.objective(linear, 30), list(linear.parameters()))
@@ -82,7 +82,7 @@ def test_portions_in_any_order_and_hands_make_the_same_gradient():
             torch.testing.assert_close(view.double(), each, rtol=1e-5, atol=1e-6)
 
 
-def test_what_was_not_kept_and_what_was_of_an_earlier_point_is_in_no_sum():
+def test_portions_not_kept_or_of_earlier_point_are_in_no_sum():
     vectors, layout = _vectors(convex.Build()(), 1)
     bench = Workspace(convex.Build()(), vectors, layout, 0)
     bench.compute(Compute(1, 0, 1, 3, (3,)))
@@ -98,7 +98,7 @@ def test_what_was_not_kept_and_what_was_of_an_earlier_point_is_in_no_sum():
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
-def test_partitions_do_what_one_vector_would(workers):
+def test_operations_on_partitions_equal_those_on_one_vector(workers):
     """50 partitions of 32 values: some are empty."""
     torch.manual_seed(0)
     vectors, layout = _vectors(convex.Build()(), workers)
@@ -227,7 +227,7 @@ def test_training_resumes_from_the_middle_of_an_epoch(world, reference):
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
-def test_killed_at_any_moment(world, reference):
+def test_training_survives_worker_killed_at_any_moment(world, reference):
     """Both workers, one after another."""
     _begin_again(world)
     pids = [process.pid for process in world.workers.processes.processes]
@@ -243,7 +243,7 @@ def test_killed_at_any_moment(world, reference):
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
-def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch):
+def test_stopped_worker_is_killed_and_replaced(world, reference, monkeypatch):
     monkeypatch.setattr(watchdog, "LEAST_S", 2.0)
     monkeypatch.setattr(watchdog, "FIRST_S", 2.0)
     _begin_again(world)
@@ -288,7 +288,7 @@ def test_dropout_is_the_same_all_through_an_epoch():
     assert torch.equal(first, again) and not torch.equal(first, without)
 
 
-def test_a_minimum_ends_the_epoch_with_a_word(world):
+def test_minimum_ends_epoch_with_note(world):
     _begin_again(world)
     for epoch in range(1, 12):
         done = _run(world, epoch)
@@ -348,7 +348,7 @@ def test_a_worker_that_fails_is_named():
         world.close()
 
 
-def test_nothing_is_left_behind():
+def test_close_leaves_no_process_and_no_memory():
     before = tiny.descriptors()
     world = _world(1, tiny.Build())
     pids = [process.pid for process in world.workers.processes.processes]

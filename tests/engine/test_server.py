@@ -139,7 +139,7 @@ def test_an_infinite_push_is_refused_even_without_a_limit():
     assert bench.sync(0) == REFUSED
 
 
-def test_a_loss_that_was_not_finite_is_refused():
+def test_push_with_loss_that_was_not_finite_is_refused():
     bench = _Bench()
     bench.draw(0)
     bench.shards[0].finite = False
@@ -147,7 +147,7 @@ def test_a_loss_that_was_not_finite_is_refused():
     assert bench.shards[0].finite
 
 
-def test_staleness_beyond_the_last_bin_counts_there():
+def test_large_staleness_counts_in_last_bin():
     bench = _Bench()
     bench.draw(0)
     bench.memory.version_S[0] = 200
@@ -167,7 +167,7 @@ def _prepare(kind, local):
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize(("kind", "outcome"), [("momentum", USED), ("stale", STALE), ("refused", REFUSED)])
-def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome, local):
+def test_shard_killed_at_any_instruction_of_sync_leaves_a_published_version(kind, outcome, local):
     whole = _prepare(kind, local)
     before = whole.state()
     with killed_at(10**9) as run:
@@ -217,7 +217,7 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         assert met == {(1, 2), (1, 1), (1, 0)}
 
 
-def test_a_shard_killed_inside_the_step_leaves_what_is_published(monkeypatch):
+def test_shard_killed_inside_step_leaves_published_buffer_unchanged(monkeypatch):
     """The step is compiled, so the instructions of the test above skip it: here it dies half-way."""
     bench = _prepare("momentum", True)
     before = bench.state()
@@ -239,7 +239,7 @@ def test_a_shard_killed_inside_the_step_leaves_what_is_published(monkeypatch):
     assert bench.published()[:3].tolist() == [99.0, 98.5, 99.0]
 
 
-def test_who_published_and_died_is_settled_by_the_next(monkeypatch):
+def test_next_sync_marks_minibatches_of_dead_shard_used(monkeypatch):
     bench = _Bench()
     bench.draw(0)
     bench.draw(1)

@@ -77,7 +77,7 @@ def _formulas(optimizer, old, own, staleness, minibatches):
 
 @pytest.mark.parametrize("staleness", [0, 3])
 @pytest.mark.parametrize(("optimizer", "local"), RULES)
-def test_the_step_is_that_of_the_formulas(optimizer, local, staleness):
+def test_step_equals_formulas_in_float64(optimizer, local, staleness):
     old, new, own = _case(optimizer, local)
     p, v, s, length = _formulas(optimizer, old, own, staleness, 4)
     before = old.parameters_P.clone()
@@ -97,7 +97,7 @@ def test_the_step_is_that_of_the_formulas(optimizer, local, staleness):
 
 
 @pytest.mark.parametrize(("optimizer", "local"), RULES)
-def test_one_pass_is_the_same_as_pytorchs_operations(optimizer, local, monkeypatch):
+def test_one_pass_equals_step_torch(optimizer, local, monkeypatch):
     results = []
     for step in (server_optimizer._step_numba, step_torch):
         monkeypatch.setattr(server_optimizer, "_step_numba", step)
@@ -114,7 +114,7 @@ def test_one_pass_is_the_same_as_pytorchs_operations(optimizer, local, monkeypat
             torch.testing.assert_close(getattr(own, name), getattr(own_torch, name), rtol=1e-5, atol=1e-6)
 
 
-def test_projection_leaves_a_push_alone_that_agrees_and_needs_a_momentum():
+def test_projection_changes_only_pushes_against_momentum():
     optimizer = ServerOptimizer(momentum=0.9, projection=True)
     old, new, own = _case(optimizer, True)
     old.velocity_P.copy_(own.push())
@@ -138,13 +138,13 @@ def test_projection_leaves_a_push_alone_that_agrees_and_needs_a_momentum():
 @pytest.mark.parametrize(("optimizer", "local"), [RULES[0], RULES[4], RULES[6], RULES[7]])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
 @pytest.mark.parametrize("place", [0, 517, P - 1])
-def test_one_value_that_is_not_finite_shows_in_the_length(optimizer, local, value, place):
+def test_length_is_not_finite_if_one_value_is_not(optimizer, local, value, place):
     old, new, own = _case(optimizer, local)
     (own.parameters_P if local else own.push_P)[place] = value
     assert not np.isfinite(optimizer.step(old, new, own, staleness=2, minibatches=1))
 
 
-def test_push_scales_by_name():
+def test_push_scale_by_name():
     assert server_optimizer_of(AsgdConfig(), 5).push_scale == pytest.approx(0.2)
     assert server_optimizer_of(AsgdConfig(push_scale="1/accumulated"), 5).scale(0, 3) == pytest.approx(1 / 3)
     assert server_optimizer_of(AsgdConfig(push_scale=0.7), 5).scale(0, 3) == 0.7
@@ -180,7 +180,7 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
 
 
 @pytest.mark.parametrize(("optimizer", "local"), RULES)
-def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, optimizer, local):
+def test_warm_up_compiles_step_and_changes_nothing(monkeypatch, optimizer, local):
     """A form: which arguments are missing, for numba compiles each set of them for itself."""
     forms = []
     monkeypatch.setattr(server_optimizer, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)

@@ -60,12 +60,12 @@ def compare(device: str) -> None:
     assert ServerOptimizer().step(old, new, own, staleness=0, minibatches=1) == float("inf")
 
 
-def test_in_the_interpreter(interpreted):
+def test_triton_step_equals_step_torch_in_interpreter(interpreted):
     interpreted(__file__)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu(monkeypatch):
+def test_triton_step_equals_step_torch_on_gpu(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(server_optimizer, "_step_of", server_optimizer._step_of)  # is restored afterwards
     compare("cuda")

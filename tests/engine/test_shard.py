@@ -45,7 +45,7 @@ def test_a_shard_syncs_if_the_server_is_free_and_waits_when_it_has_gone_far():
     ]  # fmt: skip
 
 
-def test_it_waits_at_a_relative_distance_too():
+def test_shard_waits_for_server_at_max_relative_distance():
     for limit, wanted in ((1e-9, "wait"), (1e9, "try")):
         shard = Shard(tiny.Build()(), AsgdConfig(sync_every=3, max_relative_distance=limit))
         assert _wants(shard, []) == ["wait", 0, 1, 2, wanted, 3, 4, 5, wanted, 6, 7, 8, wanted, 9, 10, 11, wanted]

@@ -113,7 +113,7 @@ def test_shards_train(world):
     assert not torch.equal(inside.tensors["parameters"], flat.vector_K)
 
 
-def test_killed_at_a_random_moment(world):
+def test_shard_killed_at_random_moment_is_replaced(world):
     def kill():
         time.sleep(random.random() * 0.02)
         os.kill(_pids(world)[0], signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_killed_at_a_random_moment(world):
     assert _pids(world)[0] != first[0] and _pids(world)[1] == first[1]
 
 
-def test_killed_with_the_servers_lock_in_its_hands(world):
+def test_shard_killed_while_holding_lock_is_replaced(world):
     inode, gate, held = Path(world.places[0].locks[0]).stat().st_ino, world.build.gate, []
 
     def kill():
@@ -144,7 +144,7 @@ def test_killed_with_the_servers_lock_in_its_hands(world):
     assert done.restarts == 1 and 0 < done.returned <= CONFIG.max_distance
 
 
-def test_nothing_is_left_behind():
+def test_close_leaves_no_process_and_no_memory():
     """Neither a process nor a descriptor, which is what keeps memory that has no name."""
     before = tiny.descriptors()
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
@@ -176,7 +176,7 @@ def main(*_):
 """
 
 
-def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
+def test_shard_that_dies_repeatedly_ends_run(monkeypatch, tmp_path):
     (tmp_path / "speech3_mayfly.py").write_text(MAYFLY.format(pid=os.getpid()))
     monkeypatch.syspath_prepend(str(tmp_path))
     import speech3_mayfly
@@ -218,7 +218,7 @@ class _Dead:
             os.close(descriptor)
 
 
-def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
+def test_replacements_that_compute_nothing_end_run(monkeypatch):
     """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
 
     def start(self, worker):
@@ -242,7 +242,7 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
         world.close()
 
 
-def test_memory_that_is_full(monkeypatch):
+def test_too_little_shared_memory_names_remedy(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -253,7 +253,7 @@ def test_memory_that_is_full(monkeypatch):
     assert len(tiny.descriptors()) == before
 
 
-def test_on_macos_the_memory_is_a_file_that_goes(monkeypatch, tmp_path):
+def test_memory_file_of_macos_is_removed(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -30,7 +30,7 @@ class Talkative(tiny.Build):
         return super().__call__(device)
 
 
-def test_more_words_than_a_pipe_holds():
+def test_error_longer_than_pipe_is_shortened():
     build = Talkative(BATCHES)
     world = Shared(build, build(), AsgdConfig(), workers=1)
     try:

@@ -82,7 +82,7 @@ def test_a_result_is_the_same_to_the_last_bit(name):
     assert not torch.equal(other.snapshot().tensors["parameters"], results[0][1])
 
 
-def test_a_schedule_done_by_hand():
+def test_schedule_equals_one_computed_by_hand():
     """Workers A (1 s) and B (2 s), a sync of 1/4 s, four minibatches, against plain numpy in float64.
 
     A fetches at 0, B waits and fetches at 1/4. A has 0 from 1/4 to 5/4, B has 1 from 1/2 to 5/2. A publishes 1 at 5/4
@@ -175,7 +175,7 @@ def test_a_death_at_the_end_of_an_epoch_does_not_lengthen_it():
     assert seconds <= _train(hurt, 1).seconds < seconds + 2
 
 
-def test_who_had_gone_home_comes_back_for_what_a_dead_one_had_out():
+def test_worker_that_finished_epoch_resumes_for_minibatches_of_dead_worker():
     batches = tiny.Batches(2)
     times = Times((1.0, 10.0), 0.125, failures=((1, 5.0),), restart_s=100.0)
     done = _train(_world(AsgdConfig(sync_every=1), times, batches=batches), 1, batches)
@@ -183,7 +183,7 @@ def test_who_had_gone_home_comes_back_for_what_a_dead_one_had_out():
     assert [shard.minibatches for shard in done.shards] == [2, 1]
 
 
-def test_who_was_about_to_go_home_stays_for_what_a_dead_one_had_out():
+def test_worker_about_to_finish_epoch_continues_with_minibatches_of_dead_worker():
     """From 4 to 6 worker 0 pushes what it thinks is the last; from 6 it fetches, from 8 it computes, at 9 it pushes."""
     batches = tiny.Batches(3)
     times = Times((1.0, 10.0), 2.0, failures=((1, 5.0),), restart_s=100.0)
@@ -192,7 +192,7 @@ def test_who_was_about_to_go_home_stays_for_what_a_dead_one_had_out():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_what_a_dead_worker_had_computed_is_not_in_the_model(optimizer):
+def test_unpushed_work_of_dead_worker_is_not_in_model(optimizer):
     """Its successor has the same place in the simulator: it has nothing to publish, and no moments of its gradients."""
     batches = tiny.Batches(2)
     parameters, ends = [], []
@@ -209,7 +209,7 @@ def test_what_a_dead_worker_had_computed_is_not_in_the_model(optimizer):
     assert torch.equal(*parameters)
 
 
-def test_the_rest_of_an_epoch():
+def test_rest_of_epoch_is_computed_after_resume():
     world = _world(AsgdConfig(sync_every=1))
     states_M = np.array([USED, 0, USED, 0] * 3, np.int32)
     done = list(world.epoch(1, states_M, Rate(0.1, 1, 12)))[-1]
@@ -266,7 +266,7 @@ if __name__ == "__main__":
         (GOLDEN / f"{name}.json").write_text(json.dumps(_trajectory(name)) + "\n")
 
 
-def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed():
+def test_minibatches_of_hung_worker_are_computed_by_others_once_noticed():
     batches = tiny.Batches(40)
     config = AsgdConfig(sync_every=1, push_scale=1.0)
     ends = {}

@@ -60,7 +60,7 @@ def _points(gain):
 CONNECTED = {"cnn": 0.8, "dnn": 1.0, "lstm": 1.0}
 
 
-def test_claims_that_hold():
+def test_conclusions_that_hold():
     found = conclusions(_points(lambda net, b, n: 1 + n / b + CONNECTED[net]), CONNECTED)
     assert [each.claim for each in found] == [
         "more workers gain more", "less bandwidth gains more", "more fully connected layers gain more",
@@ -69,7 +69,7 @@ def test_claims_that_hold():
     assert all(each.against == () and each.level == 0 for each in found)
 
 
-def test_claims_that_do_not():
+def test_conclusions_that_do_not_hold():
     found = conclusions(_points(lambda net, b, n: 9 - abs(n - 4) - CONNECTED[net]), CONNECTED)
     workers, bandwidth, connected = found
     assert [(a.workers, b.workers) for a, b in workers.against] == [(4, 8)] * 6

@@ -72,7 +72,7 @@ def test_a_sync_waits_once_when_all_is_written(norm: bool, momentum: float, monk
     assert {"copy_", "sub"} <= set(seen)
 
 
-def test_what_is_counted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_counter_of_this_file_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above could not fail."""
     x = torch.randn(4)
     with operations(monkeypatch) as seen:
@@ -94,6 +94,6 @@ def test_a_finite_loss_with_another_gradient_is_reported_with_it() -> None:
     assert not step.finite and math.isnan(step.loss)
 
 
-def test_values_of_any_type_come_together() -> None:
+def test_stacked_scalars_keep_values_of_any_type() -> None:
     small = torch.tensor(1e-40, dtype=torch.float64)
     assert stacked_scalars([torch.tensor(1.5), torch.tensor(2**24 + 1), small]).tolist() == [1.5, 2**24 + 1, 1e-40]

@@ -45,7 +45,7 @@ def whole(world: Shared, done: Progress) -> None:
     assert (done.used, done.stale, done.refused, done.frames) == (80, 0, 0, 80 * tiny.FRAMES)
 
 
-def test_one_that_is_stopped_is_replaced(tmp_path: Path) -> None:
+def test_stopped_shard_is_replaced(tmp_path: Path) -> None:
     world, stopped, done = make(tmp_path), 0, None
     try:
         for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
@@ -60,7 +60,7 @@ def test_one_that_is_stopped_is_replaced(tmp_path: Path) -> None:
         world.close()
 
 
-def test_one_that_holds_the_servers_lock_is_replaced_and_a_snapshot_waits_no_longer(tmp_path: Path) -> None:
+def test_stopped_shard_holding_lock_is_replaced_and_snapshot_succeeds(tmp_path: Path) -> None:
     world, gate, held, done = make(tmp_path), tiny.Gate(tmp_path), set(), None
     try:
         for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
@@ -77,7 +77,7 @@ def test_one_that_holds_the_servers_lock_is_replaced_and_a_snapshot_waits_no_lon
         world.close()
 
 
-def test_a_world_with_a_stopped_shard_closes(tmp_path: Path) -> None:
+def test_backend_with_stopped_shard_closes(tmp_path: Path) -> None:
     world = make(tmp_path)
     for _ in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
         os.kill(world.processes[0].pid, signal.SIGSTOP)
@@ -87,7 +87,7 @@ def test_a_world_with_a_stopped_shard_closes(tmp_path: Path) -> None:
     assert not any(tiny.state(pid) for pid in pids)
 
 
-def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
+def test_shard_that_hangs_repeatedly_ends_run(tmp_path: Path) -> None:
     world = make(tmp_path)
     try:
         world.workers.deaths[1], hang = 2, watchdog.Hang(1, 31.0, COMPUTES)
@@ -100,7 +100,7 @@ def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("holds_lock", [False, True])
-def test_one_that_cannot_be_killed_ends_the_run_with_its_state(
+def test_shard_that_cannot_be_killed_ends_run_with_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds_lock: bool
 ) -> None:
     """A stand-in for one that is stuck in a driver: it is stopped, and this process's SIGKILL does not reach it."""
@@ -144,7 +144,7 @@ def rows(*each: tuple[int, float]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("doing", [COMPUTES, DRAWS, SYNCS, WAITS])
-def test_limits(doing: int) -> None:
+def test_deadline_of_each_activity(doing: int) -> None:
     limit = 1.5 if doing in (DRAWS, SYNCS) else 3.0
     assert Watchdog(np.zeros(2)).find(rows((doing, limit - 0.5), (COMPUTES, 0.1)), True) is None
     assert Watchdog(np.zeros(2)).find(rows((COMPUTES, 0.1), (doing, limit + 0.5)), True).worker == 1
@@ -172,7 +172,7 @@ def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
     assert dog.find(shards_N, True).worker == 0
 
 
-def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None:
+def test_idle_shard_hangs_only_while_there_is_work_and_starting_shard_never() -> None:
     shards_N = rows((IDLE, 100.0), (COMPUTES, 1000.0))
     shards_N[1, READY] = 0
     shards_N[0, EPOCH] = 0
@@ -181,12 +181,12 @@ def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None
     assert dog.find(shards_N, True).worker == 0
 
 
-def test_who_has_ended_the_epoch_and_waits_for_its_replica_is_replaced_in_time() -> None:
+def test_member_waiting_for_its_replica_has_deadline() -> None:
     assert Watchdog(np.zeros(2)).find(rows((IDLE, 2.5), (COMPUTES, 0.1)), False) is None
     assert Watchdog(np.zeros(2)).find(rows((IDLE, 3.5), (COMPUTES, 0.1)), False).worker == 0
 
 
-def test_of_several_the_longest_and_the_others_are_given_time_then() -> None:
+def test_longest_hanging_shard_is_reported_and_others_get_new_deadline() -> None:
     dog, shards_N = Watchdog(np.zeros(3)), rows((DRAWS, 20.0), (SYNCS, 21.0), (WAITS, 19.0))
     assert dog.find(shards_N, True).worker == 1
     assert dog.find(shards_N, True) is None

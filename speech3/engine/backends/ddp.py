@@ -204,6 +204,7 @@ def run_epoch(
         # and the weights of the others correct the divisor.
         in_group = member.rank < len(group)
         weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
+        # 1. Forward pass; of all microbatches but the last also the backward pass, without an exchange of gradients.
         inputs, targets = parts.source.draw(epoch, number)
         seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
         for parameter in trained(parts.model):
@@ -217,6 +218,7 @@ def run_epoch(
                 (part * (weight * share)).backward()
             loss, correct = loss + share * part.detach(), correct + right
         part, right = both(*final)
+        # 2. The last backward pass, in which DDP exchanges the gradients, and the update.
         exchange.begin(key_of(parts.seed, epoch, before, member.rank))
         member.began()
         share = len(final[1]) / len(targets)
@@ -225,6 +227,7 @@ def run_epoch(
         g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
         length = clip(g, parts.max_norm)
         sgd.step(g, rate(before))
+        # 3. Note the results; now and then, all processes add theirs up and the first reports.
         frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
         unchecked.add(number, frames, left_out, loss.detach(), correct, length)
         states[group] = USED

@@ -217,6 +217,7 @@ def run_shard(
                 row[COMPUTE_S] += time.perf_counter() - begun
             case Sync(number, wait):
                 partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
+                # 1. Finish computing, and encode the push, before the lock is taken.
                 wait_for_gpus(push.own.vector_K)  # the lock must not be held while a gradient is computed
                 while computed:
                     server.states.computed(*computed.pop())
@@ -225,6 +226,7 @@ def run_shard(
                 push.pack()
                 row[SYNC_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
+                # 2. Take the lock if it is free, or wait for it.
                 answer = lock.try_acquire()
                 if not answer:
                     row[BUSY] += 1
@@ -234,6 +236,7 @@ def run_shard(
                     row[SINCE], row[DOING] = time.monotonic(), WAITS
                     answer = lock.acquire()
                     row[WAIT_S] += time.perf_counter() - begun
+                # 3. The sync itself; decode what was fetched after the lock is released.
                 begun = time.perf_counter()
                 row[SINCE], row[DOING] = time.monotonic(), SYNCS
                 _enter(partition)

@@ -82,7 +82,7 @@ def _pack(  # type: ignore[no-untyped-def] # pragma: no cover
     j = tl.arange(0, WORDS)
     words = tl.zeros((WORDS,), tl.uint32)
     low, high = key0.to(tl.uint32), key1.to(tl.uint32)
-    for k in tl.static_range(16):
+    for k in tl.static_range(16):  # bits 2 k and 2 k + 1 of each word
         i = width * k + j
         value = tl.load(values_P + start + i, (j < width) & (i < size), other=0.0)
         random = _random24((counter + i).to(tl.uint32), low, high)
