@@ -90,7 +90,7 @@ class WorkerParts:
         (`speech3.engine.optimizers.OwnOptimizer`); the betas are those of AdamW and Muon.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
-    recorder
+    cuda_graphs
         Replays forward and backward passes as CUDA graphs (`speech3.engine.gradient`).
     proximal
         Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.

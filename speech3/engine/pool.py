@@ -288,9 +288,9 @@ class MinibatchQueue:
 
 
 def give_back(queues: Sequence[MinibatchQueue], shard: int) -> int:
-    """Return a dead shard's minibatches to the first pool; returns their number.
+    """Return a dead shard's minibatches to the first queue; returns their number.
 
-    The other pools are those of the other members of a replica, all of which must have exited. A minibatch that one of
+    The other queues are those of the other members of a replica, all of which must have exited. A minibatch that one of
     them has used, for its slice of the model, is used.
     """
     with queues[0].lock:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -34,13 +35,15 @@ from speech3.engine.pool import STATE_ARRAYS, MinibatchQueue, MinibatchStates
 from speech3.engine.server_optimizer import ServerOptimizer, ServerVectors, server_optimizer_of
 from speech3.engine.shard import Push
 
-SHARD = (
-    "minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "draw_s", "ready", "epoch", "doing", "since",
-)  # fmt: skip
-MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, DRAW_S, READY, EPOCH, DOING, SINCE = range(len(SHARD))
-
 _ALIGN = 64  # bytes: no two arrays share a cache line
 MemoryLayout = dict[str, tuple[type, tuple[int, ...]]]  # type and shape of each array of the server's memory
+
+
+class Status(IntEnum):
+    """The values in a shard's row of `ServerMemory.shards_N`: counts and seconds of the epoch up to `DRAW_S`."""
+
+    MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, DRAW_S = range(8)
+    READY, EPOCH, DOING, SINCE = range(8, 12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,7 @@ class ServerMemory:
         float64 (5,): the epoch that shards must work on (0: none, -1: exit), and base, warmup, decay and last of its
         `Rate`.
     shards_N
-        float64 (N, `SHARD`): the status of each shard: counts and seconds of the epoch, the epoch that it works on
+        float64 (N, `Status`): the status of each shard: counts and seconds of the epoch, the epoch that it works on
         (0: none), its current activity and when that began, as a heartbeat (`backends/processes.py`).
     """
 
@@ -102,7 +105,7 @@ def memory_layout(own: Flat, config: AsgdConfig, workers: int, minibatches: int)
         "journal_S2J": (np.int64, (partitions, 2, 2 + config.max_distance)),
         "ended_S": (np.float64, (partitions,)), "syncing_S": (np.int64, (partitions,)),
         **{name: (dtype, (minibatches,)) for name, dtype in STATE_ARRAYS.items()},
-        "cursor": (np.int64, (2,)), "order": (np.float64, (5,)), "shards_N": (np.float64, (workers, len(SHARD))),
+        "cursor": (np.int64, (2,)), "order": (np.float64, (5,)), "shards_N": (np.float64, (workers, len(Status))),
     }  # fmt: skip
 
 
@@ -330,19 +333,22 @@ def begin_epoch(server: Server, states_M: np.ndarray) -> EpochStart:
     server.memory.journal_S2J[:] = 0
     server.memory.ended_S[:] = 0
     server.queue.fill(states_M)
-    server.memory.shards_N[:, :READY] = 0
+    server.memory.shards_N[:, : Status.READY] = 0
     return EpochStart(server.version, server.states.counts())
 
 
 def epoch_progress(server: Server, before: EpochStart, *, seconds: float, returned: int, restarts: int) -> Progress:
     """Progress of the epoch since it began or resumed, from the published state."""
-    shards_N = server.memory.shards_N
-    reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
+    shards_N, at = server.memory.shards_N, Status
+    reports = (
+        ShardReport(
+            int(row[at.MINIBATCHES]), row[at.COMPUTE_S], row[at.SYNC_S], row[at.WAIT_S], int(row[at.BUSY]),
+            row[at.DRAW_S],
+        )
+        for row in shards_N.tolist()
+    )  # fmt: skip
     return replace(
         server.states.progress(before.counts), seconds=seconds, versions=server.version - before.version,
-        returned=returned, restarts=restarts, up=int(shards_N[:, UP].sum()), down=int(shards_N[:, DOWN].sum()),
-        shards=tuple(
-            ShardReport(int(r["minibatches"]), r["compute_s"], r["sync_s"], r["wait_s"], int(r["busy"]), r["draw_s"])
-            for r in reports
-        ),
+        returned=returned, restarts=restarts, up=int(shards_N[:, at.UP].sum()), down=int(shards_N[:, at.DOWN].sum()),
+        shards=tuple(reports),
     )  # fmt: skip

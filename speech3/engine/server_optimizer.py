@@ -221,7 +221,7 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
 
 
 def server_optimizer_of(config: AsgdConfig, workers: int) -> ServerOptimizer:
-    """The server's update rule for a number of workers."""
+    """The optimizer that a config describes, for a number of workers."""
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
     return ServerOptimizer(
         None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,

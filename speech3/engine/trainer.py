@@ -347,8 +347,8 @@ class Trainer:
         Progress of the epoch, in that state.
     """
 
-    def __init__(self, one: OneWorker, world: Backend | None, warm_start: float = 0.0) -> None:
-        self.one, self.world = one, world
+    def __init__(self, one: OneWorker, backend: Backend | None, warm_start: float = 0.0) -> None:
+        self.one, self.backend = one, backend
         self.minibatches = len(one.parts.source)
         self.warm_minibatches = round(warm_start * self.minibatches)
         self.tensors = one.snapshot().tensors
@@ -372,14 +372,14 @@ class Trainer:
             Too many minibatches were refused, or the parameters are not finite; also whatever the backends raise.
         """
         warm = self.warm_minibatches - (rate.epoch - 1) * self.minibatches
-        for world, upto in ((self.one, min(warm, self.minibatches)), (self.world or self.one, self.minibatches)):
+        for backend, upto in ((self.one, min(warm, self.minibatches)), (self.backend or self.one, self.minibatches)):
             if upto <= 0 or (self.states_M[:upto] < 0).all():
                 continue
-            self._at_work = world, self.done, upto
-            world.load(self.tensors, seconds + self.done.seconds)
+            self._at_work = backend, self.done, upto
+            backend.load(self.tensors, seconds + self.done.seconds)
             states_M = self.states_M.copy()
             states_M[upto:] = USED  # minibatches that this backend must not compute
-            for done in world.epoch(rate.epoch, states_M, rate):
+            for done in backend.epoch(rate.epoch, states_M, rate):
                 progress = self._at_work[1] + done
                 self._check_refused(progress, rate)
                 yield progress
@@ -394,8 +394,8 @@ class Trainer:
             A value of the state is not finite.
         """
         if self._at_work is not None:
-            world, before, upto = self._at_work
-            snapshot = world.snapshot()
+            backend, before, upto = self._at_work
+            snapshot = backend.snapshot()
             if not snapshot.finite:
                 raise Speech3Error(
                     "the parameters, or the running means of normalisation, are no longer finite: the learning rate is "

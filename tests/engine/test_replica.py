@@ -23,7 +23,7 @@ from speech3.engine.backends.shared import Shared
 from speech3.engine.backends.synchronous import OneWorker
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts
 from speech3.engine.pool import MinibatchQueue, MinibatchStates, combined, give_back
-from speech3.engine.server import UP
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.loss import cross_entropy
@@ -121,7 +121,7 @@ def test_two_replicas_train(world, gate):
     assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
     assert (done.returned, done.restarts) == (0, 0)
     # Both members push their part: each at most 6 of the 120 minibatches at a time.
-    sent = [server.memory.shards_N[:, UP].sum() for server in world.servers]
+    sent = [server.memory.shards_N[:, Status.UP].sum() for server in world.servers]
     own = [sum(each.numel() for each in model.parameters()) for model in slices()]
     assert all(up >= 20 * 4 * values for up, values in zip(sent, own, strict=True))
     assert sum(sent) == done.up and done.down > 20 * 4 * sum(own)

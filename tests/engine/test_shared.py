@@ -20,7 +20,7 @@ from speech3.engine.backends.processes import FileLock, Workers, memory_file
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, WAITING, Rate
-from speech3.engine.server import MINIBATCHES
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(300, pause_s=0.002)
@@ -126,7 +126,7 @@ def test_shard_killed_at_random_moment_is_replaced(world):
 
 
 def test_shard_killed_while_holding_lock_is_replaced(world):
-    inode, gate, held = Path(world.places[0].locks[0]).stat().st_ino, world.build.gate, []
+    inode, gate, held = Path(world.addresses[0].locks[0]).stat().st_ino, world.build.gate, []
 
     def kill():
         gate.close("publish")
@@ -228,7 +228,7 @@ def test_replacements_that_compute_nothing_end_run(monkeypatch):
     monkeypatch.setattr(Workers, "start", start)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     memory = world.server.memory
-    memory.shards_N[0, MINIBATCHES] = 7
+    memory.shards_N[0, Status.MINIBATCHES] = 7
     memory.states.states_M[:3] = 1
     memory.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
     try:
@@ -274,7 +274,7 @@ if __name__ == "__main__":
     import tiny
     from speech3.config import AsgdConfig
     from speech3.engine.flat import flatten
-    from speech3.engine.shared import Shared
+    from speech3.engine.backends.shared import Shared
     build = tiny.Build(tiny.Batches(100000, pause_s=0.005))
     parts = build()
     world = Shared(build, parts, AsgdConfig(push_scale=1.0), workers=1)

@@ -18,7 +18,7 @@ from speech3.engine.backends.processes import COMPUTES, DRAWS, IDLE, SYNCS, WAIT
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Progress
-from speech3.engine.server import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.io import parallel
 
@@ -136,10 +136,10 @@ def test_shard_that_cannot_be_killed_ends_run_with_its_state(
 
 def rows(*each: tuple[int, float]) -> np.ndarray:
     """Shards that are at something since so many seconds; 50 minibatches of 0.1 s, syncs of 1 ms."""
-    shards_N, now = np.zeros((len(each), len(SHARD))), time.monotonic()
-    shards_N[:, [READY, EPOCH, MINIBATCHES, COMPUTE_S, SYNC_S]] = 1, 1, 50, 5.0, 0.05
+    shards_N, now = np.zeros((len(each), len(Status))), time.monotonic()
+    shards_N[:, [Status.READY, Status.EPOCH, Status.MINIBATCHES, Status.COMPUTE_S, Status.SYNC_S]] = 1, 1, 50, 5.0, 0.05
     for row, (doing, seconds) in zip(shards_N, each, strict=True):
-        row[[DOING, SINCE]] = doing, now - seconds
+        row[[Status.DOING, Status.SINCE]] = doing, now - seconds
     return shards_N
 
 
@@ -152,30 +152,30 @@ def test_deadline_of_each_activity(doing: int) -> None:
 
 def test_a_slow_shard_is_given_its_own_time() -> None:
     shards_N = rows((COMPUTES, 50.0), (COMPUTES, 0.1))
-    shards_N[0, COMPUTE_S] = 150.0  # three seconds a minibatch, so a minute
+    shards_N[0, Status.COMPUTE_S] = 150.0  # three seconds a minibatch, so a minute
     assert Watchdog(np.zeros(2)).find(shards_N, True) is None
-    shards_N[0, SINCE] -= 11
+    shards_N[0, Status.SINCE] -= 11
     assert Watchdog(np.zeros(2)).find(shards_N, True).worker == 0
 
 
 def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
     shards_N = rows((COMPUTES, 200.0))
-    shards_N[0, MINIBATCHES] = 0
+    shards_N[0, Status.MINIBATCHES] = 0
     dog = Watchdog(np.zeros(1))
     assert dog.find(shards_N, True) is None
     dog.usual_N[0] = 0.1  # of an epoch before
     assert dog.find(shards_N, True).worker == 0
-    shards_N[0, MINIBATCHES], dog = 50, Watchdog(np.zeros(1))
+    shards_N[0, Status.MINIBATCHES], dog = 50, Watchdog(np.zeros(1))
     dog.started(0, 50)  # in the place of one that died
     assert dog.find(shards_N, True) is None
-    shards_N[0, MINIBATCHES] = 51
+    shards_N[0, Status.MINIBATCHES] = 51
     assert dog.find(shards_N, True).worker == 0
 
 
 def test_idle_shard_hangs_only_while_there_is_work_and_starting_shard_never() -> None:
     shards_N = rows((IDLE, 100.0), (COMPUTES, 1000.0))
-    shards_N[1, READY] = 0
-    shards_N[0, EPOCH] = 0
+    shards_N[1, Status.READY] = 0
+    shards_N[0, Status.EPOCH] = 0
     dog = Watchdog(np.zeros(2))
     assert dog.find(shards_N, False) is None
     assert dog.find(shards_N, True).worker == 0

@@ -38,7 +38,7 @@ import numpy as np
 import torch.multiprocessing
 
 from speech3.engine.gradient import use_device
-from speech3.engine.server import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.io.limits import memory_left
 from speech3.io.parallel import NOT_BEGUN, end_processes, end_with_parent, starting_workers
@@ -129,12 +129,12 @@ class Watchdog(Clock):
             Whether there is an epoch to work on in which minibatches are waiting.
         """
         self.look(time.monotonic())
-        done_N = shards_N[:, MINIBATCHES] > self.before_N
-        self.usual_N[done_N] = shards_N[done_N, COMPUTE_S] / shards_N[done_N, MINIBATCHES]
+        done_N = shards_N[:, Status.MINIBATCHES] > self.before_N
+        self.usual_N[done_N] = shards_N[done_N, Status.COMPUTE_S] / shards_N[done_N, Status.MINIBATCHES]
         late = [
-            Hang(worker, seconds, int(row[DOING]))
+            Hang(worker, seconds, int(row[Status.DOING]))
             for worker, row in enumerate(shards_N)
-            if (seconds := self.quiet_s(row[SINCE])) > self._limit(worker, row, work)
+            if (seconds := self.quiet_s(row[Status.SINCE])) > self._limit(worker, row, work)
         ]
         worst = max(late, key=lambda hang: hang.seconds, default=None)
         if worst:
@@ -142,17 +142,17 @@ class Watchdog(Clock):
         return worst
 
     def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:
-        usual_s, doing = float(self.usual_N[worker]), int(row[DOING])
-        if not row[READY]:
+        usual_s, doing = float(self.usual_N[worker]), int(row[Status.DOING])
+        if not row[Status.READY]:
             return math.inf  # it is still building its parts, which takes long for a large corpus
         if doing == COMPUTES:
             return patience_s(usual_s)
-        usual_sync_s = float(row[SYNC_S]) / max(1.0, float(row[MINIBATCHES]))
+        usual_sync_s = float(row[Status.SYNC_S]) / max(1.0, float(row[Status.MINIBATCHES]))
         if doing in (DRAWS, SYNCS):
             return max(HELD_S, _TIMES * usual_sync_s)
         if doing == WAITS:
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
-        if row[EPOCH]:  # it has ended the epoch and waits for the other members of its replica
+        if row[Status.EPOCH]:  # it has ended the epoch and waits for the other members of its replica
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
         return LEAST_S if work else math.inf
 

@@ -52,23 +52,12 @@ from speech3.engine.interface import BuildOn, Progress, Rate, ReplicaGroup, Snap
 from speech3.engine.papers.replicas import Group, Join, Slices
 from speech3.engine.pool import MinibatchStates, combined, give_back
 from speech3.engine.server import (
-    BUSY,
-    COMPUTE_S,
-    DOING,
-    DOWN,
-    DRAW_S,
-    EPOCH,
-    MINIBATCHES,
-    READY,
-    SINCE,
-    SYNC_S,
-    UP,
-    WAIT_S,
     EpochStart,
     MemoryLayout,
     Partition,
     Server,
     ServerMemory,
+    Status,
     begin_epoch,
     epoch_progress,
     load_tensors,
@@ -123,10 +112,10 @@ def run_shard_process(worker: int, address: ServerAddress, build: BuildOn, devic
     row = server.memory.shards_N[worker]
     orders = _orders(server.memory, row, coordinator)
     if parts.group is not None:
-        orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
+        orders = parts.group.orders(orders, row[Status.EPOCH : Status.EPOCH + 1])
         gradient(parts, 1, 0)  # makes PyTorch connect the members: this second must not count as training time
-    row[SINCE] = time.monotonic()
-    row[READY] = 1
+    row[Status.SINCE] = time.monotonic()
+    row[Status.READY] = 1
     for rate in orders:
         events: list[Event] = []
         note = events.append if address.record else _forget
@@ -152,13 +141,13 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
     """Wait for epochs and yield the learning rate of each; the caller works on the epoch between two items."""
     order = memory.order
     while os.getppid() == coordinator and order[0] != LEAVE:
-        row[SINCE] = time.monotonic()
+        row[Status.SINCE] = time.monotonic()
         # Written before `order` is read again, so that the coordinator sees every shard that is working.
-        row[EPOCH] = order[0]
-        if row[EPOCH] > 0 and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.states):
+        row[Status.EPOCH] = order[0]
+        if row[Status.EPOCH] > 0 and order[0] == row[Status.EPOCH] and memory.cursor[0] < len(memory.states):
             yield Rate(order[1], int(order[0]), len(memory.states), order[2], order[3], int(order[4]))
         else:
-            row[EPOCH] = 0
+            row[Status.EPOCH] = 0
             time.sleep(_REST_S)
 
 
@@ -199,46 +188,46 @@ def run_shard(
         try:
             request = loop.send(answer)
         except StopIteration:
-            row[SINCE], row[DOING] = time.monotonic(), IDLE
+            row[Status.SINCE], row[Status.DOING] = time.monotonic(), IDLE
             return
         match request:
             case Draw(after):
-                row[SINCE], row[DOING] = time.monotonic(), DRAWS
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), DRAWS
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
-                row[DRAW_S] += time.perf_counter() - begun
+                row[Status.DRAW_S] += time.perf_counter() - begun
                 if answer is not None:
                     expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):
-                row[SINCE], row[DOING] = time.monotonic(), COMPUTES
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES
                 computed.append((number, shard.compute(rate.epoch, number, rate)))
-                row[MINIBATCHES] += 1
-                row[COMPUTE_S] += time.perf_counter() - begun
+                row[Status.MINIBATCHES] += 1
+                row[Status.COMPUTE_S] += time.perf_counter() - begun
             case Sync(number, wait):
                 partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
                 # 1. Finish computing, and encode the push, before the lock is taken.
                 wait_for_gpus(push.own.vector_K)  # the lock must not be held while a gradient is computed
                 while computed:
                     server.states.computed(*computed.pop())
-                row[COMPUTE_S] += time.perf_counter() - begun
+                row[Status.COMPUTE_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 push.pack()
-                row[SYNC_S] += time.perf_counter() - begun
+                row[Status.SYNC_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 # 2. Take the lock if it is free, or wait for it.
                 answer = lock.try_acquire()
                 if not answer:
-                    row[BUSY] += 1
+                    row[Status.BUSY] += 1
                     if not wait:
                         note(("busy", None, number))
                         continue
-                    row[SINCE], row[DOING] = time.monotonic(), WAITS
+                    row[Status.SINCE], row[Status.DOING] = time.monotonic(), WAITS
                     answer = lock.acquire()
-                    row[WAIT_S] += time.perf_counter() - begun
+                    row[Status.WAIT_S] += time.perf_counter() - begun
                 # 3. The sync itself; decode what was fetched after the lock is released.
                 begun = time.perf_counter()
-                row[SINCE], row[DOING] = time.monotonic(), SYNCS
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), SYNCS
                 _enter(partition)
                 met = partition.version
                 partition.sync(push)
@@ -246,9 +235,9 @@ def run_shard(
                 server.memory.syncing_S[number] = 0
                 lock.release()
                 push.unpack()
-                row[[UP, DOWN]] += push.wire.counted()
-                row[SYNC_S] += time.perf_counter() - begun
-                row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # the next request follows at once
+                row[[Status.UP, Status.DOWN]] += push.wire.counted()
+                row[Status.SYNC_S] += time.perf_counter() - begun
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES  # the next request follows at once
 
 
 _LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
@@ -339,7 +328,7 @@ class Shared:
         self.before = [begin_epoch(server, states_M) for server in self.servers]
         for server in self.servers[1:]:
             server.memory.cursor[0] = len(states_M)  # only the first server's pool is drawn from
-        while not self._shards(READY).all():
+        while not self._shards(Status.READY).all():
             self._replace_dead()
             yield self._progress()
         self.watchdog.before_N[:] = 0
@@ -353,7 +342,7 @@ class Shared:
                 yield self._progress()
         finally:
             order[0] = 0
-        while self._shards(EPOCH).any():
+        while self._shards(Status.EPOCH).any():
             self._replace_dead()
             yield self._progress()
         yield self._progress()
@@ -449,8 +438,8 @@ class Shared:
     def _tasks(self, worker: int) -> list[Task]:
         """The tasks of a shard, whose status is reset."""
         for server in self.servers:
-            server.memory.shards_N[worker, [READY, EPOCH, DOING]] = 0
-        self.watchdog.started(worker, float(self.server.memory.shards_N[worker, MINIBATCHES]))
+            server.memory.shards_N[worker, [Status.READY, Status.EPOCH, Status.DOING]] = 0
+        self.watchdog.started(worker, float(self.server.memory.shards_N[worker, Status.MINIBATCHES]))
         size, tasks, number = len(self.servers), [], next(self.started)
         for rank, (address, on_gpu) in enumerate(zip(self.addresses, self.on_gpu, strict=True)):
             build, device = self.build, device_for(self.device, worker)
@@ -488,6 +477,6 @@ class Shared:
                 death = self.workers.end(worker)
             with self._settled():
                 self.returned += give_back([server.queue for server in self.servers], worker)
-            progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.watchdog.before_N[worker]
+            progressed = self.server.memory.shards_N[worker, Status.MINIBATCHES] > self.watchdog.before_N[worker]
             self.workers.replace(worker, death, progressed=bool(progressed))
             self.restarts += 1

@@ -24,13 +24,7 @@ from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.interface import WAITING, Progress, Rate, Snapshot, WorkerParts
 from speech3.engine.server import (
-    BUSY,
-    COMPUTE_S,
-    DOWN,
-    MINIBATCHES,
-    SYNC_S,
-    UP,
-    WAIT_S,
+    Status,
     begin_epoch,
     epoch_progress,
     load_tensors,
@@ -111,27 +105,27 @@ class _Epoch:
     The clock of an epoch begins at zero, so that times are rounded in a resumed run as they are in one without a crash.
     """
 
-    def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
-        self.world, self.epoch, self.rate = world, epoch, rate
+    def __init__(self, backend: Simulated, epoch: int, rate: Rate) -> None:
+        self.backend, self.epoch, self.rate = backend, epoch, rate
         self.now = 0.0
-        self.free_at = [0.0] * len(world.server.partitions)  # when each partition is free
+        self.free_at = [0.0] * len(backend.server.partitions)  # when each partition is free
         self.heap: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
-        self.incarnation = [0] * world.workers  # events from before a shard's death are ignored
-        self.loops: list[Generator[Request, Any, None] | None] = [None] * world.workers
-        self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
+        self.incarnation = [0] * backend.workers  # events from before a shard's death are ignored
+        self.loops: list[Generator[Request, Any, None] | None] = [None] * backend.workers
+        self.random = [np.random.default_rng((backend.seed, epoch, worker)) for worker in range(backend.workers)]
         self.hung: set[int] = set()
         self.returned = self.restarts = 0
 
     def events(self) -> Iterator[float]:
         """Yield the time after each event, until every minibatch is used or dropped and all pushes have been sent."""
-        world = self.world
-        for worker in range(world.workers):
+        backend = self.backend
+        for worker in range(backend.workers):
             self._begin(worker, 0.0)
         while self.heap and not self._done():
-            if world.failures and world.failures[0][0] - world.began <= self.heap[0][0]:
-                at, worker, unnoticed_s = world.failures.pop(0)
-                self._stop(worker, at - world.began, unnoticed_s)
+            if backend.failures and backend.failures[0][0] - backend.began <= self.heap[0][0]:
+                at, worker, unnoticed_s = backend.failures.pop(0)
+                self._stop(worker, at - backend.began, unnoticed_s)
                 continue
             time, _, worker, incarnation, answer = heapq.heappop(self.heap)
             if incarnation != self.incarnation[worker]:
@@ -144,12 +138,12 @@ class _Epoch:
             yield self.now
 
     def _done(self) -> bool:
-        return self.world.server.queue.finished and not any(
-            push.numbers for shard in self.world.shards for push in shard.pushes
+        return self.backend.server.queue.finished and not any(
+            push.numbers for shard in self.backend.shards for push in shard.pushes
         )
 
     def _begin(self, worker: int, time: float) -> None:
-        self.loops[worker] = self.world.shards[worker].run()
+        self.loops[worker] = self.backend.shards[worker].run()
         self._later(worker, time, None)
 
     def _later(self, worker: int, time: float, answer: Any) -> None:
@@ -157,8 +151,8 @@ class _Epoch:
 
     def _resume(self, worker: int, time: float, answer: Any) -> None:
         """Run a shard's loop from `time` until it makes a request that takes time."""
-        world, loop = self.world, self.loops[worker]
-        shard, report, times = world.shards[worker], world.memory.shards_N[worker], world.times
+        backend, loop = self.backend, self.loops[worker]
+        shard, report, times = backend.shards[worker], backend.memory.shards_N[worker], backend.times
         assert loop is not None
         while True:
             if isinstance(answer, Sync):  # the shard waited for the server; another may have got it first
@@ -173,29 +167,29 @@ class _Epoch:
                     return
             match request:
                 case Draw(after):
-                    answer = world.server.queue.draw(worker, after)
+                    answer = backend.server.queue.draw(worker, after)
                 case Compute(number):
-                    world.server.states.computed(number, shard.compute(self.epoch, number, self.rate))
+                    backend.server.states.computed(number, shard.compute(self.epoch, number, self.rate))
                     spread = self.random[worker].standard_normal() * times.jitter
                     seconds = times.compute_s[worker] * float(np.exp(spread))
-                    report[[MINIBATCHES, COMPUTE_S]] += 1, seconds
+                    report[[Status.MINIBATCHES, Status.COMPUTE_S]] += 1, seconds
                     return self._later(worker, time + seconds, None)
                 case Sync(partition, wait) if (free_at := self.free_at[partition]) > time:
-                    report[BUSY] += 1
+                    report[Status.BUSY] += 1
                     if wait:
-                        report[WAIT_S] += free_at - time
+                        report[Status.WAIT_S] += free_at - time
                         return self._later(worker, free_at, request)
                     answer = False
                 case Sync(partition):
                     push = shard.pushes[partition]
                     push.pack()
-                    world.server.partitions[partition].sync(push)
+                    backend.server.partitions[partition].sync(push)
                     push.unpack()
                     sent = push.wire.counted()
-                    report[[UP, DOWN]] += sent
+                    report[[Status.UP, Status.DOWN]] += sent
                     held_s = times.sync_s / len(shard.pushes) + sum(sent) / times.bandwidth
                     self.free_at[partition] = time + held_s
-                    report[SYNC_S] += held_s + 2 * times.latency_s
+                    report[Status.SYNC_S] += held_s + 2 * times.latency_s
                     return self._later(worker, time + held_s + 2 * times.latency_s, True)
 
     def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
@@ -209,19 +203,19 @@ class _Epoch:
 
     def _replace(self, worker: int, time: float) -> None:
         """Replace a dead worker; its minibatches wait again, and workers that had finished the epoch resume."""
-        world, shard = self.world, self.world.shards[worker]
+        backend, shard = self.backend, self.backend.shards[worker]
         self.hung.discard(worker)
         shard.begin()
         shard.sgd.load({"parameters": shard.sgd.parameters.vector_K})  # the moments of AdamW were lost with the worker
-        self.returned += world.server.queue.give_back(worker)
+        self.returned += backend.server.queue.give_back(worker)
         self.restarts += 1
-        self._begin(worker, time + world.times.restart_s)
-        for other in range(world.workers):
+        self._begin(worker, time + backend.times.restart_s)
+        for other in range(backend.workers):
             if other not in self.hung and other != worker and self.loops[other] is None and self._waiting():
                 self._begin(other, time)
 
     def _waiting(self) -> bool:
-        return bool((self.world.memory.states.states_M == WAITING).any())
+        return bool((self.backend.memory.states.states_M == WAITING).any())
 
 
 def measure(
@@ -231,13 +225,13 @@ def measure(
 
     `parts` must not be used again.
     """
-    world = Simulated(parts, config.model_copy(update={"fetch_every": None}), Times((1.0,), 0.0), codec=codec)
-    shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
+    backend = Simulated(parts, config.model_copy(update={"fetch_every": None}), Times((1.0,), 0.0), codec=codec)
+    shard, rate = backend.shards[0], Rate(1e-3, 1, len(parts.source))
     own_K = shard.sgd.parameters.vector_K
-    world.load({"parameters": own_K})
+    backend.load({"parameters": own_K})
 
     def sync() -> None:
-        for partition, push in zip(world.server.partitions, shard.pushes, strict=True):
+        for partition, push in zip(backend.server.partitions, shard.pushes, strict=True):
             push.push_due = push.fetch_due = True
             push.pack()
             partition.sync(push)

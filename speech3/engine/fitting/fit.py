@@ -409,7 +409,7 @@ class _Run:
         if saved is not None:
             self.history, self.stopped = [_epoch_result(each) for each in saved.history], saved.stopped
         if saved is not None and (self.stopped or len(self.history) >= epochs):
-            one = self.build.world_of_one()
+            one = self.build.backend_of_one()
             one.load(saved.tensors)
             _write_back(one.parts.model, self.model)
             self._say(f"{self.files.path if self.files else ''}: already finished, not trained again")
@@ -545,7 +545,7 @@ class Build:
             return Rate(1.0, epoch, minibatches, last=NUMBERED)
         return rate_of(self.training.learning_rate, epoch, minibatches, self.training)
 
-    def world_of_one(self) -> Any:
+    def backend_of_one(self) -> Any:
         """A backend of one worker, to load a state into."""
         training = self.training.model_copy(update={"world": "sgd"})
         return open_backends(training, self.parts("cpu", read_ahead=False), self)[0]
@@ -724,7 +724,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     opened.callback(parts.source.close)
     clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
     try:
-        one, world = open_backends(training, parts, build, clock=clock)
+        one, backend = open_backends(training, parts, build, clock=clock)
     except Speech3Error as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
@@ -746,9 +746,9 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
             except Exception as why:
                 raise Speech3Error(no_copy(name, why)) from error
         raise
-    if world:
-        opened.callback(world.close)
-    return Trainer(one, world, warm_start_of(training))
+    if backend:
+        opened.callback(backend.close)
+    return Trainer(one, backend, warm_start_of(training))
 
 
 def _epoch_result(values: Mapping[str, Any]) -> EpochResult:
