@@ -48,19 +48,15 @@ class UntrainedTensors:
 
     Attributes
     ----------
-    views
-        Those that are views of the vector.
     coded
         Those that are in the vector only as codes, by descending size of their values, so that all are aligned.
-    guarded
-        Buffers among `coded` that must stay finite.
     codes
         The part of the vector with the codes. Its first value is 0, or NaN if a guarded buffer is not finite.
     """
 
-    views: list[UntrainedTensor]
+    views: list[UntrainedTensor]  # those that are views of the vector
     coded: list[UntrainedTensor]
-    guarded: list[UntrainedTensor]
+    guarded: list[UntrainedTensor]  # buffers among `coded` that must stay finite
     codes: Tensor
 
     @torch.no_grad()

@@ -105,20 +105,16 @@ class Step:
 
     Attributes
     ----------
-    frames
-        Number of frames.
     results
         float64 in the host's memory: their mean loss, the number classified correctly and, if it was computed, the norm
         of the gradient.
-    copied
-        Recorded on the GPU when `results` are there; None if they are.
     left_out
         Number of further frames that the loss could not use (`left_out` of the targets, if they have it).
     """
 
-    frames: int
+    frames: int  # number of frames
     results: Tensor
-    copied: torch.cuda.Event | None = None
+    copied: torch.cuda.Event | None = None  # recorded on the GPU when `results` are there; None if they are
     left_out: int = 0
 
     @classmethod
@@ -286,17 +282,11 @@ class _Recording:
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled.
-
-    Attributes
-    ----------
-    pool
-        The memory that all its graphs share, since only one of them computes at a time.
-    """
+    """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled."""
 
     seen: Counter[Hashable] = field(default_factory=Counter)
     recordings: dict[Hashable, _Recording] = field(default_factory=dict)
-    pool: Any = None
+    pool: Any = None  # the memory that all its graphs share, since only one of them computes at a time
 
     def __call__(self, work: Passes, inputs: Any, targets: Any, place: Hashable) -> Results:
         """Compute the results of a minibatch, by replaying a recording if there is one.

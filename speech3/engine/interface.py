@@ -79,12 +79,6 @@ class WorkerParts:
 
     Attributes
     ----------
-    seed
-        Seed from which the random numbers of every minibatch are derived.
-    max_norm
-        Norm to which the gradient of a minibatch is clipped.
-    group
-        The processes that share the model, if each holds only a slice of it.
     optimizer, betas
         The optimizer with which every worker updates its own parameters, by its name or as what it is made of
         (`speech3.engine.optimizers.OwnOptimizer`); the betas are those of AdamW and Muon.
@@ -96,23 +90,21 @@ class WorkerParts:
         Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
     evaluated
         Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.
-    skips
-        Whether the model may leave out trained parameters in some minibatches.
     """
 
     model: nn.Module
     source: Source
     loss: Loss
-    seed: int
-    max_norm: float = math.inf
-    group: ReplicaGroup | None = None
+    seed: int  # seed from which the random numbers of every minibatch are derived
+    max_norm: float = math.inf  # norm to which the gradient of a minibatch is clipped
+    group: ReplicaGroup | None = None  # the processes that share the model, if each holds only a slice of it
     optimizer: Literal["sgd", "adamw", "muon"] | Any = "sgd"
     betas: tuple[float, float] = (0.9, 0.98)
     autocast: torch.dtype | None = None
     cuda_graphs: Callable[[Passes, Any, Any, Hashable], Results] | None = None
     proximal: Callable[[nn.Module], Proximal] | None = None
     evaluated: tuple[str, ...] = ()
-    skips: bool = False
+    skips: bool = False  # whether the model may leave out trained parameters in some minibatches
 
     def begin_training(self) -> None:
         """Put the model into training mode, all but the modules `evaluated`."""
@@ -134,12 +126,6 @@ class Rate:
 
     Attributes
     ----------
-    minibatches
-        Number of minibatches in an epoch.
-    warmup
-        Epochs over which it rises linearly from a tenth of `base`.
-    decay
-        Factor by which it decays in each epoch, continuously.
     last
         The epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning rate,
         the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
@@ -147,9 +133,9 @@ class Rate:
 
     base: float
     epoch: int  # from 1
-    minibatches: int
-    warmup: float = 0.0
-    decay: float = 1.0
+    minibatches: int  # number of minibatches in an epoch
+    warmup: float = 0.0  # epochs over which it rises linearly from a tenth of `base`
+    decay: float = 1.0  # factor by which it decays in each epoch, continuously
     last: int = 0
 
     def __call__(self, number: int) -> float:
@@ -207,24 +193,10 @@ class Progress:
         Numbers of minibatches.
     frames, loss_sum, correct
         Of the used minibatches: number of frames, sum of their losses, and number classified correctly.
-    seconds
-        Training time, without held-out evaluations and start-up; virtual in a simulation.
-    versions
-        Number of published updates.
     returned, restarts
         Minibatches that dead workers returned, and workers that were replaced.
     up, down
         Bytes that all workers sent and received; 0 where nothing is sent.
-    missed
-        How often one partition of the server did not apply a minibatch that others applied.
-    left_out
-        Frames of the used minibatches that the loss could not use; they are not in `frames`.
-    staleness
-        Number of used minibatches for each staleness of their push, from 0.
-    shards
-        What each shard did.
-    note
-        A remark for the user on how the epoch ended; may be empty.
     """
 
     used: int = 0
@@ -233,17 +205,17 @@ class Progress:
     frames: int = 0
     loss_sum: float = 0.0
     correct: int = 0
-    seconds: float = 0.0
-    versions: int = 0
+    seconds: float = 0.0  # training time, without held-out evaluations and start-up; virtual in a simulation
+    versions: int = 0  # number of published updates
     returned: int = 0
     restarts: int = 0
     up: int = 0
     down: int = 0
-    missed: int = 0
-    left_out: int = 0
-    staleness: tuple[int, ...] = ()
-    shards: tuple[ShardReport, ...] = ()
-    note: str = ""
+    missed: int = 0  # how often one partition of the server did not apply a minibatch that others applied
+    left_out: int = 0  # frames of the used minibatches that the loss could not use; they are not in `frames`
+    staleness: tuple[int, ...] = ()  # number of used minibatches for each staleness of their push, from 0
+    shards: tuple[ShardReport, ...] = ()  # what each shard did
+    note: str = ""  # a remark for the user on how the epoch ended; may be empty
 
     @property
     def ended(self) -> int:

@@ -45,26 +45,18 @@ class MinibatchStates:
 
     Attributes
     ----------
-    states_M
-        int32: WAITING, USED, STALE, REFUSED, or s + 1 while the minibatch is assigned to shard s.
     frames_M, loss_M, correct_M
         Its number of frames, their mean loss and the number classified correctly, all before the update; zero until
         they are computed.
-    refusals_M
-        Number of server partitions that did not apply it.
-    staleness_M
-        Staleness of its push, once that is published.
-    left_out_M
-        Number of its frames that the loss could not use.
     """
 
-    states_M: np.ndarray
+    states_M: np.ndarray  # int32: WAITING, USED, STALE, REFUSED, or s + 1 while the minibatch is assigned to shard s
     frames_M: np.ndarray
     loss_M: np.ndarray
     correct_M: np.ndarray
-    refusals_M: np.ndarray
-    staleness_M: np.ndarray
-    left_out_M: np.ndarray
+    refusals_M: np.ndarray  # number of server partitions that did not apply it
+    staleness_M: np.ndarray  # staleness of its push, once that is published
+    left_out_M: np.ndarray  # number of its frames that the loss could not use
 
     @classmethod
     def of(cls, minibatches: int) -> "MinibatchStates":

@@ -52,8 +52,6 @@ class ServerMemory:
 
     Attributes
     ----------
-    version_S
-        int64: storing a new version publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
         float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. Those that are
         not needed are empty, and all three are if the server is on a GPU.
@@ -62,12 +60,6 @@ class ServerMemory:
         minibatches' numbers.
     ended_S
         float64: when a push was last published, on the clock `time.monotonic`; 0: none yet in this epoch.
-    syncing_S
-        int64: 1 while a shard syncs with the partition; it remains 1 if that shard dies.
-    states
-        What became of each minibatch.
-    cursor
-        int64 (2,): see `pool.MinibatchQueue`.
     order
         float64 (5,): the epoch that shards must work on (0: none, -1: exit), and base, warmup, decay and last of its
         `Rate`.
@@ -76,15 +68,15 @@ class ServerMemory:
         (0: none), its current activity and when that began, as a heartbeat (`backends/processes.py`).
     """
 
-    version_S: np.ndarray
+    version_S: np.ndarray  # int64: storing a new version publishes what was written into the other buffer
     state_2K: np.ndarray
     velocity_2P: np.ndarray
     squares_2P: np.ndarray
     journal_S2J: np.ndarray
     ended_S: np.ndarray
-    syncing_S: np.ndarray
-    states: MinibatchStates
-    cursor: np.ndarray
+    syncing_S: np.ndarray  # int64: 1 while a shard syncs with the partition; it remains 1 if that shard dies
+    states: MinibatchStates  # what became of each minibatch
+    cursor: np.ndarray  # int64 (2,): see `pool.MinibatchQueue`
     order: np.ndarray
     shards_N: np.ndarray
 
@@ -140,21 +132,15 @@ class Partition:
 
     Attributes
     ----------
-    number
-        Its number, the index of its version and journal in `memory`.
-    buffers
-        The two buffers, in the memory of the CPU or of a GPU.
-    max_staleness
-        Pushes with a greater staleness are dropped; None: no push is too stale.
     max_push
         How far a push may move the parameters, relative to their norm; a push that moves them further is refused.
     """
 
     memory: ServerMemory
-    number: int
-    buffers: Sequence[ServerVectors]
+    number: int  # its number, the index of its version and journal in `memory`
+    buffers: Sequence[ServerVectors]  # the two buffers, in the memory of the CPU or of a GPU
     optimizer: ServerOptimizer
-    max_staleness: int | None
+    max_staleness: int | None  # pushes with a greater staleness are dropped; None: no push is too stale
     max_push: float
 
     @property

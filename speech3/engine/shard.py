@@ -143,25 +143,13 @@ class Push:
 
     Attributes
     ----------
-    own
-        The partition's slice of the shard's copy.
     fetched_P
         With local updates, the parameters as fetched: the push is these minus the shard's own. A push without a fetch
         sets them to the shard's own parameters, and a fetch without a push adds to them what was not pushed, so that
         the difference stays the push.
-    push_P
-        Without local updates, the learning rate times the sum of the gradients.
-    wire
-        What encodes the push and decodes the reply.
     version
         The partition's version at the last fetch, plus one for each of the shard's pushes since. The staleness of the
         push is the partition's version minus this: the number of versions that other shards have published.
-    numbers
-        The numbers of the minibatches in the push.
-    distance
-        Minibatches since the last fetch.
-    finite
-        False once a loss or a gradient was not finite.
     packed
         The encoded push, as the server sees it, between `pack` and the sync; None if there is none or it is not finite.
     fetched, complete, replaced, kept_P
@@ -169,14 +157,14 @@ class Push:
         buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
     """
 
-    own: Flat
+    own: Flat  # the partition's slice of the shard's copy
     fetched_P: Tensor | None
-    push_P: Tensor | None
-    wire: Wire = field(default_factory=Wire)
+    push_P: Tensor | None  # without local updates, the learning rate times the sum of the gradients
+    wire: Wire = field(default_factory=Wire)  # what encodes the push and decodes the reply
     version: int = -1
-    numbers: list[int] = field(default_factory=list)
-    distance: int = 0
-    finite: bool = True
+    numbers: list[int] = field(default_factory=list)  # the numbers of the minibatches in the push
+    distance: int = 0  # minibatches since the last fetch
+    finite: bool = True  # false once a loss or a gradient was not finite
     push_due: bool = True
     fetch_due: bool = True
     packed: ShardVectors | None = None
@@ -281,15 +269,9 @@ Request = Draw | Compute | Sync
 
 @runtime_checkable
 class Constrained(Protocol):
-    """A module that, in each forward pass of training, moves its parameters a step towards meeting a constraint.
+    """A module that, in each forward pass of training, moves its parameters a step towards meeting a constraint."""
 
-    Attributes
-    ----------
-    constraint_share
-        The share of the step that it takes.
-    """
-
-    constraint_share: float
+    constraint_share: float  # the share of the step that it takes
 
 
 class Shard:

@@ -288,15 +288,9 @@ _RESUME = ", which stopped training: run it again (`speech3 train` resumes from 
 
 @dataclass
 class Deadline(Clock):
-    """The watchdog's deadline for the next heartbeat of any process; the beginning of each half step is a heartbeat.
+    """The watchdog's deadline for the next heartbeat of any process; the beginning of each half step is a heartbeat."""
 
-    Attributes
-    ----------
-    usual_s
-        Usual seconds of a step, as last measured; 0: not known yet.
-    """
-
-    usual_s: float = 0.0
+    usual_s: float = 0.0  # usual seconds of a step, as last measured; 0: not known yet
 
     def late_s(self, now: float, heartbeats_N2: np.ndarray) -> float:
         """Seconds without a heartbeat of any process if past the deadline, else 0; given `Member.heartbeats`.

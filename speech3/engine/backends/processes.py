@@ -78,12 +78,10 @@ class Clock:
     ----------
     looked
         When the coordinator last checked, on the clock `time.monotonic`.
-    since
-        Time before this moment does not count.
     """
 
     looked: float = field(default_factory=time.monotonic)
-    since: float = 0.0
+    since: float = 0.0  # time before this moment does not count
 
     def look(self, now: float) -> None:
         """Record a check; if the coordinator was stopped or busy before it, deadlines start anew."""
@@ -102,13 +100,11 @@ class Watchdog(Clock):
 
     Attributes
     ----------
-    usual_N
-        Each shard's usual seconds per minibatch, as last measured; 0: not known yet for this process.
     before_N
         Minibatches of the epoch that were computed in the shard's place before its process was started.
     """
 
-    usual_N: np.ndarray
+    usual_N: np.ndarray  # each shard's usual seconds per minibatch, as last measured; 0: not known yet for this process
     before_N: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:

@@ -89,30 +89,20 @@ class Times:
 
     Attributes
     ----------
-    compute_s
-        Time of a minibatch, for each worker.
-    sync_s
-        Time for which a sync occupies the server; each of S partitions is occupied for `sync_s` / S.
-    jitter
-        Standard deviation of the logarithm of compute times.
     failures
         (worker, seconds of training): the worker dies at that time, and is replaced `restart_s` later.
     hangs
         (worker, seconds of training): the worker hangs at that time, is killed `notice_s` later, and is then replaced
         like one that died.
-    bandwidth
-        Bytes per second of each link.
-    latency_s
-        Latency of a message; a sync sends two.
     """
 
-    compute_s: tuple[float, ...]
-    sync_s: float
-    jitter: float = 0.0
+    compute_s: tuple[float, ...]  # time of a minibatch, for each worker
+    sync_s: float  # time for which a sync occupies the server; each of S partitions is occupied for `sync_s` / S
+    jitter: float = 0.0  # standard deviation of the logarithm of compute times
     failures: tuple[tuple[int, float], ...] = ()
     restart_s: float = 5.0
-    bandwidth: float = math.inf
-    latency_s: float = 0.0
+    bandwidth: float = math.inf  # bytes per second of each link
+    latency_s: float = 0.0  # latency of a message; a sync sends two
     hangs: tuple[tuple[int, float], ...] = ()
     notice_s: float = LEAST_S
 

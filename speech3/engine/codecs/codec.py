@@ -95,19 +95,13 @@ class TernaryLayout:
     ----------
     starts_B, sizes_B
         Start and size of each bucket, int64; every bucket lies within one tensor.
-    tiles_T5
-        For each tile, int64: start, size, first word, bucket, counter of its first random number.
-    words
-        Number of words of all tiles (M).
-    floats
-        Slices that are sent as float32.
     """
 
     starts_B: Tensor
     sizes_B: Tensor
-    tiles_T5: Tensor
-    words: int
-    floats: tuple[slice, ...] = ()
+    tiles_T5: Tensor  # for each tile, int64: start, size, first word, bucket, counter of its first random number
+    words: int  # number of words of all tiles (M)
+    floats: tuple[slice, ...] = ()  # slices that are sent as float32
 
     @property
     def code_bytes(self) -> int:

@@ -51,12 +51,10 @@ class Reader:
     ----------
     collate_fn
         Makes a minibatch of a list of items, as in PyTorch's `DataLoader`; None: tensors are stacked.
-    own_loss
-        Whether the model computes the loss, so that it needs the labels.
     """
 
     collate_fn: Callable[[list[Any]], Any] | None = None
-    own_loss: bool = False
+    own_loss: bool = False  # whether the model computes the loss, so that it needs the labels
 
     def batch(self, items: list[Any], indices_B: Sequence[int]) -> Any:
         """The minibatch of these items: a pair (inputs, targets), or a mapping."""
@@ -112,27 +110,23 @@ class Items:
 
     Attributes
     ----------
-    device
-        The device to which minibatches are copied.
     portions
         Number of parts of `minibatch` items in which the gradient of a minibatch is computed.
     loader
         A `DataLoader` whose sampler chooses the items of each minibatch, in place of `minibatch`.
     loaders
         Number of processes that read minibatches before they are needed; 0: they are read when they are needed.
-    ahead
-        Number of minibatches that are read before they are needed.
     """
 
     dataset: Any
     minibatch: int
     seed: int
-    device: torch.device
+    device: torch.device  # the device to which minibatches are copied
     reader: Reader = Reader()
     microbatches: int = 1
     loader: DataLoader[Any] | None = None
     loaders: int = 0
-    ahead: int = 0
+    ahead: int = 0  # number of minibatches that are read before they are needed
     _pool: Loaders | None = field(default=None, init=False, repr=False)
     _reading: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False)
     _expected: deque[tuple[int, int]] = field(default_factory=deque, init=False, repr=False)
@@ -292,15 +286,9 @@ def _finite(values: Any) -> bool:
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """The caller's loss in the engine's form, which also returns how many items are classified correctly.
+    """The caller's loss in the engine's form, which also returns how many items are classified correctly."""
 
-    Attributes
-    ----------
-    loss
-        None: the model returns the loss itself.
-    """
-
-    loss: Callable[[Any, Any], Tensor] | None
+    loss: Callable[[Any, Any], Tensor] | None  # None: the model returns the loss itself
 
     def __call__(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor]:
         """The loss, and how many of the items are classified correctly; 0 where there are no classes.
@@ -365,10 +353,6 @@ class Stream:
 
     Attributes
     ----------
-    loader
-        Reads the stream.
-    batches
-        Number of the loader's batches in an epoch.
     continues
         Whether an epoch begins where the last one ended, and the stream begins again only at its end; else every epoch
         is a pass of its own.
@@ -376,8 +360,8 @@ class Stream:
         Number of the loader's batches in which the gradient of a minibatch is computed.
     """
 
-    loader: DataLoader[Any]
-    batches: int
+    loader: DataLoader[Any]  # reads the stream
+    batches: int  # number of the loader's batches in an epoch
     continues: bool
     seed: int
     device: torch.device
@@ -479,21 +463,15 @@ class Data:
     ----------
     loader
         The caller's `DataLoader`, or that which reads a stream; None for a map-style dataset.
-    batches
-        Number of the loader's batches in an epoch of a stream; None for a map-style dataset.
-    continues
-        Of a stream: whether an epoch begins where the last one ended (`Stream.continues`).
-    accumulate
-        Number of batches of a minibatch, whose gradients are added up.
     """
 
     dataset: Any
     minibatch: int
     collate_fn: Collate | None = None
     loader: DataLoader[Any] | None = None
-    batches: int | None = None
-    continues: bool = False
-    accumulate: int = 1
+    batches: int | None = None  # number of the loader's batches in an epoch of a stream; None for a map-style dataset
+    continues: bool = False  # of a stream: whether an epoch begins where the last one ended (`Stream.continues`)
+    accumulate: int = 1  # number of batches of a minibatch, whose gradients are added up
 
     @property
     def stream(self) -> bool:

@@ -164,27 +164,13 @@ _STATES = "states_M"
 
 @dataclass
 class Saved:
-    """The state of a training, within an epoch or at its beginning.
+    """The state of a training, within an epoch or at its beginning."""
 
-    Attributes
-    ----------
-    tensors
-        Parameters and optimizer state.
-    states_M
-        What became of each minibatch of the epoch.
-    done
-        Progress of the epoch.
-    history
-        The results of the epochs before it.
-    stopped
-        Whether a callback ended training.
-    """
-
-    tensors: dict[str, Tensor]
-    states_M: np.ndarray
-    done: Progress = field(default_factory=Progress)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    stopped: bool = False
+    tensors: dict[str, Tensor]  # parameters and optimizer state
+    states_M: np.ndarray  # what became of each minibatch of the epoch
+    done: Progress = field(default_factory=Progress)  # progress of the epoch
+    history: list[dict[str, Any]] = field(default_factory=list)  # the results of the epochs before it
+    stopped: bool = False  # whether a callback ended training
 
 
 @dataclass(frozen=True)
@@ -493,23 +479,15 @@ class _Run:
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """Makes the parts of a worker, in any process; can be pickled if what the caller gave can.
-
-    Attributes
-    ----------
-    by_name
-        Whether minibatches are dictionaries, whose entries are keyword arguments of the model.
-    optimizer
-        What the caller's own optimizer is made of; None: the config names one.
-    """
+    """Makes the parts of a worker, in any process; can be pickled if what the caller gave can."""
 
     model: nn.Module
     data: Data
     loss: Callable[[Any, Any], Tensor] | None
     training: TrainingConfig
     seed: int
-    by_name: bool = False
-    optimizer: OwnOptimizer | None = None
+    by_name: bool = False  # whether minibatches are dictionaries, whose entries are keyword arguments of the model
+    optimizer: OwnOptimizer | None = None  # what the caller's own optimizer is made of; None: the config names one
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _built, (Packed({each.name: getattr(self, each.name) for each in fields(self)}),)

@@ -62,21 +62,15 @@ class Vectors:
 
     Attributes
     ----------
-    points_2K
-        Parameters and buffers of the base and of the trial point.
-    gradients_2P
-        Gradients of the objective at these points.
     direction_P, pairs_2HP
         The direction of the line search, and the history: s (differences of points) and y (of gradients).
-    sums_NK
-        Each worker's result in this evaluation: its gradient summed over frames, then its buffers.
     """
 
-    points_2K: Tensor
-    gradients_2P: Tensor
+    points_2K: Tensor  # parameters and buffers of the base and of the trial point
+    gradients_2P: Tensor  # gradients of the objective at these points
     direction_P: Tensor
     pairs_2HP: Tensor
-    sums_NK: Tensor
+    sums_NK: Tensor  # each worker's result in this evaluation: its gradient summed over frames, then its buffers
 
     @staticmethod
     def over(layout: VectorLayout, memory: object) -> "Vectors":
@@ -268,19 +262,13 @@ class Portions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and gradient at a point, summed over all portions; the gradient is in the sums of the workers `keepers`.
-
-    Attributes
-    ----------
-    bad
-        A minibatch whose loss or gradient is not finite; the other fields are then meaningless.
-    """
+    """Loss and gradient at a point, summed over all portions; the gradient is in the sums of the workers `keepers`."""
 
     frames: int = 0
     loss_sum: float = 0.0
     correct: int = 0
     keepers: tuple[int, ...] = ()
-    bad: int | None = None
+    bad: int | None = None  # a minibatch whose loss or gradient is not finite; the other fields are then meaningless
     left_out: int = 0
 
 

@@ -46,17 +46,13 @@ class Costs:
 
     Attributes
     ----------
-    frames
-        Mean number of frames in a minibatch.
-    compute_s
-        Seconds to compute a minibatch's gradient and update the parameters.
     float32, ternary
         The exchange of float32 gradients, which is the same for any number of workers, and that of ternary gradients,
         for each number of workers.
     """
 
-    frames: float
-    compute_s: float
+    frames: float  # mean number of frames in a minibatch
+    compute_s: float  # seconds to compute a minibatch's gradient and update the parameters
     float32: Sent
     ternary: dict[int, Sent]
 
@@ -85,16 +81,12 @@ class Conclusion:
     ----------
     steps
         Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
-    level
-        Number of the other steps, which are no evidence for or against the claim.
-    against
-        The pairs of points, among `steps`, that contradict the claim.
     """
 
     claim: str
     steps: int
-    level: int
-    against: tuple[tuple[Point, Point], ...]
+    level: int  # number of the other steps, which are no evidence for or against the claim
+    against: tuple[tuple[Point, Point], ...]  # the pairs of points, among `steps`, that contradict the claim
 
 
 def measure_costs(parts: WorkerParts, codec: CodecConfig, workers: Sequence[int]) -> Costs:

@@ -54,22 +54,12 @@ from speech3.engine.shard import Compute, Draw, Push, Shard, Sync, Wire, wire_of
 
 @dataclass(frozen=True)
 class Facts:
-    """What must be the same in all processes of a run, and where this process is.
-
-    Attributes
-    ----------
-    engine
-        Digest of the source files of the engine.
-    model
-        Digest of the model's modules and the shapes of its parameters; empty: there is no model.
-    minibatches
-        Digest of the number of minibatches and the targets of the first; empty: there are none.
-    """
+    """What must be the same in all processes of a run, and where this process is."""
 
     speech3: str
-    engine: str
-    model: str = ""
-    minibatches: str = ""
+    engine: str  # digest of the source files of the engine
+    model: str = ""  # digest of the model's modules and the shapes of its parameters; empty: there is no model
+    minibatches: str = ""  # digest of the number of minibatches and the targets of the first; empty: there are none
     node: str = ""
     pid: int = 0
 
@@ -128,8 +118,6 @@ class PushMessage:
     ----------
     steps
         Results of the push's minibatches, by number; empty: the shard only fetches.
-    values
-        The push: float32 (P,), or its code in bytes.
     """
 
     incarnation: int
@@ -139,7 +127,7 @@ class PushMessage:
     key: int
     finite: bool = True
     steps: dict[int, Step] = field(default_factory=dict)
-    values: np.ndarray | None = None
+    values: np.ndarray | None = None  # the push: float32 (P,), or its code in bytes
     buffers: np.ndarray | None = None
 
     @property
@@ -171,16 +159,12 @@ class PartitionReport:
     ----------
     numbers, rows
         The minibatches of the pushes that it received, and their rows in its minibatch states.
-    versions
-        Number of versions that it published.
-    work
-        The work of each shard that sent a push, by incarnation.
     """
 
     numbers: np.ndarray
     rows: MinibatchStates
-    versions: int
-    work: dict[int, ShardWork]
+    versions: int  # number of versions that it published
+    work: dict[int, ShardWork]  # the work of each shard that sent a push, by incarnation
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,19 +193,11 @@ class Order:
 
 @dataclass(frozen=True)
 class OrderResult:
-    """The outcome of an order.
-
-    Attributes
-    ----------
-    lost
-        Why a partition could not be reached; empty: all were reached.
-    expelled
-        Whether the shard's incarnation had been expelled.
-    """
+    """The outcome of an order."""
 
     work: ShardWork
-    lost: str = ""
-    expelled: bool = False
+    lost: str = ""  # why a partition could not be reached; empty: all were reached
+    expelled: bool = False  # whether the shard's incarnation had been expelled
 
 
 def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:

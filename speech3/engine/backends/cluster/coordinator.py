@@ -70,25 +70,17 @@ class ShardHandle:
     ----------
     pending
         The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
-    placed
-        Its facts, once it has replied to `ping`, so a node has room for it.
-    incarnation
-        The incarnation under which it was last set to work; -1: none yet.
-    go
-        Whether it must be set to work when it is idle.
-    deaths
-        Deaths of its predecessors in succession.
     started, heard
         When its actor was created, and when the last news of its work came, by `time.monotonic`.
     """
 
     actor: Any
     pending: Any
-    placed: Facts | None = None
+    placed: Facts | None = None  # its facts, once it has replied to `ping`, so a node has room for it
     prepared: bool = False
-    incarnation: int = -1
-    go: bool = True
-    deaths: int = 0
+    incarnation: int = -1  # the incarnation under which it was last set to work; -1: none yet
+    go: bool = True  # whether it must be set to work when it is idle
+    deaths: int = 0  # deaths of its predecessors in succession
     started: float = field(default_factory=time.monotonic)
     heard: float = 0.0
 
