@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from speech3.engine.backends.simulated import measure
     from speech3.engine.backends.synchronous import OneWorker, Times
     from speech3.engine.codecs.mean import check_levels
-    from speech3.engine.fitting.fit import EpochResult, FitResult, StepResult, fit
+    from speech3.engine.fitting.fit import fit
+    from speech3.engine.fitting.results import EpochResult, FitResult, StepResult
     from speech3.engine.gradient import CudaGraphs, autocast_of, device_of, precision, threads, use_precision
     from speech3.engine.interface import Backend, Loss, Progress, ShardReport, Snapshot, Source, WorkerParts, shares
     from speech3.engine.papers.throughput import (

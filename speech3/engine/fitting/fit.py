@@ -1,4 +1,4 @@
-"""The engine as one call, for any PyTorch model: `fit`, its results, and the directory from which it resumes.
+"""The engine as one call, for any PyTorch model: `fit`.
 
 It makes the parts of a worker from a model, a dataset and a loss, opens the backends of a strategy, and runs them with
 `Trainer`, as `speech3 train` does. In addition it checks the caller's arguments, writes the trained parameters into the
@@ -7,18 +7,16 @@ caller's model however training ends, and makes errors name the arguments.
 
 import copy
 import errno
-import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -39,6 +37,15 @@ from speech3.engine.fitting.arguments import (
 )
 from speech3.engine.fitting.dataset import ByName, Data, Items, MeanLoss, Named, Reader, Stream, data_of, moved
 from speech3.engine.fitting.loading import Packed, own_process, seeded
+from speech3.engine.fitting.results import (
+    EpochResult,
+    FitDirectory,
+    FitResult,
+    Saved,
+    StepResult,
+    epoch_result,
+    epoch_result_of_saved,
+)
 from speech3.engine.flat import trained
 from speech3.engine.gradient import CudaGraphs, Diverged, autocast_of, threads, use_precision
 from speech3.engine.gradient import precision as use_while
@@ -47,195 +54,16 @@ from speech3.engine.interface import (
     Microbatches,
     Progress,
     Rate,
-    ShardReport,
     Targets,
     WorkerParts,
     minibatch_seed,
-    shares,
 )
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import Speech3Error, listed
-from speech3.io.atomic import explained_disk_errors
-from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
-from speech3.io.lock import locked_directory
 from speech3.io.malloc import keep_freed_memory
 from speech3.io.progress import progress, say
-
-
-@dataclass(frozen=True)
-class EpochResult:
-    """The results of one epoch.
-
-    Attributes
-    ----------
-    seconds
-        Training time; with `simulate`, on the virtual clock, where a minibatch takes one second by default.
-    loss, accuracy
-        Means over the items used, measured before the update by each minibatch; accuracy is None without classes.
-    used, stale, refused
-        Numbers of minibatches; those that were stale or refused did not change the parameters.
-    returned, restarts
-        Number of minibatches that workers had not finished when they died, and that others computed; number of workers
-        that were replaced.
-    staleness
-        Number of used minibatches for each staleness of their push, from 0; empty if there is no server.
-    shares
-        Share of the minibatches that each worker computed; empty for plain SGD and synchronous SGD.
-    note
-        A remark on how the epoch ended; may be empty.
-    validation_loss, validation_accuracy
-        Means over the items of `validation` with the parameters at the end of the epoch; None without it.
-    """
-
-    epoch: int
-    seconds: float
-    loss: float
-    accuracy: float | None
-    used: int
-    stale: int
-    refused: int
-    returned: int
-    restarts: int
-    staleness: tuple[int, ...]
-    shares: tuple[float, ...]
-    note: str
-    validation_loss: float | None = None
-    validation_accuracy: float | None = None
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The progress of an epoch, as `on_step` gets it.
-
-    Attributes
-    ----------
-    step, steps
-        Minibatches of the epoch that are done, and all of them.
-    seconds
-        Training time of the epoch so far.
-    loss, accuracy
-        Means over the items that were used in the epoch so far; accuracy is None without classes.
-    """
-
-    epoch: int
-    step: int
-    steps: int
-    seconds: float
-    loss: float
-    accuracy: float | None
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """The results of `fit`, epoch by epoch.
-
-    Attributes
-    ----------
-    stopped
-        Whether a callback ended training.
-    """
-
-    strategy: str
-    workers: int
-    history: tuple[EpochResult, ...]
-    stopped: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Training time of all epochs."""
-        return sum(epoch.seconds for epoch in self.history)
-
-    @property
-    def dropped(self) -> int:
-        """Minibatches that did not change the parameters: too stale, or refused."""
-        return sum(epoch.stale + epoch.refused for epoch in self.history)
-
-    @property
-    def restarts(self) -> int:
-        """Number of workers that died and were replaced."""
-        return sum(epoch.restarts for epoch in self.history)
-
-
-_KIND = "fit-checkpoint"
-_STATES = "states_M"
-
-
-@dataclass
-class Saved:
-    """The state of a training, within an epoch or at its beginning."""
-
-    tensors: dict[str, Tensor]  # parameters and optimizer state
-    states_M: np.ndarray  # what became of each minibatch of the epoch
-    done: Progress = field(default_factory=Progress)  # progress of the epoch
-    history: list[dict[str, Any]] = field(default_factory=list)  # the results of the epochs before it
-    stopped: bool = False  # whether a callback ended training
-
-
-@dataclass(frozen=True)
-class FitDirectory:
-    """The directory; `identity` are the arguments that must be the same when training is resumed."""
-
-    path: Path
-    identity: Mapping[str, Any]
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint.safetensors"
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Lock the directory against a second process; the lock is released if this one is killed.
-
-        Raises
-        ------
-        Speech3Error
-            Another process is training there, or the directory cannot be made.
-        """
-        with locked_directory(self.path, f"out={self.path}: another process is training there; give another out"):
-            yield
-
-    def load(self) -> Saved | None:
-        """The last state; None if there is none.
-
-        Raises
-        ------
-        Speech3Error
-            It is damaged, or of a training with other arguments.
-        """
-        if not self.checkpoint.exists():
-            return None
-        arrays, about = load_tensors(self.checkpoint, _KIND)
-        mine = json.loads(json.dumps(dict(self.identity)))
-        for name, value in about["identity"].items():
-            if mine.get(name) != value:
-                raise Speech3Error(
-                    f"out={self.path}: holds a training with {name}={_short(value)}, and this one has "
-                    f"{_short(mine.get(name))}; give another out, or remove that directory (workers, epochs and device "
-                    f"may differ)"
-                )
-        states_M = arrays.pop(_STATES)
-        done = {**about["done"], "shards": tuple(ShardReport(**report) for report in about["done"]["shards"])}
-        done["staleness"] = tuple(done["staleness"])
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return Saved(tensors, states_M, Progress(**done), about["history"], about["stopped"])
-
-    def save(self, saved: Saved) -> None:
-        """Write a state in the place of the last one."""
-        arrays = {name: tensor.cpu().numpy() for name, tensor in saved.tensors.items()}
-        about = {
-            "kind": _KIND, "identity": dict(self.identity), "done": asdict(saved.done), "history": saved.history,
-            "stopped": saved.stopped,
-        }  # fmt: skip
-        with explained_disk_errors(self.path):
-            save_tensors(self.checkpoint, {**arrays, _STATES: saved.states_M}, about)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
 
@@ -393,7 +221,7 @@ class _Run:
         saved = self.files.load() if self.files else None
         epochs = self.build.training.max_epochs
         if saved is not None:
-            self.history, self.stopped = [_epoch_result(each) for each in saved.history], saved.stopped
+            self.history, self.stopped = [epoch_result_of_saved(each) for each in saved.history], saved.stopped
         if saved is not None and (self.stopped or len(self.history) >= epochs):
             one = self.build.backend_of_one()
             one.load(saved.tensors)
@@ -437,7 +265,7 @@ class _Run:
                 saved_s = done.seconds
         if self.stopped:
             trainer.take()
-        result = _result(epoch, trainer.done, classes=self.classes)
+        result = epoch_result(epoch, trainer.done, classes=self.classes)
         if self.validation is not None or self.on_epoch is not None:
             trainer.one.load(trainer.tensors)
         if self.validation is not None:
@@ -727,19 +555,6 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     if backend:
         opened.callback(backend.close)
     return Trainer(one, backend, warm_start_of(training))
-
-
-def _epoch_result(values: Mapping[str, Any]) -> EpochResult:
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return EpochResult(**{**values, **lists})
-
-
-def _result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
-    frames = max(1, done.frames)
-    return EpochResult(
-        epoch, done.seconds, done.loss_sum / frames, done.correct / frames if classes else None, done.used, done.stale,
-        done.refused, done.returned, done.restarts, done.staleness, shares(done.shards), done.note,
-    )  # fmt: skip
 
 
 @torch.no_grad()
