@@ -8,7 +8,7 @@ With CUDA graphs, forward and backward passes are recorded once and replayed for
 host starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than a GPU
 needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
 gradient is valid only until the next one is computed. A graph also has fixed operations: the model's Python code runs
-only once, during the recording. So a recording is replayed only for minibatches that equal the recorded one in
+only once, while it is captured. So a graph is replayed only for minibatches that equal the captured one in
 everything except the values of its tensors: shapes, types, and other inputs of the model, such as the position of a
 chunk in its utterance. Where these keep changing (sequences), minibatches are computed directly, and a warning says so.
 Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
@@ -175,7 +175,7 @@ def gradient(
     Returns
     -------
     step, gradient
-        The gradient must not be used if `step.finite` is false. With a recorder it is valid only until the next
+        The gradient must not be used if `step.finite` is false. With CUDA graphs it is valid only until the next
         gradient is computed.
     """
     inputs, targets = drawn or parts.source.draw(epoch, number)
@@ -274,7 +274,7 @@ _KINDS = 8  # most kinds of minibatches to record; usually there is one, and ano
 
 
 @dataclass(frozen=True, eq=False)
-class _Recording:
+class _Graph:
     inputs: Any
     targets: Any
     replay: Callable[[], Results]
@@ -282,21 +282,21 @@ class _Recording:
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled."""
+    """The CUDA graphs of a worker's minibatches, for use in one process; must be empty when pickled."""
 
     seen: Counter[Hashable] = field(default_factory=Counter)
-    recordings: dict[Hashable, _Recording] = field(default_factory=dict)
+    graphs: dict[Hashable, _Graph] = field(default_factory=dict)
     pool: Any = None  # the memory that all its graphs share, since only one of them computes at a time
 
     def __call__(self, work: Passes, inputs: Any, targets: Any, place: Hashable) -> Results:
-        """Compute the results of a minibatch, by replaying a recording if there is one.
+        """Compute the results of a minibatch, by replaying a graph if there is one.
 
         Parameters
         ----------
         work
             Starts the forward and backward passes; it must not wait for results of the device.
         place
-            What else must be equal for a recording to be valid: the address of the parameters, and how `work` computes.
+            What else must be equal for a graph to be valid: the address of the parameters, and how `work` computes.
 
         Raises
         ------
@@ -304,17 +304,17 @@ class CudaGraphs:
             The model or the loss cannot be recorded.
         """
         kind = (place, described(inputs), described(targets))
-        recording = self.recordings.get(kind)
-        if recording is None:
+        graph = self.graphs.get(kind)
+        if graph is None:
             if not self._due(kind):
                 return work(inputs, targets)
-            recording = self.recordings[kind] = self._record(work, inputs, targets)
+            graph = self.graphs[kind] = self._capture(work, inputs, targets)
         for there, here in zip(
-            [*tensors(recording.inputs), *tensors(recording.targets)], [*tensors(inputs), *tensors(targets)],
+            [*tensors(graph.inputs), *tensors(graph.targets)], [*tensors(inputs), *tensors(targets)],
             strict=True,
         ):  # fmt: skip
             there.copy_(here)
-        return recording.replay()
+        return graph.replay()
 
     def _due(self, kind: Hashable) -> bool:
         if kind not in self.seen and len(self.seen) == _KINDS:
@@ -329,13 +329,13 @@ class CudaGraphs:
             )  # fmt: skip
         return self.seen[kind] > _WARM
 
-    def _record(self, work: Passes, inputs: Any, targets: Any) -> _Recording:
+    def _capture(self, work: Passes, inputs: Any, targets: Any) -> _Graph:
         inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
         device = next(tensor.device for tensor in tensors(inputs))
         if self.pool is None and device.type == "cuda":
             self.pool = torch.cuda.graph_pool_handle()
         try:
-            return _Recording(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool))
+            return _Graph(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool))
         except torch.OutOfMemoryError as error:
             raise Speech3Error(
                 f"training.cuda_graph=true: {device} has too little memory to record a minibatch, since a recording "

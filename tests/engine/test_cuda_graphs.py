@@ -203,7 +203,7 @@ def test_real_graphs(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         found, expected = (trained_by(OneWorker(parts)) for parts in (replayed, plain))
         torch.testing.assert_close(found["parameters"], expected["parameters"], rtol=1e-4, atol=1e-6)
-        assert replayed.cuda_graphs and len(replayed.cuda_graphs.recordings) == 1
+        assert replayed.cuda_graphs and len(replayed.cuda_graphs.graphs) == 1
 
 
 class _Waits(nn.Linear):
