@@ -21,7 +21,7 @@ from speech3.engine.interface import USED, WAITING, Rate, WorkerParts
 from speech3.engine.papers.sandblaster import Sandblaster, batches_of
 from speech3.engine.papers.sandblaster_vectors import (
     Combine,
-    Compute,
+    ComputePortion,
     Gather,
     Move,
     Multiply,
@@ -62,7 +62,7 @@ def _spread(order, keep, build=BUILD):
     workspaces = [Workspace(build(), vectors, layout, worker) for worker in range(workers)]
     frames = 0
     for number, worker in zip(order, keep, strict=True):
-        done = workspaces[worker].compute(Compute(1, 0, 1, number, (number,)))
+        done = workspaces[worker].compute(ComputePortion(1, 0, 1, number, (number,)))
         workspaces[worker].keep(1)
         frames += done.frames
     _operate(vectors, layout, Gather(0, tuple(sorted(set(keep))), frames, 0.0))
@@ -85,14 +85,14 @@ def test_gradient_does_not_depend_on_order_and_worker_of_portions():
 def test_portions_not_kept_or_of_earlier_point_are_in_no_sum():
     vectors, layout = _vectors(convex.Build()(), 1)
     bench = Workspace(convex.Build()(), vectors, layout, 0)
-    bench.compute(Compute(1, 0, 1, 3, (3,)))
+    bench.compute(ComputePortion(1, 0, 1, 3, (3,)))
     bench.keep(1)
-    bench.compute(Compute(2, 0, 1, 4, (4,)))  # somebody else was first
-    bench.compute(Compute(2, 0, 1, 7, (7,)))
+    bench.compute(ComputePortion(2, 0, 1, 4, (4,)))  # somebody else was first
+    bench.compute(ComputePortion(2, 0, 1, 7, (7,)))
     bench.keep(2)
     fresh, _ = _vectors(convex.Build()(), 1)
     alone = Workspace(convex.Build()(), fresh, layout, 0)
-    alone.compute(Compute(1, 0, 1, 7, (7,)))
+    alone.compute(ComputePortion(1, 0, 1, 7, (7,)))
     alone.keep(1)
     torch.testing.assert_close(vectors.sums_NK, fresh.sums_NK, rtol=0, atol=0)
 

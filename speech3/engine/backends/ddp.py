@@ -147,7 +147,7 @@ class ModelWithLoss(nn.Module):
         return loss_of(self.parts, inputs, targets)
 
 
-def main(
+def run_ddp_process(
     member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
     pipe: Connection,
 ) -> None:  # fmt: skip
@@ -330,7 +330,7 @@ class Ddp:
         self.tensors: dict[str, Tensor] = {}
         to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
         members = [Member(rank, workers, device_for(device, rank), heartbeats) for rank in range(workers)]
-        tasks = [Task(main, (member, *to_all), member.device) for member in members]
+        tasks = [Task(run_ddp_process, (member, *to_all), member.device) for member in members]
         self.workers, self.error = Workers(["world ddp"], "step", lambda _: tasks), ""
         try:
             self.workers.start_all()

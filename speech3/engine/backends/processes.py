@@ -229,7 +229,7 @@ def coordinator() -> int:
     return os.getpid() if _method.get() == "spawn" else 0
 
 
-def run(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, str] | None = None) -> None:
+def run_task(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, str] | None = None) -> None:
     """The main function of a process."""
     if environment is not None:
         os.environ.update(environment)  # the server's is older
@@ -304,7 +304,7 @@ class Workers:
             pipe, theirs = self.context.Pipe()
             with starting_workers():
                 args = task, theirs, self.coordinator, dict(os.environ)
-                process = self.context.Process(target=run, args=args, daemon=True)
+                process = self.context.Process(target=run_task, args=args, daemon=True)
                 process.start()
             self.groups[number].append((process, pipe))
             theirs.close()

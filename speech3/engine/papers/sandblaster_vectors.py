@@ -273,7 +273,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputePortion:
     """To a worker: compute the gradient of the minibatches `numbers` at the point `at`."""
 
     evaluation: int
@@ -284,10 +284,10 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedPortion:
     """From a worker: the result of an order and the seconds it took; `bad` as in `Evaluation`."""
 
-    order: Compute
+    order: ComputePortion
     frames: int
     loss_sum: float
     correct: int
@@ -296,7 +296,7 @@ class Computed:
     left_out: int = 0
 
 
-def summed(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation:
+def summed(kept: Collection[ComputedPortion], keepers: tuple[int, ...]) -> Evaluation:
     """Sum the results of all portions; the result does not depend on the order in which they were computed."""
     return Evaluation(
         sum(each.frames for each in kept), math.fsum(each.loss_sum for each in kept),
@@ -320,7 +320,7 @@ class Workspace:
         parts.begin_training()
 
     @torch.no_grad()
-    def compute(self, order: Compute) -> Computed:
+    def compute(self, order: ComputePortion) -> ComputedPortion:
         """Compute the gradient of a portion, summed over its frames."""
         begun = time.perf_counter()
         if self.loaded != order.evaluation:
@@ -340,7 +340,7 @@ class Workspace:
             left_out += step.left_out
             losses.append(step.loss * step.frames)
         seconds = time.perf_counter() - begun
-        return Computed(order, frames, math.fsum(losses), correct, bad, seconds, left_out)
+        return ComputedPortion(order, frames, math.fsum(losses), correct, bad, seconds, left_out)
 
     @torch.no_grad()
     def keep(self, evaluation: int) -> None:

@@ -44,8 +44,8 @@ from speech3.engine.backends.synchronous import Times
 from speech3.engine.gradient import device_for
 from speech3.engine.interface import BuildOn, ShardReport, WorkerParts
 from speech3.engine.papers.sandblaster_vectors import (
-    Compute,
-    Computed,
+    ComputedPortion,
+    ComputePortion,
     Evaluation,
     Gather,
     Operation,
@@ -173,12 +173,12 @@ class Processes:
         while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
                 if worker.free and (portion := portions.assign(index)) is not None:
-                    self._send(index, Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
+                    self._send(index, ComputePortion(self.evaluation, at, self.epoch, portion, numbers[portion]))
             for index, message in self._receive():
                 match message:
                     case Died():
                         self.returned += portions.lost(index)
-                    case Computed(order=order) if order.evaluation == self.evaluation:
+                    case ComputedPortion(order=order) if order.evaluation == self.evaluation:
                         if message.bad is not None:
                             return Evaluation(bad=message.bad)
                         if portions.computed(index, order.portion):
@@ -220,7 +220,7 @@ class Processes:
         self.looked = now
         return True
 
-    def _send(self, index: int, order: Compute | Keep | Operate) -> None:
+    def _send(self, index: int, order: ComputePortion | Keep | Operate) -> None:
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
         with suppress(OSError):  # it died, which `_receive` notices next
@@ -252,7 +252,7 @@ class Processes:
                     worker.ready = worker.free = True
                 case Keep():
                     worker.keeping = False
-                case Computed(seconds=seconds):
+                case ComputedPortion(seconds=seconds):
                     worker.free = worker.progressed = True
                     worker.report += ShardReport(len(message.order.numbers), compute_s=seconds)
                 case Operated(seconds=seconds):
@@ -262,7 +262,7 @@ class Processes:
 
     def _tasks(self, index: int) -> list[Task]:
         device = device_for(self.device, index)
-        return [Task(_serve, (index, self.path, self.layout, self.build, device), device)]
+        return [Task(_run_worker_process, (index, self.path, self.layout, self.build, device), device)]
 
     def _replace(self, index: int) -> None:
         """Start another process in the place of one that died."""
@@ -272,14 +272,14 @@ class Processes:
         self.workers[index] = _Worker(report=dead.report)
 
 
-def _serve(worker: int, path: str, layout: VectorLayout, build: BuildOn, device: str, pipe: Any) -> None:
+def _run_worker_process(worker: int, path: str, layout: VectorLayout, build: BuildOn, device: str, pipe: Any) -> None:
     """A worker's process: carry out orders until the pipe is closed."""
     vectors = Vectors.over(layout, open_memory(path, layout.bytes))
     workspace = Workspace(build(device), vectors, layout, worker)
     pipe.send(Ready())
     while True:
         match pipe.recv():
-            case Compute() as order:
+            case ComputePortion() as order:
                 pipe.send(workspace.compute(order))
             case Keep(evaluation) as order:
                 workspace.keep(evaluation)
@@ -343,9 +343,11 @@ class Virtual:
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
         """Compute loss and gradient at point `at`; yields after every portion."""
         self.evaluation += 1
-        portions, kept = Portions(len(numbers)), dict[int, Computed]()
+        portions, kept = Portions(len(numbers)), dict[int, ComputedPortion]()
         for worker, portion in self._first_to_finish(portions, numbers):
-            done = self.workspaces[worker].compute(Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
+            done = self.workspaces[worker].compute(
+                ComputePortion(self.evaluation, at, self.epoch, portion, numbers[portion])
+            )
             if done.bad is not None:
                 return Evaluation(bad=done.bad)
             self.workspaces[worker].keep(self.evaluation)
