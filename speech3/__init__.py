@@ -6,7 +6,7 @@ In Python: ``Recognizer.load(model).transcribe(samples, rate)``, and ``.stream(r
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from speech3.decoding.recognizer import Recognizer
+    from speech3.decode import Recognizer
 
 __version__ = "0.1.0"
 __all__ = ["Recognizer", "__version__"]
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> object:
     from speech3.errors import check_platform
 
     check_platform()
-    from speech3.decoding.recognizer import Recognizer
+    from speech3.decode import Recognizer
 
     return Recognizer

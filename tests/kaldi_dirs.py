@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.hmm.kaldi.convert import export_kaldi
+from speech3.hmm.kaldi.model import TransitionModel, read_transition_model
 from speech3.hmm.model import Hmm
 from speech3.io.ark import write_ark
 from speech3.io.fst import Fst, read_fst, write_fst
-from speech3.kaldi.export import export_kaldi
-from speech3.kaldi.transitions import TransitionModel, read_transition_model
 
 
 def integer(value: int) -> bytes:

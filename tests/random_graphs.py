@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from speech3.io.fst import Fst, FstBuilder
-from speech3.lm.word_graph import WordGraph
+from speech3.language.grammar import WordGraph
 
 
 def random_graph(seed: int, states: int = 12, pdfs: int = 5, words: int = 4, finals: float = 0.3) -> Fst:

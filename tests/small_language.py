@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import Tree, monophone_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.hmm.model import Hmm, Tree, monophone_tree
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 WORDS = {"ab": ["a b"], "ba": ["b a"], "ca": ["c a", "c a a"], "cc": ["c c"]}
 

@@ -1,4 +1,4 @@
-"""Sounds that tests of `speech3.corpus` write to files."""
+"""Sounds that tests of `speech3.data` write to files."""
 
 import numpy as np
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from speech3.config import FeatureConfig, load_preset
-from speech3.config.kaldi_conf import OPTIONS
+from speech3.config.features import OPTIONS
 from speech3.errors import Speech3Error
 
 HIRES = """# config for high-resolution MFCC features, intended for neural network training

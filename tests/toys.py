@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.hmm.model import Hmm
-from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES
-from speech3.hmm.tree import LEFT, RIGHT, Tree, monophone_tree
-from speech3.lexicon.lexicon import SILENCE, Lexicon, Pronunciation, Silences
-from speech3.lm.arpa import EOS, ArpaLm
-from speech3.lm.kneser_ney import estimate
+from speech3.hmm.model import FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, Tree, monophone_tree
+from speech3.language.arpa import EOS, ArpaLm
+from speech3.language.kneser_ney import estimate_lm
+from speech3.language.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 
 STATES = THREE_STATES.states
 SCALE = 0.1  # the self-loop scale in the graphs of most tests
@@ -47,7 +45,7 @@ TEXT = [line.split() for line in ("A AB BA", "AB AB", "BA2", "A A", "BA A AB", "
 
 
 def bigram(order: int = 2) -> ArpaLm:
-    return estimate(TEXT, order)
+    return estimate_lm(TEXT, order)
 
 
 def context_tree(phones: int, silence: int = 1, states: int = STATES) -> Tree:

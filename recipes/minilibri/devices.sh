@@ -80,8 +80,8 @@ for name in "${names[@]}"; do
 import json, re, sys
 from pathlib import Path
 
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
+from speech3.data.datadir import read_datadir
+from speech3.data.stats import lengths_s
 
 run, form = Path(sys.argv[1]), sys.argv[2]
 to, info = run / form, json.loads((run / "info.json").read_text())

@@ -92,8 +92,8 @@ decode() { # a run, the run that it is compared with, and a run with whose setti
 import json, sys
 from pathlib import Path
 
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
+from speech3.data.datadir import read_datadir
+from speech3.data.stats import lengths_s
 from speech3.models import load_network
 
 run = Path(sys.argv[1])

@@ -15,7 +15,7 @@ speech3_options "source out jobs workers world seeds epochs rates device keys as
 speech3_environment "$root" espeak
 export OMP_NUM_THREADS=1
 if [ "$world" != simulated ] && [ "$device" = cpu ]; then
-    cores=$(python -c 'from speech3.io.parallel import available_jobs; print(available_jobs())')
+    cores=$(python -c 'from speech3.runtime.parallel import available_jobs; print(available_jobs())')
     [ "$workers" -le "$cores" ] || {
         echo "error: --world $world --workers $workers: this machine has $cores cores; give fewer workers, or leave out --world" >&2
         exit 1

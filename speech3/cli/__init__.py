@@ -1,7 +1,8 @@
-"""The `speech3` program: one short file per verb. `main` reports a user's mistake in one line, with exit status 1."""
+"""The `speech3` program: one file for each group of verbs. `main` reports a user's mistake in one line."""
 
 import errno
 import functools
+import keyword
 import os
 import signal
 import sys
@@ -16,19 +17,20 @@ import typer
 from speech3 import __version__
 from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
 from speech3.errors import Speech3Error, check_platform
-from speech3.io.limits import allow_open_files, explained
-from speech3.io.parallel import ONE_THREAD
-from speech3.io.progress import be_quiet
-from speech3.io.utf8 import restart_in_utf8, suit_terminals
+from speech3.runtime import ONE_THREAD, allow_open_files, be_quiet, explained_limit, restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
-# The groups of `speech3 --help`, in this order.
-_GROUPS = {
-    "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
-    "Train": ("recipe", "pack", "train", "simulate", "lm"),
-    "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "score", "forward", "export"),
-    "Kaldi": ("import", "export-kaldi"),
-    "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),
+# The groups of `speech3 --help`, in this order, with the modules that define their verbs: a function of the verb's name
+# or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
+_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Data": {"data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract")},
+    "Train": {"train": ("recipe", "pack", "train", "simulate"), "lm": ("lm",)},
+    "Recognise and align": {
+        "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export"),
+        "score": ("score",),
+    },
+    "Kaldi": {"kaldi": ("import", "export-kaldi")},
+    "Inspect": {"inspect": ("doctor", "inspect", "model-info", "watch", "compare")},
 }
 
 # Verbs that read data directories, whose wav.scp may have commands.
@@ -40,9 +42,9 @@ _READ_DATA = frozenset(
 
 def _refuse_commands(refused: bool) -> None:
     if refused:
-        from speech3.corpus.commands import refuse
+        from speech3.data import refuse_commands
 
-        refuse()
+        refuse_commands()
 
 
 _NO_COMMANDS = Annotated[
@@ -85,26 +87,23 @@ def _options(
 
 
 def _register() -> None:
-    # Each module of this package defines either `command`, a verb with the name of the module, or `verbs`, a group of
-    # verbs that follow that name (`speech3 lm train`).
     if app.registered_commands:
         return
     import importlib
-    import pkgutil
 
-    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-    modules = {name.rstrip("_").replace("_", "-"): name for name in names}
-    for group, verbs in _GROUPS.items():
-        for verb in verbs:
-            defined = importlib.import_module(f"{__name__}.{modules.pop(verb)}")
-            if hasattr(defined, "verbs"):
-                for each in defined.verbs.registered_commands:
-                    each.callback, each.cls = quietable(each.callback), Verb
-                app.add_typer(defined.verbs, name=verb, rich_help_panel=group, cls=Group)
-            else:
-                function = _with_no_commands(defined.command) if verb in _READ_DATA else defined.command
+    for group, modules in _GROUPS.items():
+        for module, verbs in modules.items():
+            defined = importlib.import_module(f"{__name__}.{module}")
+            for verb in verbs:
+                if hasattr(defined, "verbs"):
+                    for each in defined.verbs.registered_commands:
+                        each.callback, each.cls = quietable(each.callback), Verb
+                    app.add_typer(defined.verbs, name=verb, rich_help_panel=group, cls=Group)
+                    continue
+                name = verb.replace("-", "_")
+                function = getattr(defined, f"{name}_" if keyword.iskeyword(name) else name)
+                function = _with_no_commands(function) if verb in _READ_DATA else function
                 app.command(verb, rich_help_panel=group, cls=Verb)(quietable(function))
-    assert not modules, f"verbs of no group: {modules}"
 
 
 def _with_no_commands(function: Callable[..., None]) -> Callable[..., None]:
@@ -146,7 +145,7 @@ def main() -> None:
         print(f"error: {found}: is a file; expected a directory", file=sys.stderr)
         sys.exit(1)
     except (OSError, RuntimeError, MemoryError) as error:
-        if found := explained(error):
+        if found := explained_limit(error):
             print(f"error: {found}", file=sys.stderr)
             sys.exit(1)
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -1,14 +1,37 @@
-"""`speech3 inspect`: statistics and a picture of a recording, an archive of features, or packed frames."""
+"""`speech3 doctor`: the hardware that speech3 will use, and the optional parts that are missing.
 
+`speech3 inspect`: statistics and a picture of a recording, an archive of features, or packed frames.
+
+`speech3 model-info`: a description of a model.
+
+`speech3 watch`: live display of a training run in the terminal.
+
+`speech3 compare`: training runs side by side.
+"""
+
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from speech3.cli import _complete
+from speech3.cli import _verb
 
 
-def command(
+def doctor() -> None:
+    """Print what speech3 will use (cores, BLAS, GPUs, memory, disk) and which optional parts are missing.
+
+    `speech3 doctor`
+    """
+    from speech3.evaluate import examine_machine
+
+    for finding in examine_machine(Path.cwd()):
+        print(f"{finding.name:16} {finding.value}")
+        if finding.remedy:
+            print(f"{'':16} -> {finding.remedy}")
+
+
+def inspect(
     file: Annotated[Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings) or .frames.")],
     out: Annotated[
         Path | None,
@@ -19,7 +42,7 @@ def command(
         typer.Option(
             metavar="PRESET",
             help="Features to compute from a recording: preset in conf/features, or a YAML file.",
-            autocompletion=_complete.presets("features"),
+            autocompletion=_verb.presets("features"),
         ),
     ] = "fbank40",
     utterance: Annotated[str | None, typer.Option(metavar="ID", help="Utterance to draw; default: the first.")] = None,
@@ -33,8 +56,7 @@ def command(
     names it.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.reports.inspect import inspect, picture_path
-    from speech3.reports.picture import write_picture
+    from speech3.evaluate import inspect, picture_path, write_picture
 
     preset = load_preset(FeatureConfig, "features", features)
     place = picture_path(file, out)
@@ -42,3 +64,70 @@ def command(
     write_picture(found.picture, place)
     for name, words in [*found.lines, ("picture", str(place))]:
         print(f"{name:<12}{words}")
+
+
+def model_info(
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, with more details.")] = False,
+) -> None:
+    """Print the layers, shapes, parameters, context, latency, FLOPs, features, training and accuracies of a model.
+
+    `speech3 model-info exp/digits/dnn`
+
+    FLOPs are per frame, for a forward pass: two for each weight and each position to which it is applied; biases,
+    normalisation, activations and pooling are not counted. The latency is the amount of audio after a frame that must
+    be received before the scores of the frame can be computed; the decoder's own latency is not included.
+    """
+    import json
+    from dataclasses import asdict
+
+    from speech3.models import describe_model, model_info
+
+    info = model_info(model)
+    print(json.dumps(asdict(info), indent=1) if as_json else describe_model(info))
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="Directory that `speech3 train` writes, such as exp/dnn.")],
+) -> None:
+    """Show the progress, speed, accuracy and shards of a training run until it finishes or you press Ctrl-C.
+
+    `speech3 watch exp/asgd2`
+
+    Everything is read from the run's `metrics.jsonl`, to which training appends a record at the end of each epoch and
+    every ten seconds within one. The training itself is not affected, and may run on another machine that shares the
+    directory. Without a terminal, as in a pipe, the current state is printed once.
+    """
+    from speech3.evaluate import watch
+
+    watch(run)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories that `speech3 train` wrote.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the curves to this directory as PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Compare the speed and accuracy of training runs: time to each of three accuracies, scaling efficiency.
+
+    `speech3 compare exp/sgd exp/asgd2 exp/ddp2 --out exp/comparison`
+
+    The accuracies are 0.90, 0.95 and 0.98 times the best held-out frame accuracy of the baseline: the first run with
+    one worker and plain SGD (world `sgd`, or synchronous in world `simulated`). Efficiencies are relative to the same
+    run. Error rates are shown for runs that a recipe has scored. Unfinished runs are shown as they are now. `--out`
+    writes `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
+    """
+    from speech3.evaluate import comparison as compare
+
+    comparison = compare.compare_runs(runs)
+    print(
+        json.dumps(compare.as_json(comparison), indent=1, ensure_ascii=False)
+        if as_json
+        else compare.comparison_text(comparison)
+    )
+    if out:
+        written = compare.write_figures(out, comparison)
+        if not as_json:
+            print(f"wrote {', '.join(map(str, written))}")

@@ -40,7 +40,7 @@ def train(
     TMPDIR.
     """
     from speech3.errors import Speech3Error
-    from speech3.lm import train as training
+    from speech3.language import train_lm as training
 
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
@@ -68,9 +68,8 @@ def prune(
     All back-off weights are recomputed; threshold 0 does only that, and repairs a model with wrong back-off weights.
     """
     from speech3.errors import Speech3Error
-    from speech3.lm.arpa import read_arpa, write_arpa
-    from speech3.lm.normalize import check_sums
-    from speech3.lm.prune import prune as pruned
+    from speech3.language import check_sums, read_arpa, write_arpa
+    from speech3.language import prune as pruned
 
     if not threshold >= 0:
         raise Speech3Error(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
@@ -99,11 +98,8 @@ def interpolate(
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     """
     from speech3.errors import Speech3Error
-    from speech3.lm import interpolate as mixing
-    from speech3.lm.arpa import read_arpa, write_arpa
-    from speech3.lm.normalize import check_sums
-    from speech3.lm.perplexity import measure_text
-    from speech3.lm.text import read_tokens
+    from speech3.language import check_sums, measure_text, read_arpa, read_tokens, write_arpa
+    from speech3.language import mixtures as mixing
 
     if (tune is None) == (weights is None):
         raise Speech3Error("use either --tune TEXT or --weights 0.3,0.7")
@@ -145,8 +141,7 @@ def perplexity(
     """
     import json
 
-    from speech3.lm.normalize import read_checked
-    from speech3.lm.perplexity import describe, measure_text
+    from speech3.language import describe_perplexity, measure_text, read_checked
 
     found = measure_text(read_checked(lm), texts)
-    print(json.dumps(found.as_json(), indent=1) if as_json else describe(found))
+    print(json.dumps(found.as_json(), indent=1) if as_json else describe_perplexity(found))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from speech3.scoring.wer import PairedTest, Score
+    from speech3.evaluate import PairedTest, Score
 
 
 class Format(StrEnum):
@@ -33,7 +33,7 @@ _KINDS = {
 }
 
 
-def command(
+def score(
     ref: Annotated[Path, typer.Argument(metavar="REF", help="Reference transcripts.", show_default=False)],
     hyp: Annotated[Path, typer.Argument(metavar="HYP", help="Recognised texts.", show_default=False)],
     against: Annotated[
@@ -81,18 +81,24 @@ def command(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
-    from speech3.corpus.letter_case import doubts, lowered
-    from speech3.corpus.normalize import normalize_text, parse_steps
+    from speech3.data import case_doubts, lower_case, normalize_text, parse_steps
     from speech3.errors import Speech3Error
-    from speech3.scoring import tables
-    from speech3.scoring.confidence import confidence_lines, reliability_beside
-    from speech3.scoring.text import Texts, find_speakers, read_all, read_ids
-    from speech3.scoring.wer import paired_test, score
+    from speech3.evaluate import (
+        Texts,
+        confidence_lines,
+        find_speakers,
+        paired_test,
+        read_all,
+        read_ids,
+        reliability_beside,
+        score,
+        tables,
+    )
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
-        from speech3.scoring.oracle import oracle_texts
+        from speech3.evaluate import oracle_texts
 
         if steps:
             raise Speech3Error(
@@ -109,7 +115,7 @@ def command(
         found = [read.get(path) or oracle_texts(path, reference) for path in paths[1:]]
         texts = Texts([reference] * len(found), found, ("kaldi", "kaldi"))
     else:
-        lower = partial(lowered, language=lang)
+        lower = partial(lower_case, language=lang)
         texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps, lower))
     speakers, speaker_note = texts.speakers, str(ref)
     if speakers is None or utt2spk:
@@ -123,12 +129,12 @@ def command(
     if details:
         tables.write_details(details, scores[0])
     if card:
-        from speech3.reports.scores_in_card import write_scores  # loads PyTorch
+        from speech3.evaluate import write_scores  # loads PyTorch
 
         write_scores(card, str(ref.parent), scores[0])
     warnings = [*texts.notes]
     written = [text for side in (*texts.references[:1], *texts.hypotheses) for text in side.values()]
-    if "lower" in steps and not lang and (doubt := doubts(written)):
+    if "lower" in steps and not lang and (doubt := case_doubts(written)):
         warnings.append(doubt.replace("lang=", "--lang "))
     warnings += [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:

@@ -1,18 +1,210 @@
-"""`speech3 train`: an acoustic model from packed frames."""
+"""`speech3 recipe`: from a corpus to a word error rate.
 
+`speech3 pack`: frames with their senones, ready for training.
+
+`speech3 train`: an acoustic model from packed frames.
+
+`speech3 simulate`: training with several workers, simulated on one machine.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from speech3.cli import _complete
+from speech3.cli import _verb
+
+if TYPE_CHECKING:
+    from speech3.config import TrainConfig
 
 
-def command(
+def recipe(
+    corpus: Annotated[
+        str | None, typer.Argument(help="Name of a recipe; none: list them.", autocompletion=_verb.recipes)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe.", autocompletion=_verb.overrides),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the corpus, if it is not built in.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/CORPUS.")] = None,
+    from_stage: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help="Run this stage and all later ones again.", autocompletion=_verb.stages
+        ),
+    ] = None,
+    to_stage: Annotated[
+        str | None,
+        typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_verb.stages),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes; the same as jobs=N.", min=0)] = None,
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Language code of espeak-ng; the same as lang=CODE.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, why, and for how long; run nothing.")
+    ] = False,
+) -> None:
+    """Run a recipe: data, features, hmm, graph, train, decode, score, report.
+
+    `speech3 recipe digits` or, in a checkout, `recipes/run.sh digits`
+
+    `speech3 recipe fsdd --source /data/fsdd model.width=512 training.learning_rate=0.05`
+
+    A finished stage is run again only if its config, its input or an earlier stage has changed. If a run was killed,
+    run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
+    [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
+    """
+    from speech3.recipe import (
+        CHOOSE,
+        DATA,
+        LFMMI,
+        SELF_STAGE,
+        chose_nothing,
+        describe_plan,
+        evaluation,
+        is_done,
+        make_plan,
+        open_experiment,
+        recipes,
+        run_plan,
+        steps,
+    )
+    from speech3.runtime import console
+
+    if corpus is None:
+        print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
+        width = max(map(len, recipes()))
+        print("\n".join(f"  {name:<{width}} {about}" for name, about in recipes().items()))
+        return
+    changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
+    experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
+    settled = not experiment.follows_speech
+    if not settled and from_stage != DATA and is_done(steps(experiment), experiment.out, DATA):
+        experiment, settled = experiment.settled(), True
+    if settled and from_stage in (None, "score", "report") and chose_nothing(experiment):
+        experiment, to_stage = experiment.without_selftraining(), "decode" if to_stage == SELF_STAGE else to_stage
+    plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+    first = 0
+    if not settled and dry_run:
+        for key, minutes in experiment.least_minutes.items():
+            which = f"The steps of {LFMMI}" if key.startswith(LFMMI) else "Those of networks"
+            print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
+    elif not settled:
+        run_plan(plan, experiment.out, end=sum(each.step.stage == DATA for each in plan))
+        experiment = experiment.settled()
+        plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+        first = sum(each.step.stage == DATA for each in plan)
+    if dry_run:
+        from speech3.recipe import cost_remarks, expected_costs, hours_of_speech, totals_table
+
+        speech = hours_of_speech(experiment, plan)
+        expected = expected_costs(experiment, speech) if speech else {}
+        print(
+            *[line for line in (speech, describe_plan(plan, cost_remarks(expected, experiment.jobs))) if line], sep="\n"
+        )
+        if any(each.why for each in plan):
+            print(
+                totals_table(expected, plan, experiment)
+                if speech
+                else "expected: not known before the stage data has run"
+            )
+        return
+    chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE), 0)
+    if chosen:
+        from speech3.recipe import found_nothing
+
+        run_plan(plan, experiment.out, first=first, end=chosen)
+        first = chosen
+        if found_nothing(experiment):  # the other systems are scored without it
+            experiment, done = experiment.without_selftraining(), {each.step.name for each in plan[:chosen]}
+            from_stage = None if from_stage == SELF_STAGE else from_stage
+            to_stage = "decode" if to_stage == SELF_STAGE else to_stage
+            plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+            first = sum(each.step.name in done for each in plan)
+    run_plan(plan, experiment.out, first=first)
+    if plan[-1].step.stage == "report":
+        if not console.quiet:
+            print(evaluation.summary(experiment))
+            if experiment.compared_with_published_results:
+                print(evaluation.rows_to_paste(experiment))
+        print("\n".join(evaluation.result_lines(experiment)))
+    else:
+        print(f"stopped after stage {plan[-1].step.stage}; the results so far are in {experiment.out}")
+
+
+def _as_overrides(overrides: list[str], **options: object) -> list[str]:
+    """Options that are short for keys, as overrides."""
+    from speech3.errors import Speech3Error
+
+    given = {key: value for key, value in options.items() if value is not None}
+    for key, value in given.items():
+        if both := [override for override in overrides if override.startswith(f"{key}=")]:
+            raise Speech3Error(f"--{key} {value}, {both[0]}: these are two ways to set one key; remove one")
+    return [f"{key}={value}" for key, value in given.items()]
+
+
+def pack(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: train.frames, heldout.frames and features.yaml.")],
+    ali: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory with ali.ark, from `speech3 import` or `speech3 align`.")
+    ],
+    features: Annotated[
+        str,
+        typer.Option(
+            metavar="PRESET",
+            help="Preset in conf/features (`given`: DIR's feats.scp), a YAML file, or Kaldi's conf/mfcc.conf.",
+            autocompletion=_verb.presets("features"),
+        ),
+    ],
+    hmm: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="Model that made the alignment; default: --ali.", autocompletion=_verb.models
+        ),
+    ] = None,
+    heldout: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the hours held out, by speaker.", min=0.001, max=0.5)
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.", min=0)] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+) -> None:
+    """Extract features and pack them with the senones of an alignment; some of the speakers are held out.
+
+    `speech3 import exp/tri3_ali exp/tri3 && speech3 pack data/train exp/frames --ali exp/tri3 --features fbank40_d2`
+
+    `speech3 align exp/tri data/train exp/ali && speech3 pack data/train exp/frames --ali exp/ali --hmm exp/tri
+    --features fbank40_d2`
+
+    Then `speech3 train my.yaml` with, in my.yaml: `frames: exp/frames`, `hmm: exp/tri3`, `model: dnn`, `training: sgd`.
+    """
+    from speech3.config import FeatureConfig, load_preset
+    from speech3.data import read_datadir
+    from speech3.decode import say_skipped
+    from speech3.frames import pack_aligned
+    from speech3.runtime import available_jobs
+
+    config = load_preset(FeatureConfig, "features", features)
+    packed = pack_aligned(
+        read_datadir(directory), ali, hmm or ali, out, config, heldout=heldout, seed=seed, jobs=jobs or available_jobs()
+    )
+    say_skipped(packed.skipped, "left out")
+    for name, report in (("train", packed.train), ("heldout", packed.heldout)):
+        print(f"{out}/{name}.frames: {report.utterances} utterances, {report.frames} frames")
+
+
+def train(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys frames, hmm, model, training, seed.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_complete.overrides),
+        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_verb.overrides),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory; default: exp/NAME for NAME.yaml.")
@@ -22,7 +214,7 @@ def command(
         str | None,
         typer.Option(
             help="sgd, ddp, simulated, shared, cluster or sandblaster; short for training.world=...",
-            autocompletion=_complete.backends,
+            autocompletion=_verb.backends,
         ),
     ] = None,
     address: Annotated[
@@ -35,7 +227,7 @@ def command(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[
         Path | None,
-        typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_complete.models),
+        typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_verb.models),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
@@ -72,10 +264,9 @@ def command(
     from speech3.config import TrainConfig, load_config
     from speech3.engine import simulated_method
     from speech3.errors import Speech3Error
-    from speech3.io.progress import say
-    from speech3.models.describe import parameters_of
-    from speech3.training import train
-    from speech3.training.worlds import with_workers
+    from speech3.models import parameters_of
+    from speech3.runtime import say
+    from speech3.train import train, with_workers
 
     given = {"world": world, "workers": workers, "device": device, "cluster.address": address}
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
@@ -98,3 +289,142 @@ def command(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "
         f"({parameters_of(about)} of {len(about['history'])}), {about['seconds']:.0f} s of training"
     )
+
+
+N = TypeVar("N", int, float)
+_GIGABITS = "1,10,100"
+
+
+def simulate(
+    conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_verb.overrides),
+    ] = None,
+    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/NAME_simulated (NAME.yaml).")
+    ] = None,
+    rates: Annotated[str, typer.Option(metavar="R,R,...", help="Learning rates to try for each row.")] = "",
+    seeds: Annotated[
+        str, typer.Option(metavar="S,S,...", help="Seeds for the rows of one worker and of the most workers.")
+    ] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
+    synchronous: Annotated[bool, typer.Option(help="Also simulate synchronous workers, for comparison.")] = True,
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="M,M,...",
+            help="Presets of conf/training, each applied to CONF, with rows of its own.",
+            autocompletion=_verb.presets("training", several=True),
+        ),
+    ] = "",
+    throughput: Annotated[
+        str,
+        typer.Option(metavar="N,N,...", help="Do not train: predict the frames per second of N synchronous workers."),
+    ] = "",
+    gigabits: Annotated[
+        str, typer.Option(metavar="G,G,...", help="With --throughput: Gbit/s of each worker's link; default 1,10,100.")
+    ] = "",
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="M,M,...",
+            help="With --throughput: presets of conf/models; default: CONF's model.",
+            autocompletion=_verb.presets("models", several=True),
+        ),
+    ] = "",
+) -> None:
+    """Train with 1, 2, ... simulated workers: real gradients, a virtual clock.
+
+    `speech3 simulate my.yaml --workers 1,2,5 --rates 0.1,0.2,0.4 --jobs 2 training=asgd`
+
+    This prints the time to 0.90, 0.95 and 0.98 times the best held-out frame accuracy of one worker, and the scaling
+    efficiency, for asynchronous workers and for synchronous workers with the same total minibatch. First it measures
+    how long a minibatch and a sync take, unless training.simulation sets these times. It also draws curves as PNG.
+    Communication takes time if training.simulation sets bandwidth (bytes per second) or latency_s.
+
+    `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
+
+    This draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers.
+    The keys of a preset take precedence over those of my.yaml, and overrides (training.max_epochs=5) over both.
+
+    `speech3 simulate my.yaml --throughput 1,2,4,8,16,32,64,128,256,512 --models dnn,cnn,lstm`
+
+    Does not train; applies TernGrad's performance model to three values measured on training.device: the time of a
+    minibatch, the time of encoding and decoding, and the number of encoded bytes. It prints and draws frames per second
+    with float32 and with ternary gradients (training.codec.bucket, clip, float_below, float_last), and prints whether
+    TernGrad's conclusions hold.
+    """
+    from speech3.config import TrainConfig, load_config
+    from speech3.errors import Speech3Error
+    from speech3.evaluate import print_table, write_curves
+    from speech3.train import make_table, own_methods, preset_methods, simulate
+
+    if models and not throughput:
+        raise Speech3Error(f"--models {models}: only for --throughput; set the model to train with model=...")
+    if gigabits and not throughput:
+        raise Speech3Error(
+            f"--gigabits {gigabits}: only for --throughput; to limit the links in training, set "
+            f"training.simulation.bandwidth, in bytes per second"
+        )
+    for option, given in (("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
+        if throughput and given:
+            raise Speech3Error(f"{option} {given}: --throughput trains nothing; remove one of the two options")
+    directory = out or Path("exp") / f"{conf.stem}_simulated"
+    config = load_config(TrainConfig, conf, overrides or [])
+    if throughput:
+        return _throughput(
+            config, directory, _numbers(throughput, int, "--throughput"),
+            _numbers(gigabits or _GIGABITS, float, "--gigabits"), _names(models, "--models"),
+        )  # fmt: skip
+    if methods:
+        chosen = preset_methods(conf, overrides or [], _names(methods, "--methods"))
+    else:
+        chosen = own_methods(config, synchronous=synchronous)
+    outcomes, failed = simulate(
+        chosen, _numbers(workers, int, "--workers"), directory,
+        rates=_numbers(rates, float, "--rates"), seeds=_numbers(seeds, int, "--seeds"), jobs=jobs,
+    )  # fmt: skip
+    curves = [outcome.curve for outcome in outcomes]
+    table = make_table(curves[0], curves[1:])
+    columns = [("rate", [f"{outcome.learning_rate:g}" for outcome in outcomes])]
+    if any(len(outcome.last) > 1 for outcome in outcomes):
+        columns.append(("last %, each seed", [" ".join(f"{100 * a:.2f}" for a in o.last) for o in outcomes]))
+    print_table(table, columns)
+    if failed:
+        print(
+            f"note: left out: {', '.join(failed)}: failed at every learning rate tried; try smaller rates with --rates"
+        )
+    systems = [outcome.variant.method.name for outcome in outcomes] if methods else []
+    print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True, systems=systems)))}")
+
+
+def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: list[float], models: list[str]) -> None:
+    from speech3.evaluate import throughput_text, write_throughput
+    from speech3.train import throughput
+
+    found = throughput(config, workers, gigabits, models)
+    print(throughput_text(found))
+    print(f"wrote {', '.join(map(str, write_throughput(out, found)))}")
+
+
+def _names(text: str, option: str) -> list[str]:
+    from speech3.errors import Speech3Error
+
+    names = [name for name in text.split(",") if name]
+    if text and not names:
+        raise Speech3Error(f"{option} {text}: expected names separated by commas, as in sgd,downpour or dnn,cnn")
+    return names
+
+
+def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
+    from speech3.errors import Speech3Error
+
+    try:
+        numbers = [kind(part) for part in text.split(",") if part]
+        if text and not numbers:
+            raise ValueError("nothing but commas")
+        return numbers
+    except ValueError as error:
+        raise Speech3Error(f"{option} {text}: expected numbers separated by commas, as in 1,2,5") from error

@@ -4,28 +4,62 @@ An unknown key is an error that names the file and the key. Presets are small YA
 is expected, give the name of a preset, the path of a YAML file or the keys themselves.
 """
 
-from speech3.config.augment import AugmentConfig
-from speech3.config.base import Config
-from speech3.config.decoding import DecodeConfig, LmConfig
-from speech3.config.experiment import RecipeConfig, TrainConfig
-from speech3.config.features import FeatureConfig
-from speech3.config.hmm import BmmiConfig, HmmConfig, MonophoneConfig, TriphoneConfig
-from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
-from speech3.config.pitch import PitchConfig
-from speech3.config.reading import (
-    changed,
-    load_config,
-    load_preset,
-    parse,
-    presets,
-    read_yaml,
-    shipped,
-    training_overrides,
-)
-from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig, TdnnLstmConfig
-from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
+from typing import TYPE_CHECKING
+
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.config.base import Config
+    from speech3.config.experiment import RecipeConfig, TrainConfig, unsized
+    from speech3.config.features import FeatureConfig, PitchConfig
+    from speech3.config.models import (
+        TIME_DELAY,
+        Activation,
+        CnnConfig,
+        CnnTdnnConfig,
+        ConvolutionConfig,
+        DnnConfig,
+        LstmConfig,
+        ModelConfig,
+        Normalization,
+        TdnnConfig,
+        TdnnLstmConfig,
+        check_frequencies,
+    )
+    from speech3.config.reading import (
+        changed,
+        load_config,
+        load_preset,
+        parse,
+        presets,
+        read_yaml,
+        shipped,
+        training_overrides,
+    )
+    from speech3.config.stages import (
+        AugmentConfig,
+        BmmiConfig,
+        DecodeConfig,
+        HmmConfig,
+        LmConfig,
+        MonophoneConfig,
+        TriphoneConfig,
+    )
+    from speech3.config.training import (
+        NOT_COMPUTED,
+        AsgdConfig,
+        CodecConfig,
+        LbfgsConfig,
+        SimulationConfig,
+        TrainingConfig,
+    )
+else:
+    __getattr__ = door(__file__)
 
 __all__ = [
+    "NOT_COMPUTED",
+    "TIME_DELAY",
+    "Activation",
     "AsgdConfig",
     "AugmentConfig",
     "BmmiConfig",
@@ -43,6 +77,7 @@ __all__ = [
     "LstmConfig",
     "ModelConfig",
     "MonophoneConfig",
+    "Normalization",
     "PitchConfig",
     "RecipeConfig",
     "SimulationConfig",
@@ -52,6 +87,7 @@ __all__ = [
     "TrainingConfig",
     "TriphoneConfig",
     "changed",
+    "check_frequencies",
     "load_config",
     "load_preset",
     "parse",
@@ -59,4 +95,5 @@ __all__ = [
     "read_yaml",
     "shipped",
     "training_overrides",
+    "unsized",
 ]

@@ -4,13 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
-from speech3.config.decoding import DecodeConfig, LmConfig
-from speech3.config.hmm import HmmConfig
-from speech3.config.models import CnnConfig, DnnConfig, LstmConfig, ModelConfig
+from speech3.config.models import TIME_DELAY, CnnConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.reading import load_preset
-from speech3.config.tdnn import TIME_DELAY
+from speech3.config.stages import AugmentConfig, DecodeConfig, HmmConfig, LmConfig
 from speech3.config.training import TrainingConfig
 
 

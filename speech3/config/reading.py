@@ -9,15 +9,13 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
-from speech3.config.features import FeatureConfig
-from speech3.config.kaldi_conf import read_conf
-from speech3.config.models import LstmConfig, ModelConfig
-from speech3.config.tdnn import TIME_DELAY
+from speech3.config.features import FeatureConfig, read_conf
+from speech3.config.models import TIME_DELAY, LstmConfig, ModelConfig
+from speech3.config.stages import AugmentConfig
 from speech3.config.training import TrainingConfig
 from speech3.errors import Speech3Error
-from speech3.io.text import read_utf8
+from speech3.runtime import read_utf8
 
 _ROOT = Path(__file__).resolve().parents[1]
 

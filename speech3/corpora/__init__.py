@@ -1,6 +1,49 @@
-"""One module for each public corpus, and one for a user's own; each writes data directories and a lexicon.
+"""Corpora: each module makes a data directory and a lexicon of one public corpus, as it is distributed.
 
-``prepare`` of a module takes the files that the publisher distributes. `anyspeech` takes a data directory, or a
-folder of recordings with transcripts (`folder`, `tiers`, `textgrid`, `elan`); `digits` and `shuzi` are synthesised
-(`synthetic`).
+`anyspeech` and `folder` do that for the user's own recordings with transcripts beside them, in text files, tables,
+TextGrids or ELAN files (`tiers`). `synthetic` makes the corpora `digits` and `shuzi` with espeak-ng.
 """
+
+from typing import TYPE_CHECKING
+
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.corpora import (
+        aishell,
+        an4,
+        anyspeech,
+        commonvoice,
+        digits,
+        fsdd,
+        librispeech,
+        shuzi,
+        tedlium,
+        timit,
+        wsj,
+        yesno,
+    )
+    from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
+    from speech3.corpora.folder import AUDIO, read_untranscribed
+else:
+    __getattr__ = door(__file__)
+
+__all__ = [
+    "AUDIO",
+    "HELD_OUT_LEXICON",
+    "LETTERS",
+    "SET_NAMES",
+    "aishell",
+    "an4",
+    "anyspeech",
+    "commonvoice",
+    "digits",
+    "fsdd",
+    "librispeech",
+    "read_untranscribed",
+    "shuzi",
+    "tedlium",
+    "timit",
+    "wsj",
+    "yesno",
+]

@@ -8,12 +8,10 @@ resource_aishell/lexicon.txt                           lines ``word initial fina
 from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import matching
+from speech3.data import DataDir, Utterance, matching_paths
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
-from speech3.io.text import read_utf8
-from speech3.lexicon.langdir import LangDir
+from speech3.language import LangDir
+from speech3.runtime import read_utf8, write_text
 
 UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7_176}  # with a transcript
 _TRANSCRIPT = Path("transcript", "aishell_transcript_v0.8.txt")
@@ -61,15 +59,17 @@ def _texts(path: Path) -> dict[str, str]:
 
 
 def _part(data: Path, name: str, texts: dict[str, str]) -> DataDir:
-    wavs = matching(data / "wav" / name, "*/*.wav")
+    wavs = matching_paths(data / "wav" / name, "*/*.wav")
     if not wavs:
-        packed = matching(data / "wav", "*.tar.gz")
+        packed = matching_paths(data / "wav", "*.tar.gz")
         remedy = (
             f"unpack the {len(packed)} archives in {data / 'wav'}, too" if packed else "unpack data_aishell.tgz again"
         )
         raise Speech3Error(f"{data / 'wav' / name}: no recordings SPEAKER/NAME.wav; {remedy}")
-    speakers = {path.name for path in matching(data / "wav", "*/*/")}
-    if left := [path for path in matching(data / "wav", "*.tar.gz") if path.name[: -len(".tar.gz")] not in speakers]:
+    speakers = {path.name for path in matching_paths(data / "wav", "*/*/")}
+    if left := [
+        path for path in matching_paths(data / "wav", "*.tar.gz") if path.name[: -len(".tar.gz")] not in speakers
+    ]:
         raise Speech3Error(
             f"{data / 'wav'}: archives not unpacked: {len(left)}, such as {left[0].name}; unpack all of them there"
         )

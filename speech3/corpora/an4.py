@@ -15,17 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
-from speech3.corpora.splits import split_data
-from speech3.corpus.audio import write_wav
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.lost_bytes import find_damage, write_mended
+from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
+from speech3.data import DataDir, Utterance, find_damage, write_mended, write_wav
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon.langdir import LangDir
-from speech3.lexicon.sphinx import as_lexicon, read_dictionary
+from speech3.language import LangDir, lexicon_text, read_dictionary
+from speech3.runtime import read_utf8, say, write_text
 
 UTTERANCES = {"an4_train": 948, "an4_test": 130}
 _DEV_SHARE = 0.1
@@ -62,7 +56,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     parts = {**split_data(train, {"dev": _DEV_SHARE}, seed), "test": test}
     parts = {name: _movable(parts[name], out, name) for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"
-    write_text(lexicon, as_lexicon(read_dictionary(root / "etc" / "an4.dic")))
+    write_text(lexicon, lexicon_text(read_dictionary(root / "etc" / "an4.dic")))
     write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
 
 

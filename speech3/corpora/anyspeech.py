@@ -5,9 +5,12 @@ In place of a data directory there may be a folder of recordings with transcript
 ``lang/`` may contain ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences
 for the language model, in addition to the transcripts of train; or, with an ARPA file, the sentences that it was
 estimated on). Missing splits are drawn from train, missing pronunciations are guessed.
+
+The splits that a corpus lacks: drawn from train by speaker or, if too few can be held out, by utterance.
 """
 
 import gzip
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,25 +18,156 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from speech3.corpora.folder import read_folder
-from speech3.corpora.pairs import has_recordings
-from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
-from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
-from speech3.corpus.normalize import plain_words
-from speech3.corpus.sentences import sentences
-from speech3.corpus.split import check_apart
-from speech3.corpus.tables import Fault
+from speech3.corpora.folder import has_recordings, read_folder
+from speech3.data import (
+    DATADIR_FILES,
+    DataDir,
+    Fault,
+    check_apart,
+    plain_words,
+    read_datadir,
+    seconds_of,
+    sentences_of_file,
+    split_by_speaker,
+    split_by_utterance,
+    write_datadir,
+)
 from speech3.errors import Speech3Error, listed
-from speech3.io.atomic import atomic_path, write_lines, write_text
-from speech3.io.progress import say
-from speech3.io.text import UNREADABLE, open_text
-from speech3.io.unicode_form import compatibility_words
-from speech3.lexicon import langdir
-from speech3.lexicon.graphemes import read_graphemes
-from speech3.lexicon.guess import Table, Words, guess
-from speech3.lexicon.pronounce import scripts
-from speech3.lexicon.subwords import Cutter, single_letters, train_pieces
-from speech3.lexicon.vocabulary import check_vocabulary
+from speech3.language import (
+    NOT_WORDS,
+    Cutter,
+    LangDir,
+    PronouncedVocabulary,
+    PronunciationTable,
+    arpa_words,
+    check_vocabulary,
+    find_lang,
+    guess_pronunciations,
+    is_word,
+    listed_phones,
+    read_graphemes,
+    scripts_of,
+    single_letters,
+    train_pieces,
+)
+from speech3.runtime import UNREADABLE, atomic_path, compatibility_words, open_text, say, write_lines, write_text
+
+DEV_SHARE = 0.1
+TEST_SHARE = 0.1
+_LARGEST_SHARE = 0.25  # of dev and of test, if few speakers allow no smaller part
+_LEAST_OF_SHARE = 0.5  # of its usual share; an error rate on the 12 s of one speaker says nothing
+_ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
+# Size of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
+_LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
+
+Seconds = Mapping[str, float]  # by utterance
+
+
+def split_data(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+    """Split by speaker; with few speakers, split off dev by utterance, and with even fewer test, too.
+
+    If dev were one of a few speakers, the epoch, the scale and the penalty would be chosen for that speaker, and the
+    speech would be missing in training.
+
+    Parameters
+    ----------
+    shares
+        The usual shares of the speech for dev, test or both.
+
+    Raises
+    ------
+    Speech3Error
+        There are too few utterances.
+    """
+    seconds = seconds_of(data)
+    parts = _parts(data, shares, seed, seconds)
+    say(f"  held out: {'; '.join(_described(name, parts, seconds) for name in shares)}")
+    return parts
+
+
+def _parts(data: DataDir, shares: Mapping[str, float], seed: int, seconds: Seconds) -> dict[str, DataDir]:
+    if len(data.speakers()) >= _ENOUGH_VOICES and (parts := _by_speaker(data, shares, seed, seconds)):
+        return parts
+    unseen = {name: share for name, share in shares.items() if name == "test"}
+    parts = _by_speaker(data, unseen, seed, seconds) if unseen else None
+    if parts is None:
+        return _by_utterance(data, shares, seed, seconds)
+    if len(shares) == len(unseen):
+        return parts
+    rest = {"dev": shares["dev"]}
+    return {**parts, **_by_utterance(parts["train"], rest, seed, seconds, taken=len(parts["test"].speakers()))}
+
+
+def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int, seconds: Seconds) -> dict[str, DataDir] | None:
+    """Parts that share no speaker, larger than usual if few speakers require it; None if there are too few.
+
+    There are also too few if those who can be held out have so little of the speech that a part is too small.
+    """
+    total_s = _total_s(data, seconds)
+    for share in (None, 0.15, 0.2, _LARGEST_SHARE):
+        wanted = {name: share or usual for name, usual in shares.items()}
+        try:
+            parts = split_by_speaker(data, {**wanted, "train": 1 - sum(wanted.values())}, seed, seconds)
+        except Speech3Error:
+            continue
+        if all(_total_s(parts[name], seconds) >= _LEAST_OF_SHARE * shares[name] * total_s for name in shares):
+            return parts
+    return None
+
+
+def _by_utterance(
+    data: DataDir, shares: Mapping[str, float], seed: int, seconds: Seconds, taken: int = 0
+) -> dict[str, DataDir]:
+    """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on.
+
+    Parameters
+    ----------
+    taken
+        Number of speakers that test has already been given, for the message.
+    """
+    total_s = max(_total_s(data, seconds), 1e-9)
+    wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
+    try:
+        parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed, seconds)
+    except Speech3Error as error:
+        raise Speech3Error(
+            f"{data.path}: {_number(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
+            f" {' and '.join(shares)}, which get at most {max(wanted.values()):.0%} of the speech each: at least"
+            f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed (a recogniser"
+            " needs ten minutes of speech or more)"
+        ) from error
+    sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
+    they = "they are" if len(shares) > 1 else "it is"
+    voices = len(data.speakers())
+    why = (
+        f"where {_ENOUGH_VOICES} are needed to hold some out" if voices < _ENOUGH_VOICES
+        else "of whom none can be held out, since each has too much of the speech or too little"
+    )  # fmt: skip
+    those = f"test has {taken} of the {taken + voices} speakers; {voices} remain" if taken else ""
+    say(
+        f"  {data.path}: {those or _number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from"
+        " speakers that are also in train; expect more errors on new speakers"
+    )
+    return parts
+
+
+def _described(name: str, parts: Mapping[str, DataDir], seconds: Seconds) -> str:
+    """How large a part is, and how many of its speakers train has, too."""
+    speakers = parts[name].speakers().keys()
+    both, minutes = len(speakers & parts["train"].speakers().keys()), _total_s(parts[name], seconds) / 60
+    return (
+        f"{name} {_number(len(parts[name].utterances), 'utterance')}, {minutes:.1f} minutes,"
+        f" {_number(len(speakers), 'speaker')} ({both or 'none'} of them also in train)"
+    )
+
+
+def _total_s(data: DataDir, seconds: Seconds) -> float:
+    return sum(seconds[key] for key in data.utterances)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
 
 _MANY_UNKNOWN = 0.2  # share of the words
 HELD_OUT_LEXICON = "held_out_lexicon.txt"
@@ -114,7 +248,7 @@ def prepare(
     if tier and all(_is_datadir(data.path) for data in parts.values()):
         raise Speech3Error(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
     write_corpus(
-        parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
+        parts, find_lang(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
         graphemes=given, plain="train" in plain,
     )  # fmt: skip
     if faults:
@@ -126,7 +260,7 @@ def prepare(
 
 def write_corpus(
     parts: Mapping[str, DataDir],
-    given: langdir.LangDir,
+    given: LangDir,
     out: Path,
     *,
     lang: str | None,
@@ -157,8 +291,8 @@ def write_corpus(
     change: Callable[[str], str] = partial(plain_words, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
     counts = Counter(_words(parts["train"]))
-    further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
-    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in langdir.NOT_WORDS)
+    further = set(arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
+    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in NOT_WORDS)
     every = sum((Counter(_words(data)) for data in parts.values()), Counter[str]())
     _say_scripts(every)
     if forms := compatibility_words(every):
@@ -167,7 +301,7 @@ def write_corpus(
             f"  warning: {len(forms)} words have letters that stand for others in Unicode (NFKC), which are different"
             f" letters here: {shown}; write the ordinary ones, unless they are meant"
         )
-    words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
+    words = guess_pronunciations(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)
     held_out = _held_out(parts, words)
@@ -199,7 +333,7 @@ def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances
 
 
 def _is_datadir(path: Path) -> bool:
-    return any((path / name).is_file() for name in FILES)
+    return any((path / name).is_file() for name in DATADIR_FILES)
 
 
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
@@ -247,7 +381,7 @@ class _Text(Iterable[list[str]]):
         if self.path is None:
             return
         empty = True
-        for sentence in sentences(self.path):
+        for sentence in sentences_of_file(self.path):
             if words := self.change(" ".join(sentence)).split():
                 empty = False
                 yield words
@@ -257,7 +391,7 @@ class _Text(Iterable[list[str]]):
 
 def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
     for name in ("dev", "test"):
-        spoken = Counter(filter(langdir.is_word, _words(parts[name])))
+        spoken = Counter(filter(is_word, _words(parts[name])))
         total, unknown = spoken.total(), sum(count for word, count in spoken.items() if word not in vocabulary)
         if not unknown:
             continue
@@ -276,7 +410,7 @@ def _words(data: DataDir) -> Iterator[str]:
 
 def _say_scripts(counts: Mapping[str, int]) -> None:
     """Warn about letters of several scripts: mistyped look-alikes, or words of another language."""
-    found = scripts(counts)
+    found = scripts_of(counts)
     if len(found) > 1:
         (main, (letters, _)), *others = found.items()
         shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
@@ -286,7 +420,7 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
         )
 
 
-def _write_pieces(out: Path, text: Iterable[list[str]], words: Words, vocabulary: int) -> list[str]:
+def _write_pieces(out: Path, text: Iterable[list[str]], words: PronouncedVocabulary, vocabulary: int) -> list[str]:
     """Write the model, the pieces and the text in pieces; return the pieces' lines for the lexicon."""
     counts = Counter(word for sentence in text for word in sentence if word in words.known)
     model = train_pieces(counts, vocabulary)
@@ -304,7 +438,7 @@ def _write_pieces(out: Path, text: Iterable[list[str]], words: Words, vocabulary
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
 
 
-def _held_out(parts: Mapping[str, DataDir], words: Words) -> Table:
+def _held_out(parts: Mapping[str, DataDir], words: PronouncedVocabulary) -> PronunciationTable:
     """Pronounce words that only dev and test have: to align them, never to recognise them.
 
     Raises
@@ -335,14 +469,14 @@ def _copy_arpa(arpa: Path, out: Path) -> None:
 
 def _write_phones(lexicon: Path | None, out: Path) -> None:
     """Write Kaldi's lists of silence and other phones beside the lexicon, if the user's lexicon has them."""
-    lists = langdir.listed_phones(lexicon) if lexicon else (frozenset[str](), frozenset[str]())
+    lists = listed_phones(lexicon) if lexicon else (frozenset[str](), frozenset[str]())
     for name, phones in zip(("silence_phones.txt", "nonsilence_phones.txt"), lists, strict=True):
         (out / name).unlink(missing_ok=True)  # of an earlier lexicon
         if phones:
             write_text(out / name, "".join(f"{phone}\n" for phone in sorted(phones)))
 
 
-def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:
+def _write_lists(out: Path, words: PronouncedVocabulary, counts: Mapping[str, int]) -> None:
     by_count = sorted(words.guessed, key=lambda word: (-counts.get(word, 0), word))
     if by_count:
         lines = (f"{word} {counts.get(word, 0)} {' '.join(p)}\n" for word in by_count for p in words.guessed[word])

@@ -17,17 +17,11 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.corpora.anyspeech import write_corpus
-from speech3.corpora.splits import DEV_SHARE, TEST_SHARE, split_data
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.letter_case import doubts, lowered, sharp_s
-from speech3.corpus.normalize import normalize_text, parse_steps
+from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
+from speech3.data import DataDir, Utterance, case_doubts, lower_case, normalize_text, parse_steps, words_with_sharp_s
 from speech3.errors import Speech3Error, check_bad
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.io.unicode_form import one_form
-from speech3.lexicon import espeak
-from speech3.lexicon.langdir import find
+from speech3.language import espeak, find_lang
+from speech3.runtime import read_utf8, say, to_one_form
 
 _SPLITS = ("train", "dev", "test")
 _ALL = "validated.tsv"
@@ -58,7 +52,7 @@ def prepare(
     seed
         Random seed of the splits, if the release has none, or an empty one.
     normalize
-        Normalisation steps for the sentences (`speech3.corpus.normalize`). Lower case is that of the language in the
+        Normalisation steps for the sentences (`speech3.data.transcripts`). Lower case is that of the language in the
         column `locale`, or of `lang`.
     lang, lexicon, units, pieces
         As for `speech3.corpora.anyspeech.prepare`.
@@ -81,7 +75,7 @@ def prepare(
         say(f"  {why}: splits are drawn from {tables['train'].name}")
         drawn = split_data(parts["train"], {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
         parts = {name: drawn[name] for name in _SPLITS}
-    write_corpus(parts, find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+    write_corpus(parts, find_lang(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
 
 
 def recordings_in_use(source: Path) -> Iterator[Path]:
@@ -164,10 +158,10 @@ def _normalisation(tables: Iterable[Path], steps: tuple[str, ...], lang: str | N
     def sentences() -> Iterator[str]:  # read again only if the language needs it
         return (row["sentence"] for table in tables for row in _rows(table))
 
-    if "lower" in steps and not language and (doubt := doubts(sentences())):
+    if "lower" in steps and not language and (doubt := case_doubts(sentences())):
         say(f"  warning: {doubt}")
-    lower = partial(lowered, language=language, spellings=sharp_s(sentences(), language))
-    return lambda sentence: one_form(normalize_text(sentence, steps, lower))
+    lower = partial(lower_case, language=language, spellings=words_with_sharp_s(sentences(), language))
+    return lambda sentence: to_one_form(normalize_text(sentence, steps, lower))
 
 
 def _read(source: Path, name: str, normal: Callable[[str], str]) -> DataDir:

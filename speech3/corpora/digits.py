@@ -22,7 +22,7 @@ import numpy as np
 from speech3.corpora import synthetic
 from speech3.corpora.synthetic import SAMPLE_RATE_HZ, Interval, Speaker, Spoken
 from speech3.errors import Speech3Error
-from speech3.lexicon.espeak import PhoneEvent, Synthesis
+from speech3.language import PhoneEvent, Synthesis
 
 CORPUS = "digits"
 SILENCE = "SIL"

@@ -2,30 +2,205 @@
 
 A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It is
 beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not searched.
+
+The recordings in a folder, each with the transcript that has its name.
+
+A transcript is beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are
+not searched.
+
+Recordings without transcripts, and the parts of transcribed recordings that no utterance covers.
 """
 
+import filecmp
 import math
+import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from speech3.corpora.elan import read_elan
-from speech3.corpora.pairs import Item, find_pairs, stem
-from speech3.corpora.textgrid import read_textgrid
-from speech3.corpora.tiers import Annotation, Tier, choose, shifted
-from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.lengths import mixes_of
-from speech3.corpus.letter_case import doubts
-from speech3.corpus.normalize import marked_at_edge, plain_words
-from speech3.corpus.symbols import symbols_in
-from speech3.corpus.tables import Fault
+import soundfile
+
+from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
+from speech3.data import (
+    END_TOLERANCE_S,
+    AudioError,
+    AudioInfo,
+    DataDir,
+    Fault,
+    Utterance,
+    case_doubts,
+    channel_mixes,
+    files_below,
+    info,
+    is_sync_conflict,
+    marked_at_edge,
+    moved_value,
+    plain_words,
+    read_datadir,
+    resolve_path,
+    segment_name,
+    symbols_in,
+)
 from speech3.errors import Speech3Error, listed
-from speech3.io.progress import progress, say
-from speech3.io.text import read_utf8
+from speech3.runtime import progress, read_utf8, say
+
+TRANSCRIPTS = (".eaf", ".textgrid", ".txt")  # preferred first
+AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
+AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
+_LOSSY = (".mp3", ".ogg", ".oga", ".opus")
+_NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A recording, its transcript, and its key in the data directory."""
+
+    key: str
+    audio: Path
+    transcript: Path
+
+
+def has_recordings(source: Path) -> bool:
+    """Does the folder, or a folder in it, contain recordings?"""
+    return bool(recordings_in(source))
+
+
+def recordings_in(source: Path) -> list[Path]:
+    """The recordings in the folder and in folders in it, sorted; none of ``lang/`` and hidden folders.
+
+    Those whose name is not UTF-8 are left out: neither libsndfile nor a file of the data directory can name them.
+    """
+    return [path for path in _files(source) if path.suffix.lower() in AUDIO and _is_utf8(path)]
+
+
+def stem(path: Path) -> str:
+    """The name without its suffix, composed (NFC): macOS decomposes names."""
+    return unicodedata.normalize("NFC", path.stem)
+
+
+def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
+    """Find the recordings with a transcript, and what cannot be used.
+
+    Of several recordings that have the same name, those of a lossless format are preferred.
+
+    Raises
+    ------
+    Speech3Error
+        No recording has a transcript.
+    """
+    everything = _files(source)
+    files = [path for path in everything if _is_utf8(path)]
+    audio = [path for path in files if path.suffix.lower() in AUDIO]
+    audio.sort(key=lambda path: path.suffix.lower() in _LOSSY)
+    texts = [path for path in files if path.suffix.lower() in TRANSCRIPTS]
+    texts.sort(key=lambda path: TRANSCRIPTS.index(path.suffix.lower()))
+    beside: dict[tuple[Path, str], Path] = {}
+    anywhere: dict[str, list[Path]] = {}
+    for path in texts:
+        beside.setdefault((path.parent, stem(path)), path)
+        anywhere.setdefault(stem(path).casefold(), []).append(path)
+    alone = Counter(stem(path).casefold() for path in audio)
+    faults = [_misnamed(path) for path in everything if not _is_utf8(path)]
+    items: dict[str, Item] = {}
+    for path in audio:
+        name = stem(path).casefold()  # in another folder, or in another case, if it is unique
+        available = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
+        transcript = beside.get((path.parent, stem(path)))
+        if not transcript and alone[name] == 1 and len(available) == 1:
+            transcript = available[0]
+        key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
+        if transcript and key not in items:
+            items[key] = Item(key, path, transcript)
+        elif transcript:
+            problem, remedy = f"has the same name as {items[key].audio.name}", "rename or remove one of them"
+            faults.append(Fault("second recording", str(path), "", problem, remedy))
+        elif available:
+            problem = f"{alone[name]} recordings and {len(available)} transcripts in other places have this name"
+            faults.append(Fault("unclear transcript", str(path), "", problem, "keep one, or put both side by side"))
+        else:
+            remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
+            faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
+    faults += [_copy(path) for path in _conflicts(source)]
+    faults += _others(files, texts, {item.transcript for item in items.values()}, alone.keys())
+    if not items:
+        raise Speech3Error(f"{source}: {_why_none(audio, texts, faults)}")
+    return list(items.values()), faults
+
+
+def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault]) -> str:
+    if unclear := [fault for fault in faults if fault.kind == "unclear transcript"]:
+        return f"no recording has a transcript of its own, for instance: {unclear[0]}"
+    example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
+    return (
+        f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
+        f" transcript (.eaf, .TextGrid or .txt) of its name{example}"
+    )
+
+
+def _files(source: Path) -> list[Path]:
+    lang = source / "lang"
+    return [
+        path for path in sorted(files_below(source))
+        if lang not in path.parents
+        and not any(part.startswith(".") for part in path.relative_to(source).parts)
+    ]  # fmt: skip
+
+
+def _conflicts(source: Path) -> list[Path]:
+    """Copies that synchronisation made of recordings and transcripts; their originals are used."""
+    paths = (path for path in files_below(source, conflicts=True) if is_sync_conflict(path))
+    return [path for path in paths if path.suffix.lower() in (*AUDIO, *TRANSCRIPTS) and _is_utf8(path)]
+
+
+def _copy(path: Path) -> Fault:
+    problem, remedy = (
+        "is a copy that synchronisation made of another file",
+        "keep the right one of both, by its own name",
+    )
+    return Fault("conflicted copy", str(path), "", problem, remedy)
+
+
+def _is_utf8(path: Path) -> bool:
+    """Python represents bytes of a name that are not UTF-8 by surrogates, which cannot be encoded again."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _misnamed(path: Path) -> Fault:
+    where = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return Fault("name", where, "", "its name is not UTF-8", "rename it (convmv converts the names of many files)")
+
+
+def _others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
+    """Faults of files that are not used; `recorded`: the names of recordings, case-folded."""
+    faults: list[Fault] = []
+
+    def skip(kind: str, path: Path, problem: str, remedy: str) -> None:
+        faults.append(Fault(kind, str(path), "", problem, remedy))
+
+    taken = {(path.parent, stem(path)) for path in used}
+    for path in files:
+        if path.suffix.lower() in _NOT_READ:
+            skip("format not read", path, "is not read", "convert it, for instance: ffmpeg -i IN -ac 1 OUT.wav")
+    for path in texts:
+        if path in used:
+            continue
+        if (path.parent, stem(path)) in taken:
+            problem = "is not used, since .eaf is preferred to .TextGrid and both to .txt"
+            skip("second transcript", path, problem, "remove the one that is wrong")
+        elif stem(path).casefold() in recorded:
+            problem = "is not beside the recording of its name, and it is not clear that it belongs to it"
+            skip("unclear recording", path, problem, "put both side by side")
+        else:
+            skip("no recording", path, "has no recording", "name it like the recording, in the same folder")
+    return faults
+
 
 _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
 _MOST_OVERLAP = 0.1  # share of an annotation's length
@@ -157,7 +332,7 @@ def read_folder(
             found.unreadable(item.transcript, error)
     _say_skipped(source, found.faults)
     _say_marked(found.marked)
-    if doubt := doubts(found.doubtful):
+    if doubt := case_doubts(found.doubtful):
         say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
@@ -314,7 +489,7 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
 
 
 def _say_channels(recordings: Mapping[str, str], source: Path) -> None:
-    if mixes := mixes_of(recordings, source):
+    if mixes := channel_mixes(recordings, source):
         key, why = next(iter(mixes.items()))
         more = f"; {len(mixes) - 1:,} more such recordings" if len(mixes) > 1 else ""
         say(f"  {key}: as one channel, {why}{more}")
@@ -360,3 +535,124 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
             "  each recording counts as a different speaker; if several have the same voice, put the recordings of each"
             " voice in a folder of its own, or the measured error rates will be too low"
         )
+
+
+_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
+_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
+
+
+def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
+    """Read a folder of recordings, or a Kaldi data directory, without its text.
+
+    What `known` has utterances of is left out, so that no utterance of dev and test gets into training: also copies of
+    its recordings, and, in a folder, a recording beside a known one that differs from it only in its format.
+
+    Parameters
+    ----------
+    known
+        The data directories train, dev and test.
+
+    Raises
+    ------
+    Speech3Error
+        There are no recordings, two would have the same name, or nothing is left of them.
+    """
+    if not source.is_dir():
+        raise Speech3Error(f"{source}: no such directory; give a folder of recordings as untranscribed=DIR")
+    spans: dict[str, list[tuple[float, float | None]]] = {}
+    if (source / "wav.scp").is_file():
+        data = read_datadir(source)
+        for utterance in data.utterances.values():
+            spans.setdefault(utterance.recording, []).append((utterance.start_s, utterance.end_s))
+        paths = {key: _absolute(value, source) for key, value in data.recordings.items()}
+    else:
+        paths = _named(source)
+        spans = {key: [(0.0, None)] for key in paths}
+    if not paths:
+        raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); give a folder that has some")
+    covered = _covered(known)
+    copies = _copies(paths, covered)
+    for recording, original in copies.items():
+        say(f"  left out: {paths[recording]}: is the same recording as {original}")
+    spans = {key: each for key, each in spans.items() if key not in copies}
+    utterances: dict[str, Utterance] = {}
+    for recording in progress(spans, len(spans), f"headers of {source}"):
+        try:
+            length_s = info(paths[recording], directory=source).duration_s
+        except AudioError as error:
+            say(f"  left out: {error}")
+            continue
+        for start_s, end_s in spans[recording]:
+            for begin_s, stop_s in _free(start_s, end_s or length_s, covered.get(paths[recording], ())):
+                name = segment_name(recording, begin_s, stop_s)
+                utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
+    if not utterances:
+        raise Speech3Error(
+            f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; give"
+            " other recordings as untranscribed=DIR"
+        )
+    used = {utterance.recording for utterance in utterances.values()}
+    return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))
+
+
+def _named(source: Path) -> dict[str, str]:
+    """The recordings of a folder by name: the path in it, with _ for what a name must not contain."""
+    paths: dict[str, str] = {}
+    for path in recordings_in(source):
+        name = "_".join("_".join(path.relative_to(source).parts).split())
+        if name in paths:
+            raise Speech3Error(
+                f"{source}: {path} and {paths[name]} would both have the name {name}; rename one of them"
+            )
+        paths[name] = str(path.resolve())
+    return paths
+
+
+def _copies(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
+    """The recordings that are copies of known ones, or the same in another format, and the original of each."""
+    known = [Path(path) for path in covered if not path.endswith("|")]
+    stems = {(path.parent, stem(path).casefold()): path for path in known}
+    sizes: dict[int, list[Path]] = {}
+    for path in known:
+        if path.is_file():
+            sizes.setdefault(path.stat().st_size, []).append(path)
+    found: dict[str, str] = {}
+    for name, location in paths.items():
+        path = Path(location)
+        if location in covered or location.endswith("|") or not path.is_file():
+            continue
+        twin = stems.get((path.parent, stem(path).casefold()))
+        same = (each for each in sizes.get(path.stat().st_size, ()) if filecmp.cmp(path, each, shallow=False))
+        if original := twin or next(same, None):
+            found[name] = str(original)
+    return found
+
+
+def _absolute(location: str, directory: Path) -> str:
+    """The resolved path of a recording; a command as `write_datadir` writes it."""
+    if location.endswith("|"):
+        return moved_value(location, directory, Path.cwd())
+    return str(resolve_path(location, directory).resolve())
+
+
+def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:
+    """The spans of all utterances, in seconds, by the paths of their recordings."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for data in known:
+        for utterance in data.utterances.values():
+            path = _absolute(data.recordings[utterance.recording], data.path)
+            end_s = float("inf") if utterance.end_s is None else utterance.end_s
+            spans.setdefault(path, []).append((utterance.start_s, end_s))
+    return {path: sorted(each) for path, each in spans.items()}
+
+
+def _free(start_s: float, end_s: float, covered: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The stretches from `start_s` to `end_s` that lie outside the sorted spans, without pauses between these."""
+    if not covered:
+        return [(start_s, end_s)]
+    free, at_s = [], start_s
+    for begin_s, stop_s in covered:
+        free.append((at_s, min(begin_s - _MARGIN_S, end_s)))
+        at_s = max(at_s, stop_s + _MARGIN_S)
+    free.append((at_s, end_s))
+    return [(begin_s, stop_s) for begin_s, stop_s in free if stop_s - begin_s >= _LEAST_S]

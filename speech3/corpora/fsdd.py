@@ -7,10 +7,9 @@ george and lucas for testing, one of the other four for tuning, the remaining th
 import re
 from pathlib import Path
 
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.corpus.paths import matching
+from speech3.data import DataDir, Utterance, matching_paths, write_datadir
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
+from speech3.runtime import write_text
 
 TEST_SPEAKERS = ("george", "lucas")
 # General American pronunciations, in the phones of the CMU dictionary without stress.
@@ -67,7 +66,7 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
 def _recordings(source: Path) -> dict[tuple[str, Path], tuple[str, str]]:
     words, found = list(DIGITS), {}
     for directory in (source / "recordings", source / "audio", source):
-        for path in matching(directory, "*.wav"):
+        for path in matching_paths(directory, "*.wav"):
             if match := _NAME.fullmatch(path.name):
                 digit, speaker, number = match.groups()
                 found[f"{speaker}-{digit}-{int(number):02d}", path.absolute()] = (words[int(digit)], speaker)

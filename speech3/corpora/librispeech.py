@@ -13,16 +13,11 @@ Lexicon and language models (https://www.openslr.org/11) may be beside the parts
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
-from speech3.corpora.splits import split_data
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import files_below, matching
+from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, write_corpus
+from speech3.data import DataDir, Utterance, files_below, matching_paths
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_json
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir
+from speech3.language import LangDir, check_english
+from speech3.runtime import read_utf8, say, write_json
 
 # Number of utterances of each part.
 PARTS = {
@@ -144,9 +139,9 @@ def _parts(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
 def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]:
     """The utterances of a part with the paths of their recordings."""
     found = dict[str, tuple[str, Utterance]]()
-    for transcript in matching(part, "*/*/*.trans.txt"):
+    for transcript in matching_paths(part, "*/*/*.trans.txt"):
         speaker, texts = transcript.parent.parent.name, _texts(transcript)
-        available = {path.stem: str(path.absolute()) for path in matching(transcript.parent, "*.flac")}
+        available = {path.stem: str(path.absolute()) for path in matching_paths(transcript.parent, "*.flac")}
         if lacking := sorted(set(texts) - set(available)):
             raise Speech3Error(
                 f"{transcript}: {len(lacking)} of its {len(texts)} recordings are missing, such as"

@@ -18,7 +18,7 @@ import numpy as np
 from speech3.corpora import synthetic
 from speech3.corpora.synthetic import Speaker, Spoken
 from speech3.errors import Speech3Error
-from speech3.lexicon.espeak import Synthesis
+from speech3.language import Synthesis
 
 CORPUS = "shuzi"
 DIGITS = "零一二三四五六七八九"

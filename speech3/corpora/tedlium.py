@@ -16,14 +16,10 @@ from collections.abc import Set
 from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
-from speech3.corpus.datadir import DataDir, Utterance, segment_name
-from speech3.corpus.paths import matching
+from speech3.data import DataDir, Utterance, matching_paths, segment_name
 from speech3.errors import Speech3Error, listed
-from speech3.io.atomic import write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon.langdir import LangDir
-from speech3.lexicon.sphinx import as_lexicon, read_dictionary, without_variant
+from speech3.language import LangDir, lexicon_text, read_dictionary, without_variant
+from speech3.runtime import read_utf8, say, write_text
 
 _IGNORED = "ignore_time_segment_in_scoring"
 _PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}
@@ -48,7 +44,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     Speech3Error
         `source` is not this corpus, a part was not unpacked, or a transcript is damaged.
     """
-    dictionaries = matching(source, "TEDLIUM*.dic")
+    dictionaries = matching_paths(source, "TEDLIUM*.dic")
     if not dictionaries:
         raise Speech3Error(
             f"{source}: not TED-LIUM: no TEDLIUM*.dic in it; get a release from https://www.openslr.org/19 or"
@@ -58,7 +54,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     known = {word for word, _ in entries}
     parts = {name: _part(source, name, known) for name in _PLACES}
     lexicon = out / "tedlium.txt"
-    write_text(lexicon, as_lexicon(entries))
+    write_text(lexicon, lexicon_text(entries))
     write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
 
 
@@ -75,7 +71,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
             f"{source}: has no {' or '.join(f'{place}/stm' for place in _PLACES[name])}; unpack it again"
         )
     recordings, utterances, unspoken = dict[str, str](), dict[str, Utterance](), 0
-    for transcript in matching(root / "stm", "*.stm"):
+    for transcript in matching_paths(root / "stm", "*.stm"):
         sound = root / "sph" / f"{transcript.stem}.sph"
         if not sound.is_file():
             raise Speech3Error(f"{sound}: no such file, but its transcript is there; unpack {name} again")
@@ -91,7 +87,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
     if not utterances:
         raise Speech3Error(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
     say_if_incomplete(name, len(recordings), _TALKS.get(name) or _TRAIN_TALKS[_release(source)], "talks")
-    if silent := sorted(path.name for path in matching(root / "sph", "*.sph") if path.stem not in recordings):
+    if silent := sorted(path.name for path in matching_paths(root / "sph", "*.sph") if path.stem not in recordings):
         say(f"  {name}: left out, as they have no transcript in stm/: {listed(silent, _SHOWN)}; unpack it again")
     if unspoken:
         say(f"  {name}: {unspoken} segments without words are left out")

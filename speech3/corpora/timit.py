@@ -14,13 +14,9 @@ from pathlib import Path
 
 from speech3.config import shipped
 from speech3.corpora.anyspeech import say_if_incomplete
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.corpus.paths import entry, matching
-from speech3.corpus.phone_classes import phones61
+from speech3.data import DataDir, Utterance, entry_of_any_case, matching_paths, phones61, write_datadir
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
+from speech3.runtime import read_utf8, say, write_text
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"
@@ -72,7 +68,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
 
 def _halves(source: Path) -> tuple[Path, Path]:
     for root in (source, *(source / name for name in ("TIMIT", "timit", "TIMIT/TIMIT", "timit/TIMIT", "data"))):
-        train, test = entry(root, "train"), entry(root, "test")
+        train, test = entry_of_any_case(root, "train"), entry_of_any_case(root, "test")
         if not (train or test):
             continue
         for name, half in (("TRAIN", train), ("TEST", test)):
@@ -87,9 +83,9 @@ def _halves(source: Path) -> tuple[Path, Path]:
 
 
 def _speakers(half: Path) -> Iterator[tuple[str, Path]]:
-    for region in matching(half, "*/"):
+    for region in matching_paths(half, "*/"):
         if region.name.upper().startswith("DR"):
-            yield from ((path.name.upper(), path) for path in matching(region, "*/"))
+            yield from ((path.name.upper(), path) for path in matching_paths(region, "*/"))
 
 
 def _speakers_of_test() -> dict[str, list[str]]:
@@ -104,7 +100,7 @@ def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
     """The utterances of some speakers, and the lines of their reference alignment."""
     recordings, utterances, tracks = dict[str, str](), dict[str, Utterance](), list[str]()
     for speaker, directory in sorted(speakers.items()):
-        files = {path.name.upper(): path for path in matching(directory, "*")}
+        files = {path.name.upper(): path for path in matching_paths(directory, "*")}
         sentences = sorted(name.removesuffix(".PHN") for name in files if name.endswith(".PHN"))
         if not sentences:
             raise Speech3Error(f"{directory}: no labels *.PHN in it; unpack the corpus again")

@@ -21,15 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import entry, files_below, matching
+from speech3.data import DataDir, Utterance, entry_of_any_case, files_below, matching_paths
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path, write_json, write_text
-from speech3.io.progress import say
-from speech3.io.text import read_utf8, to_utf8
-from speech3.lexicon.espeak import check_english
-from speech3.lexicon.langdir import LangDir
-from speech3.lexicon.sphinx import as_lexicon, read_dictionary
+from speech3.language import LangDir, check_english, lexicon_text, read_dictionary
+from speech3.runtime import atomic_path, read_utf8, say, to_utf8, write_json, write_text
 
 
 class Set(NamedTuple):
@@ -102,14 +97,14 @@ def prepare(
     arpa, lists = _arpa(discs, model), {key: _listed(discs, name) for key, name in chosen.items()}
     transcripts = _transcripts(discs)
     parts = {key: _part(discs, chosen[key], listed, transcripts) for key, listed in lists.items()}
-    dictionary = next((found for name in _DICTIONARIES if (found := entry(source, name))), None)
+    dictionary = next((found for name in _DICTIONARIES if (found := entry_of_any_case(source, name))), None)
     say(f"  lexicon: {dictionary or 'by espeak-ng, as there is no cmudict beside the discs'}; language model: {arpa}")
     write_json(out / SET_NAMES, {"train": train, "test": test, "lm": model})
     lexicon = None
     if dictionary:
         lexicon = out / "cmudict.txt"
         entries = read_dictionary(dictionary)  # its words are in small letters in cmudict.dict
-        write_text(lexicon, as_lexicon([(word.upper(), phones) for word, phones in entries]))
+        write_text(lexicon, lexicon_text([(word.upper(), phones) for word, phones in entries]))
     write_corpus(
         parts, LangDir(lexicon, _readable(arpa, out / "given.arpa.gz"), None), out, lang=lang, lexicon="espeak",
         units="words", pieces=0,
@@ -129,7 +124,7 @@ class _Discs:
         for root in (*first, *(root for root in self.roots.values() if root not in first)):
             path: Path | None = root
             for part in name.split("/"):
-                path = entry(path, part) if path else None
+                path = entry_of_any_case(path, part) if path else None
             if path:
                 return path
         return None
@@ -137,8 +132,8 @@ class _Discs:
 
 def _discs(source: Path) -> _Discs:
     roots: dict[str, Path] = {}
-    for directory in (source, *matching(source, "*/"), *matching(source, "*/*/")):
-        if directory.is_dir() and (entry(directory, "wsj0") or entry(directory, "wsj1")):
+    for directory in (source, *matching_paths(source, "*/"), *matching_paths(source, "*/*/")):
+        if directory.is_dir() and (entry_of_any_case(directory, "wsj0") or entry_of_any_case(directory, "wsj1")):
             match = _DISC.fullmatch(directory.name)
             roots["-".join((match[1], f"{match[2]}.{match[3]}")) if match else str(directory)] = directory
     if not roots:
@@ -270,7 +265,7 @@ def _shortened(path: Path) -> bool:
 
 def _arpa(discs: _Discs, model: str) -> Path:
     names = [f"{model}{suffix}" for suffix in _SUFFIXES]
-    beside = (found for name in names if (found := entry(discs.source, name)) and found.is_file())
+    beside = (found for name in names if (found := entry_of_any_case(discs.source, name)) and found.is_file())
     on_disc = (found for place in _MODELS for name in names if (found := discs.find(f"{place}/{name}")))
     if path := next(beside, None) or next(on_disc, None):
         return path

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.corpus.paths import matching
+from speech3.data import DataDir, Utterance, matching_paths, write_datadir
 from speech3.errors import Speech3Error
-from speech3.io.atomic import write_text
+from speech3.runtime import write_text
 
 WORDS = {"1": "YES", "0": "NO"}
 RECORDINGS = 60
@@ -38,7 +37,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     wavs = sorted(
         path
         for root in (source, source / "waves_yesno")
-        for path in matching(root, "*.wav")
+        for path in matching_paths(root, "*.wav")
         if _NAME.fullmatch(path.stem)
     )
     train = [path for path in wavs if path.stem.startswith("0")]

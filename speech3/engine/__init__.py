@@ -9,15 +9,11 @@ minibatches and a loss (`WorkerParts`), and would train any PyTorch model. Read 
 `Trainer`, which yields `Progress`. `Times` and `measure` are the clock of a simulation; `throughputs` predicts frames
 per second without training.
 """
-# ruff: noqa: F401
 
-import ast
-import importlib
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from speech3.errors import check_platform
+from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.engine.backends.processes import Unkillable
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from speech3.engine.fitting.fit import fit
     from speech3.engine.fitting.results import EpochResult, FitResult, StepResult
     from speech3.engine.gradient import CudaGraphs, autocast_of, device_of, precision, threads, use_precision
-    from speech3.engine.interface import Backend, Loss, Progress, ShardReport, Snapshot, Source, WorkerParts, shares
+    from speech3.engine.interface import Backend, Loss, Progress, ShardReport, WorkerParts, shares
     from speech3.engine.papers.throughput import (
         LEVEL,
         Conclusion,
@@ -47,19 +43,50 @@ if TYPE_CHECKING:
         simulated_method,
         times_of,
     )
+else:
+    _public = door(__file__)
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            check_platform()
+        return _public(name)
 
 
-@cache
-def _modules() -> dict[str, str]:
-    """The module of each name that is imported above."""
-    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
-    found = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
-    return {each.name: node.module or "" for node in found if isinstance(node, ast.ImportFrom) for each in node.names}
-
-
-def __getattr__(name: str) -> object:
-    # Imported on first use: PyTorch takes seconds to import, and every process of the engine imports this package.
-    if name not in _modules():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    check_platform()
-    return getattr(importlib.import_module(_modules()[name]), name)
+__all__ = [
+    "LEVEL",
+    "Backend",
+    "Conclusion",
+    "Costs",
+    "CudaGraphs",
+    "EpochResult",
+    "FitResult",
+    "Loss",
+    "OneWorker",
+    "Point",
+    "Progress",
+    "ShardReport",
+    "StepResult",
+    "Times",
+    "Trainer",
+    "Unkillable",
+    "WorkerParts",
+    "asynchronous",
+    "autocast_of",
+    "check_epoch",
+    "check_levels",
+    "check_workers",
+    "conclusions",
+    "device_of",
+    "fit",
+    "measure",
+    "measure_costs",
+    "open_backends",
+    "precision",
+    "rate_of",
+    "shares",
+    "simulated_method",
+    "threads",
+    "throughputs",
+    "times_of",
+    "use_precision",
+]

@@ -27,7 +27,7 @@ from speech3.engine.interface import USED, Backend, BuildOn, Progress, Rate, Wor
 from speech3.engine.papers.sandblaster import Sandblaster
 from speech3.engine.papers.sandblaster_workers import Virtual
 from speech3.errors import Speech3Error
-from speech3.io.parallel import available_jobs
+from speech3.runtime import available_jobs
 
 _SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by backend
 

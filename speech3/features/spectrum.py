@@ -5,18 +5,206 @@ Preemphasis of the whole recording, before it is cut into frames, would save a f
 constant samples would then not be exactly zero, and its logarithm would be far from Kaldi's.
 
 Axes: N utterances, S samples, T frames, L samples of a frame, B bins of the spectrum.
+
+The steps of `spectrum` before and after the FFT as single passes over a frame, for the CPU.
+
+As tensor operations, each of which passes through memory once, they take as long as the FFT. Other devices use the
+tensor operations in `spectrum`; the results are the same but for rounding.
+
+Axes: N utterances, S samples, T frames, L samples of a frame, D values of the FFT's input, R rows, B bins of the
+spectrum, C real and imaginary parts.
+
+Framing: cutting a recording into frames (Kaldi feat/feature-window.cc).
+
+Axes: N utterances, S samples, L samples of a frame.
+
+A check of the waveforms that are passed to feature extraction.
+
+Axes: N utterances, S samples.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.features.window import Framing, framing, window
+from speech3.data import checked_rate
+from speech3.errors import Speech3Error
+
+
+@dataclass(frozen=True)
+class Framing:
+    """Frame length, frame shift and FFT size in samples."""
+
+    length: int
+    shift: int
+    fft: int
+    snip_edges: bool
+
+    def frames(self, samples: int) -> int:
+        """Number of frames in a recording (Kaldi NumFrames)."""
+        if self.snip_edges:
+            return 0 if samples < self.length else 1 + (samples - self.length) // self.shift
+        return (samples + self.shift // 2) // self.shift
+
+    def span(self, frames: int) -> int:
+        """Number of samples from the start of the first to the end of the last of `frames` frames."""
+        return (frames - 1) * self.shift + self.length
+
+
+def frame_sizes(config: FeatureConfig, sample_rate_hz: int) -> Framing:
+    """Sizes at a sample rate, truncated to whole samples as Kaldi truncates them.
+
+    Raises
+    ------
+    Speech3Error
+        Frames are shorter than two samples, or their shift is shorter than one.
+    """
+    length = int(sample_rate_hz * 0.001 * config.frame_length)
+    shift = int(sample_rate_hz * 0.001 * config.frame_shift)
+    if length < 2 or shift < 1:
+        raise Speech3Error(
+            f"frame_length {config.frame_length:g} ms and frame_shift {config.frame_shift:g} ms are {length} and "
+            f"{shift} samples at {sample_rate_hz} Hz; at least 2 and 1 are needed: make them longer"
+        )
+    fft = 1 << (length - 1).bit_length() if config.round_to_power_of_two else length
+    return Framing(length, shift, fft, config.snip_edges)
+
+
+def window(config: FeatureConfig, length: int) -> Tensor:
+    """The window function of `config`, float64 (L,)."""
+    i_L = torch.arange(length, dtype=torch.float64)
+    cosine_L = torch.cos(2 * math.pi / (length - 1) * i_L)
+    match config.window_type:
+        case "povey":
+            return (0.5 - 0.5 * cosine_L).clamp(min=0).pow(0.85)
+        case "hanning":
+            return 0.5 - 0.5 * cosine_L
+        case "hamming":
+            return 0.54 - 0.46 * cosine_L
+        case "sine":
+            return torch.sin(math.pi / (length - 1) * i_L)
+        case "rectangular":
+            return torch.ones_like(i_L)
+        case "blackman":
+            second_L = torch.cos(4 * math.pi / (length - 1) * i_L)
+            return config.blackman_coeff - 0.5 * cosine_L + (0.5 - config.blackman_coeff) * second_L
+
+
+def mirror_edges(waves_NS: Tensor, lengths_N: Tensor, sizes: Framing, frames: int) -> Tensor:
+    """Extend recordings by their mirror image, so that frame t of ``snip_edges=false`` starts at sample t * shift.
+
+    Kaldi centres frame t on sample t * shift + shift / 2 and reflects the recording at its edges as often as needed,
+    which makes a periodic signal of twice its length.
+    """
+    start = sizes.shift // 2 - sizes.length // 2
+    index_S = torch.arange(start, start + sizes.span(frames), device=waves_NS.device)
+    lengths_N1 = lengths_N.to(waves_NS.device).clamp(min=1)[:, None]
+    phase_NS = index_S.remainder(2 * lengths_N1)
+    return waves_NS.gather(1, torch.minimum(phase_NS, 2 * lengths_N1 - 1 - phase_NS))
+
+
+# Sums may be reordered and fused with products; otherwise the compiler could not vectorise the loops.
+_njit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+
+
+@_njit
+def cut(
+    part_NS: np.ndarray,
+    shift: int,
+    coefficient: np.float32,
+    remove_dc_offset: bool,
+    window_L: np.ndarray,
+    out_NTD: np.ndarray,
+    raw_NT: np.ndarray,
+    windowed_NT: np.ndarray,
+) -> None:
+    """Write frames with mean removal, preemphasis and window applied, and their energies if asked for.
+
+    Arrays are contiguous float32. Only the first L values of a row of `out_NTD` are written. `raw_NT` gets the energy
+    before preemphasis, `windowed_NT` that of the result; either may be empty, and is then not written.
+    """
+    length = len(window_L)
+    one = np.float32(1)
+    for n in range(out_NTD.shape[0]):
+        for t in range(out_NTD.shape[1]):
+            frame_L, row_L = part_NS[n, t * shift : t * shift + length], out_NTD[n, t]
+            mean = np.float32(0)
+            if remove_dc_offset:
+                for i in range(length):
+                    mean += frame_L[i]
+                mean /= np.float32(length)
+            row_L[0] = (one - coefficient) * (frame_L[0] - mean) * window_L[0]
+            for i in range(1, length):
+                row_L[i] = ((frame_L[i] - mean) - coefficient * (frame_L[i - 1] - mean)) * window_L[i]
+            if raw_NT.size:
+                energy = np.float32(0)
+                for i in range(length):
+                    energy += (frame_L[i] - mean) * (frame_L[i] - mean)
+                raw_NT[n, t] = energy
+            if windowed_NT.size:
+                energy = np.float32(0)
+                for i in range(length):
+                    energy += row_L[i] * row_L[i]
+                windowed_NT[n, t] = energy
+
+
+@_njit
+def power(spectrum_RC: np.ndarray, out_RB: np.ndarray) -> None:
+    """Write the squared magnitudes of spectra with interleaved real and imaginary parts to `out_RB`."""
+    for r in range(out_RB.shape[0]):
+        for b in range(out_RB.shape[1]):
+            real, imaginary = spectrum_RC[r, 2 * b], spectrum_RC[r, 2 * b + 1]
+            out_RB[r, b] = real * real + imaginary * imaginary
+
+
+_REMEDY = "give float32 from -1 to 1, one row for each utterance, and the number of samples of each"
+
+
+def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
+    """Refuse arguments from which features would be wrong, or an error come much later.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the argument.
+    """
+    checked_rate(sample_rate_hz, "sample_rate_hz")
+    # Samples that are no numbers are no error here: they may be padding, and harm only their own recording.
+    check_wave(waves_NS, "waves_NS", 2, finite=False)
+    if not isinstance(lengths_N, Tensor) or lengths_N.dim() != 1 or lengths_N.is_floating_point():
+        raise Speech3Error(f"lengths_N: is {_kind(lengths_N)}, not a tensor (N,) of integers; {_REMEDY}")
+    if len(lengths_N) != len(waves_NS):
+        raise Speech3Error(f"lengths_N: {len(lengths_N)} lengths of {len(waves_NS)} waveforms; {_REMEDY}")
+    if len(lengths_N) and not 0 <= int(lengths_N.min()) <= int(lengths_N.max()) <= waves_NS.shape[1]:
+        raise Speech3Error(f"lengths_N: must be from 0 to {waves_NS.shape[1]}, the samples of waves_NS; {_REMEDY}")
+
+
+def check_wave(wave: Any, name: str, axes: int, *, finite: bool = True) -> None:
+    """Refuse what is no tensor of (finite) float samples with that many axes; the message names the argument.
+
+    Raises
+    ------
+    Speech3Error
+    """
+    if not isinstance(wave, Tensor) or wave.dim() != axes or not wave.is_floating_point():
+        raise Speech3Error(f"{name}: is {_kind(wave)}, not a float tensor of {axes} axes; {_REMEDY}")
+    if finite and wave.device.type == "cpu" and not torch.isfinite(wave).all():  # on a GPU, the check would wait for it
+        raise Speech3Error(f"{name}: has samples that are not finite numbers; {_REMEDY}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    return f"of type {type(value).__name__}"
+
 
 SAMPLE_SCALE = 32768.0  # Kaldi works on the values of 16-bit samples
 EPSILON = torch.finfo(torch.float32).eps  # Kaldi's floor before every logarithm
@@ -61,7 +249,7 @@ def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, 
     Chunk
         Bins 0 to Nyquist. The tensors are reused: copy what is needed before asking for the next chunk.
     """
-    sizes = framing(config, sample_rate_hz)
+    sizes = frame_sizes(config, sample_rate_hz)
     on_cpu = waves_NS.device.type == "cpu"
     cut, power = (_cut_cpu, _power_cpu) if on_cpu else (_cut, _power)
     most = frames_at_once(waves_NS.device, sizes)
@@ -105,7 +293,6 @@ def _power(spectrum_NTB: Tensor) -> Tensor:
 
 def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing) -> Tensor | None:
     """As `_cut`, in one pass over the frames."""
-    from speech3.features.spectrum_cpu import cut  # imports numba, which takes a second to load
 
     none_NT, energy_NT = part_NS.new_empty(0, 0), part_NS.new_empty(out_NTD.shape[:2])
     raw_NT = energy_NT if config.use_energy and config.raw_energy else none_NT
@@ -120,7 +307,6 @@ def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Fra
 
 
 def _power_cpu(spectrum_NTB: Tensor) -> Tensor:
-    from speech3.features.spectrum_cpu import power
 
     out_NTB = torch.empty(spectrum_NTB.shape)
     parts_RC = torch.view_as_real(spectrum_NTB).flatten(0, 1).flatten(1)

@@ -4,3 +4,60 @@
 their windows. Minibatches: `minibatches` of windows, `sequences` of chunks in streams, `chunks` of single chunks,
 `whole` of utterances. `warp` and `masks` change the frames of a minibatch.
 """
+
+from typing import TYPE_CHECKING
+
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.frames.chunks import (
+        Chunk,
+        ChunkInputs,
+        Chunks,
+        RecurrentChunks,
+        SequenceInputs,
+        Sequences,
+        WholeUtterances,
+        default_chunk,
+        padded_frames,
+    )
+    from speech3.frames.masks import FrequencyWarp, SpecAugment, frequency_warp, spec_augment
+    from speech3.frames.minibatches import Minibatches, window_indices
+    from speech3.frames.packed import (
+        PackedFrames,
+        open_packed,
+        pack_aligned,
+        segment_labels,
+        segment_numbers,
+        segment_starts,
+        verify_once,
+        write_frames,
+    )
+else:
+    __getattr__ = door(__file__)
+
+__all__ = [
+    "Chunk",
+    "ChunkInputs",
+    "Chunks",
+    "FrequencyWarp",
+    "Minibatches",
+    "PackedFrames",
+    "RecurrentChunks",
+    "SequenceInputs",
+    "Sequences",
+    "SpecAugment",
+    "WholeUtterances",
+    "default_chunk",
+    "frequency_warp",
+    "open_packed",
+    "pack_aligned",
+    "padded_frames",
+    "segment_labels",
+    "segment_numbers",
+    "segment_starts",
+    "spec_augment",
+    "verify_once",
+    "window_indices",
+    "write_frames",
+]

@@ -1,14 +1,34 @@
-"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.sections`).
+"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.packed`).
 
 Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Of a large file, opening
 reads only the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
 
 Axes: N frames of all utterances, F feature bins, T frames of one utterance, U utterances, S senones.
+
+A file of named sections: written once, read through a memory map, checksummed block by block.
+
+Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the
+sections, each at a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
+JSON with the writer's description and the position of each section. Opening reads only footer and checksums.
+
+Segments (phones, words) as labels of frames: twice the number of the segment, plus one in its first frame.
+
+Thus two consecutive segments with the same number remain separate.
+
+Axes: N segments, T frames.
+
+Packs a data directory with its alignment into the frames that `speech3 train` reads.
 """
 
+import json
+import mmap
+import os
+import shutil
+import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -16,11 +36,219 @@ from typing import IO, Any, Literal
 import numpy as np
 import torch
 
+from speech3.config import FeatureConfig
+from speech3.data import DataDir, split_by_speaker
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.silence import repeated_frames
-from speech3.frames.sections import BLOCK_BYTES, Sections, SectionWriter, open_sections
-from speech3.io.atomic import atomic_path, read_json, write_json
-from speech3.io.progress import progress, say
+from speech3.features import extract, repeated_frames
+from speech3.io import ArkReader, IntArkReader
+from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
+
+_MAGIC = b"SP3FRAME"
+_VERSION = 1
+_HEAD = struct.Struct("<8sIQQI")
+HEAD_BYTES = 4096
+BLOCK_BYTES = 1 << 20
+_ALIGN = 64
+_SHOWN_BLOCKS = 256  # verifying more blocks takes long enough for a progress bar
+_RELEASED_BLOCKS = 64
+_SCATTERED_BYTES = 1 << 30  # smaller files are soon completely in memory
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """An open file of sections.
+
+    Attributes
+    ----------
+    about
+        The writer's description of the content.
+    checksum
+        Checksum of the table of checksums, which identifies the content.
+    size, mtime_ns
+        Size and time of modification of the mapped file, which may no longer be the one at `path`.
+    """
+
+    path: Path
+    about: dict[str, Any]
+    checksum: int
+    size: int
+    mtime_ns: int
+    _places: dict[str, tuple[int, int]]
+    _checksums: np.ndarray
+    _map: mmap.mmap
+    _raw: np.ndarray
+
+    def array(self, name: str, dtype: str) -> np.ndarray:
+        """A section as a view into the memory map.
+
+        Raises
+        ------
+        Speech3Error
+            The section does not hold a whole number of such values, or lies outside the file.
+        """
+        start, size = self._places[name]
+        if size % np.dtype(dtype).itemsize or start + size > self.size:
+            raise Speech3Error(f"{self.path}: section {name} does not match its description; pack the file again")
+        return self._raw[start : start + size].view(dtype)
+
+    def block_of(self, name: str, offset: int) -> int:
+        """Number of the block that holds byte `offset` of a section."""
+        return (self._places[name][0] + offset - HEAD_BYTES) // BLOCK_BYTES
+
+    def verify(self) -> None:
+        """Compare every block with its checksum, in constant memory.
+
+        Raises
+        ------
+        Speech3Error
+            The message names the file, the first block at fault and its bytes.
+        """
+        count = len(self._checksums)
+        blocks = progress(range(count), count, f"verify {self.path.name}") if count > _SHOWN_BLOCKS else range(count)
+        end = max(start + size for name, (start, size) in self._places.items() if name != "checksums")
+        self._map.madvise(mmap.MADV_NORMAL)
+        for block in blocks:
+            start = HEAD_BYTES + block * BLOCK_BYTES
+            stop = min(start + BLOCK_BYTES, end)
+            if zlib.crc32(self._raw[start:stop].data) != self._checksums[block]:
+                raise Speech3Error(
+                    f"{self.path}: block {block} of {count} (bytes {start} to {stop - 1}) does not "
+                    f"match its checksum: the file is damaged; pack it again"
+                )
+            if (block + 1) % _RELEASED_BLOCKS == 0:
+                self.release()
+        self.expect_scattered_reads()
+
+    def release(self) -> None:
+        """Release the memory of the pages read; they stay in the system's cache while there is room."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+    def expect_scattered_reads(self) -> None:
+        """Turn off read-ahead for a large file: reading 128 kB around each frame was 100 times slower."""
+        if self.size > _SCATTERED_BYTES:
+            self._map.madvise(mmap.MADV_RANDOM)
+
+    def read_ahead(self, name: str, start: int, stop: int) -> None:
+        """Let the system read bytes `start` up to `stop` of a section in the background."""
+        at = self._places[name][0]
+        first = (at + start) // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, first, at + stop - first)
+
+
+def open_sections(path: Path) -> Sections:
+    """Memory-map a file of sections.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, of another kind or version, truncated, or its footer or table of checksums is damaged.
+    """
+    if not path.is_file():
+        raise Speech3Error(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
+    with path.open("rb") as stream:
+        status = os.fstat(stream.fileno())
+        head = stream.read(_HEAD.size)
+        if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
+            raise Speech3Error(f"{path}: not a file of packed frames")
+        _, version, start, length, crc = _HEAD.unpack(head)
+        if version != _VERSION:
+            raise Speech3Error(f"{path}: format {version}, but this speech3 reads {_VERSION}; pack it again")
+        if status.st_size < start + length:
+            block = max(0, status.st_size - HEAD_BYTES) // BLOCK_BYTES
+            raise Speech3Error(
+                f"{path}: truncated in block {block}: {status.st_size} bytes of {start + length}; pack it again"
+            )
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    footer = mapped[start : start + length]
+    if zlib.crc32(footer) != crc:
+        raise Speech3Error(f"{path}: the footer does not match its checksum: the file is damaged; pack it again")
+    about = json.loads(footer)
+    raw = np.frombuffer(mapped, np.uint8)
+    places = {name: (at, size) for name, (at, size) in about.pop("sections").items()}
+    at, size = places["checksums"]
+    table = raw[at : at + size]
+    checksum = about.pop("checksums_crc")
+    if zlib.crc32(table.data) != checksum:
+        raise Speech3Error(f"{path}: the table of checksums is damaged; pack it again")
+    sections = Sections(
+        path=path, about=about, checksum=checksum, size=status.st_size, mtime_ns=status.st_mtime_ns,
+        _places=places, _checksums=table.view("<u4"), _map=mapped, _raw=raw,
+    )  # fmt: skip
+    sections.expect_scattered_reads()
+    return sections
+
+
+class SectionWriter:
+    """Writes sections one after the other, with a checksum for each block; `close` completes the file.
+
+    Parameters
+    ----------
+    stream
+        A new file, open for writing.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.position, self.crc = HEAD_BYTES, 0
+        self.checksums: list[int] = []
+        self.places: dict[str, tuple[int, int]] = {}
+        stream.write(bytes(HEAD_BYTES))
+
+    def section(self, name: str, parts: Iterable[bytes]) -> None:
+        """Write one section, given in parts."""
+        self.write(bytes(-self.position % _ALIGN))
+        start = self.position
+        for part in parts:
+            self.write(part)
+        self.places[name] = (start, self.position - start)
+
+    def write(self, data: bytes) -> None:
+        """Append to the current section."""
+        self.stream.write(data)
+        view = memoryview(data)
+        while view:
+            room = BLOCK_BYTES - (self.position - HEAD_BYTES) % BLOCK_BYTES
+            self.crc = zlib.crc32(view[:room], self.crc)
+            self.position += len(view[:room])
+            if (self.position - HEAD_BYTES) % BLOCK_BYTES == 0:
+                self.checksums.append(self.crc)
+                self.crc = 0
+            view = view[room:]
+
+    def close(self, about: dict[str, Any]) -> None:
+        """Write checksums and footer, then the header, without which the file cannot be opened."""
+        if (self.position - HEAD_BYTES) % BLOCK_BYTES:
+            self.checksums.append(self.crc)
+        table = np.array(self.checksums, "<u4").tobytes()
+        start = self.position + -self.position % _ALIGN
+        self.stream.write(bytes(start - self.position) + table)
+        sections = {**self.places, "checksums": (start, len(table))}
+        footer = json.dumps({**about, "sections": sections, "checksums_crc": zlib.crc32(table)}).encode("utf-8")
+        self.stream.write(footer)
+        self.stream.seek(0)
+        self.stream.write(_HEAD.pack(_MAGIC, _VERSION, start + len(table), len(footer), zlib.crc32(footer)))
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+
+
+def segment_labels(numbers_N: np.ndarray, starts_N1: np.ndarray) -> np.ndarray:
+    """Labels (T,) int32 of segments, from their numbers (N,), and their first frames and the end (N + 1,)."""
+    labels_T = np.repeat(2 * np.asarray(numbers_N, np.int32), np.diff(starts_N1))
+    labels_T[starts_N1[:-1]] += 1
+    return labels_T
+
+
+def segment_starts(labels_T: np.ndarray) -> np.ndarray:
+    """The first frames (N,) int64 of the segments."""
+    starts_N: np.ndarray = np.flatnonzero(labels_T & 1)
+    return starts_N
+
+
+def segment_numbers(labels_T: np.ndarray) -> np.ndarray:
+    """The numbers (N,) of the segments."""
+    numbers_N: np.ndarray = labels_T[segment_starts(labels_T)] >> 1
+    return numbers_N
+
 
 _VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
 _REMEDY = "align or extract them again, or remove them from the data directory"
@@ -44,7 +272,7 @@ class PackedFrames:
     counts_S
         int64, number of frames of each senone.
     mean_F, variance_F
-        float64, over all frames but those of digital silence (`speech3.features.silence.repeated_frames`).
+        float64, over all frames but those of digital silence (`speech3.features.cmvn.repeated_frames`).
     info
         Information that the writer was given.
     digest
@@ -196,7 +424,7 @@ def _check_offsets(packed: PackedFrames) -> None:
     )
 
 
-def pack(
+def write_frames(
     path: Path | str,
     feats: Mapping[str, np.ndarray],
     alignments: Mapping[str, np.ndarray],
@@ -350,3 +578,100 @@ class _Packer:
             "frames": self.offsets[-1], "utterances": len(self.ids), "dim": len(self.sum_F), "dtype": self.dtype.str,
             "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones, "info": info,
         })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed for training and held out, and the reason for each utterance left out."""
+
+    train: PackReport
+    heldout: PackReport
+    skipped: dict[str, str]
+
+
+def pack_aligned(
+    data: DataDir,
+    alignment: Path,
+    hmm: Path,
+    out: Path,
+    config: FeatureConfig,
+    *,
+    heldout: float,
+    seed: int,
+    jobs: int,
+) -> Packed:
+    """Write ``train.frames``, ``heldout.frames`` and ``features.yaml`` into `out`.
+
+    Parameters
+    ----------
+    alignment
+        Directory with ``ali.ark``: a pdf for each frame.
+    hmm
+        Directory with ``hmm.json``, which holds the number of pdfs.
+    heldout
+        Share of the hours that is held out, drawn by speaker from `seed`.
+
+    Raises
+    ------
+    Speech3Error
+        The alignment is of other utterances (none of `data`, or it lacks more than 5 % of them) or of another model;
+        more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
+    """
+    _check_given(alignment, hmm)
+    senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
+    missing = _missing(data, senones, alignment / "ali.ark")
+    if config.kind == "given":
+        data = replace(data, recordings={})  # take lengths from the features, too: the audio may not be accessible
+    data = data.subset(key for key in data.utterances if key not in missing)
+    parts = split_by_speaker(data, {"heldout": heldout, "train": 1 - heldout}, seed)
+    with explained_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".pack.") as scratch:
+            try:
+                skipped, reports = _pack_parts(data, parts, senones, num_pdfs, Path(scratch), config, jobs)
+            except Speech3Error as error:
+                raise Speech3Error(str(error).replace(scratch, str(out))) from error
+            for name in ("train.frames", "heldout.frames", "features.yaml"):
+                (Path(scratch) / name).replace(out / name)
+    return Packed(reports["train"], reports["heldout"], {**missing, **skipped})
+
+
+def _pack_parts(
+    data: DataDir,
+    parts: Mapping[str, DataDir],
+    senones: Mapping[str, np.ndarray],
+    num_pdfs: int,
+    out: Path,
+    config: FeatureConfig,
+    jobs: int,
+) -> tuple[dict[str, str], dict[str, PackReport]]:
+    skipped = extract(data, out / "feats", config, jobs).skipped
+    feats, reports = ArkReader(out / "feats" / "feats.scp"), {}
+    for name, part in parts.items():
+        used = [key for key in part.utterances if key in feats]
+        info = {"data": str(data.path)}
+        reports[name] = write_frames(out / f"{name}.frames", feats, senones, num_pdfs, utterances=used, info=info)
+        skipped |= reports[name].skipped
+    shutil.copyfile(out / "feats" / "features.yaml", out / "features.yaml")
+    return skipped, reports
+
+
+def _check_given(alignment: Path, hmm: Path) -> None:
+    if not (alignment / "ali.ark").exists():
+        if list(alignment.glob("ali.*.gz")):
+            raise Speech3Error(f"{alignment}: is a Kaldi alignment; import it with `speech3 import {alignment} OUT`")
+        raise Speech3Error(f"{alignment / 'ali.ark'}: no such file; make one with speech3 import or speech3 align")
+    if not (hmm / "hmm.json").exists():
+        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; give --hmm the model with which {alignment} was aligned")
+
+
+def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[str, str]:
+    missing = {key: "no alignment" for key in data.utterances if key not in senones}
+    if senones and len(missing) == len(data.utterances):
+        raise Speech3Error(
+            f"{ark}: is an alignment of other utterances: {data.path} has {next(iter(data.utterances))} and so on, the"
+            f" alignment has {next(iter(senones))}; give the alignment of this data"
+        )
+    remedy = "give the alignment of this data, or leave them out with `speech3 subset`"
+    check_bad(missing, len(data.utterances), str(ark), f"of {data.path} are not aligned", remedy)
+    return missing

@@ -3,3 +3,168 @@
 Phones are numbered from 1 in the order of `Lexicon.phones`; 0 is "no phone": epsilon in graphs, and the context
 beyond either end of an utterance. `hmm.topology` defines the states of a phone.
 """
+
+from typing import TYPE_CHECKING
+
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.hmm.alignment.align import (
+        Aligned,
+        Suspicion,
+        Transcripts,
+        align_utterances,
+        suspicions,
+        usable_transcripts,
+        write_alignments,
+    )
+    from speech3.hmm.alignment.longform import (
+        LONG_UTTERANCE_S,
+        LongLayout,
+        LongPart,
+        PartFeats,
+        lay_out_long,
+        part_names,
+        part_texts,
+    )
+    from speech3.hmm.alignment.oov import (
+        GuessedPronunciations,
+        by_espeak,
+        by_letters,
+        has_phones,
+        unknown_words,
+        with_new_words,
+        with_pronunciations,
+    )
+    from speech3.hmm.alignment.times import (
+        FrameClock,
+        Segment,
+        ctm_line,
+        frame_clock,
+        read_ctm,
+        word_segments,
+        write_ctm,
+    )
+    from speech3.hmm.alignments import Alignment
+    from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
+    from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
+    from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, extended_baum_welch, load_gmm, zero_stats
+    from speech3.hmm.kaldi.convert import export_kaldi, open_alignment
+    from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
+    from speech3.hmm.model import (
+        FIRST_AND_LOOP,
+        Hmm,
+        PdfsOnly,
+        load_hmm,
+        load_outputs,
+        monophone_tree,
+        num_outputs,
+        output_difference,
+    )
+    from speech3.hmm.phone_loop import (
+        Biphones,
+        LoopPhones,
+        best_phones,
+        biphones,
+        edit_distance,
+        loop_phones,
+        phone_bigram,
+    )
+    from speech3.hmm.train import (
+        LARGEST_PSEUDO,
+        GmmSystem,
+        Scorer,
+        Workers,
+        WorkerShare,
+        align_one,
+        biphone_leaves,
+        lfmmi_passes,
+        realign,
+        train_monophone,
+        train_triphone,
+        triphone_leaves,
+        with_sizes,
+    )
+    from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
+else:
+    __getattr__ = door(__file__)
+
+__all__ = [
+    "FIRST_AND_LOOP",
+    "LARGEST_PSEUDO",
+    "LONG_UTTERANCE_S",
+    "NO_WORD",
+    "SUBSAMPLING",
+    "Aligned",
+    "Alignment",
+    "Biphones",
+    "FrameClock",
+    "Gmm",
+    "GmmStats",
+    "GmmSystem",
+    "GuessedPronunciations",
+    "Hmm",
+    "LongLayout",
+    "LongPart",
+    "LoopPhones",
+    "PartFeats",
+    "PdfsOnly",
+    "Scorer",
+    "Segment",
+    "Suspicion",
+    "TranscriptGraph",
+    "Transcripts",
+    "TransitionModel",
+    "WorkerShare",
+    "Workers",
+    "accumulate_weighted",
+    "align_one",
+    "align_utterances",
+    "best_phones",
+    "biphone_leaves",
+    "biphones",
+    "by_espeak",
+    "by_letters",
+    "ctm_line",
+    "edit_distance",
+    "export_kaldi",
+    "extended_baum_welch",
+    "frame_clock",
+    "group_numbers",
+    "has_phones",
+    "lay_out_long",
+    "left_biphone_pdfs",
+    "lfmmi_passes",
+    "load_gmm",
+    "load_hmm",
+    "load_outputs",
+    "loop_phones",
+    "monophone_tree",
+    "num_outputs",
+    "open_alignment",
+    "output_difference",
+    "part_names",
+    "part_texts",
+    "phone_bigram",
+    "phone_groups",
+    "read_ctm",
+    "read_phone_sets",
+    "read_symbol_table",
+    "realign",
+    "suspicions",
+    "to_first_and_loop",
+    "train_monophone",
+    "train_tree",
+    "train_triphone",
+    "transcript_graph",
+    "triphone_leaves",
+    "unknown_words",
+    "usable_transcripts",
+    "with_new_words",
+    "with_pronunciations",
+    "with_sizes",
+    "word_segments",
+    "write_alignments",
+    "write_ctm",
+    "zero_stats",
+]

@@ -2,6 +2,11 @@
 
 The statistics have one row for each (left, phone, right, state) seen, so one matrix product gives the gain in
 likelihood of the questions about all phone sets.
+
+Questions about phones, derived from data: the phone sets that arise when similar phones are merged pair by pair.
+
+Kaldi's questions are the sets of a top-down clustering (cluster-phones). Merging bottom up gives similar sets with a
+closed-form cost: the loss of likelihood when two single-Gaussian clusters become one.
 """
 
 import heapq
@@ -13,13 +18,69 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.questions import log_likelihood, merge_questions
-from speech3.hmm.topology import THREE_STATES, Topology
-from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
-from speech3.io.progress import progress
-from speech3.io.text import read_utf8
-from speech3.lexicon.graphemes import marks, plain
-from speech3.lexicon.lexicon import Lexicon
+from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
+from speech3.language import Lexicon, phone_marks, plain_phone
+from speech3.runtime import progress, read_utf8
+
+VARIANCE_FLOOR = 0.01
+
+
+def log_likelihood(stats: np.ndarray) -> np.ndarray:
+    """Log likelihood of frames under the one Gaussian estimated from them, with floored variances.
+
+    Parameters
+    ----------
+    stats
+        (..., 1 + 2 D) float64: count, sums, sums of squares.
+
+    Returns
+    -------
+    (...,) float64; 0 for no frames.
+    """
+    count = stats[..., 0]
+    dim = (stats.shape[-1] - 1) // 2
+    safe = np.maximum(count, 1e-10)[..., None]
+    mean = stats[..., 1 : 1 + dim] / safe
+    var = np.maximum(stats[..., 1 + dim :] / safe - mean * mean, VARIANCE_FLOOR)
+    return np.where(count > 0, -0.5 * count * (np.log(2 * np.pi * var).sum(-1) + dim), 0.0)
+
+
+def merge_questions(
+    stats: np.ndarray, groups: list[tuple[int, ...]], extra: Iterable[frozenset[int]] = ()
+) -> np.ndarray:
+    """Cluster groups of phones and return every phone set that arises.
+
+    Parameters
+    ----------
+    stats
+        (P + 1, 1 + 2 D): statistics of each phone's middle state.
+    groups
+        Phones that are in one cluster from the start (the stress or tone variants of a vowel).
+    extra
+        Further phone sets.
+
+    Returns
+    -------
+    (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of `groups`: its
+    complement is silence and the ends of the utterance.
+    """
+    clusters = [frozenset(group) for group in groups if stats[list(group), 0].sum() > 0]
+    sums = [stats[sorted(cluster)].sum(0) for cluster in clusters]
+    found = set(clusters) | set(extra) | {frozenset([phone]) for cluster in clusters for phone in cluster}
+    while len(clusters) > 1:
+        table = np.stack(sums)
+        loss = log_likelihood(table)[:, None] + log_likelihood(table)[None] - log_likelihood(table[:, None] + table)
+        np.fill_diagonal(loss, np.inf)
+        a, b = sorted(int(index) for index in np.unravel_index(int(np.argmin(loss)), loss.shape))
+        clusters[a], sums[a] = clusters[a] | clusters[b], sums[a] + sums[b]
+        del clusters[b], sums[b]
+        found.add(clusters[a])
+    ordered = sorted((sorted(phones) for phones in found), key=lambda phones: (len(phones), phones))
+    member = np.zeros((len(ordered), stats.shape[0]), bool)
+    for row, phones in zip(member, ordered, strict=True):
+        row[phones] = True
+    return member
+
 
 _LEAST_ROWS = 20_000  # statistics that are held before they are merged
 _DIGIT = re.compile(r"(.*\D)(\d+)")
@@ -75,7 +136,7 @@ def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
     stressed = digits(lexicon)
     for phone, number in lexicon.phone_ids.items():
         base = lexicon.base_phone(phone)
-        groups.setdefault(plain(base[:-1] if base in stressed else base), []).append(number)
+        groups.setdefault(plain_phone(base[:-1] if base in stressed else base), []).append(number)
     return [tuple(group) for group in groups.values()]
 
 
@@ -114,7 +175,7 @@ def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
         base = lexicon.base_phone(phone)
         if base in stressed:
             sets.setdefault(stressed[base], set()).add(number)
-        for mark in marks(base):
+        for mark in phone_marks(base):
             sets.setdefault(mark, set()).add(number)
         if base != phone:
             sets.setdefault(phone[-1], set()).add(number)

@@ -13,20 +13,18 @@ from dataclasses import replace
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment import Alignment, evened_out
+from speech3.hmm.alignments import Alignment, evened_out
 from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
-from speech3.hmm.model import Hmm
-from speech3.hmm.passes import alignment_stats
-from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
-from speech3.hmm.tree import CENTRE, LEFT
-from speech3.io.progress import progress
-from speech3.lexicon.lexicon import Lexicon
+from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, num_outputs
+from speech3.hmm.train import alignment_stats
+from speech3.language import Lexicon
+from speech3.runtime import progress
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
 
 
-def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
+def to_first_and_loop(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     """Convert an alignment to `FIRST_AND_LOOP` phones at every `subsampling`-th frame.
 
     Each phone boundary moves to the nearest boundary between outputs. Phones left without an output get one: the

@@ -1,16 +1,214 @@
-"""The HMM behind an acoustic model's outputs: lexicon, tied states and transition probabilities, saved together."""
+"""The HMM behind an acoustic model's outputs: lexicon, tied states and transition probabilities, saved together.
 
-from dataclasses import asdict, dataclass, replace
+The HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone may end.
+
+Axes: T frames.
+
+The phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young et al. 1994).
+
+`hmm.questions` and `hmm.clustering` grow it.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.topology import THREE_STATES, Topology, topology_named
-from speech3.hmm.tree import ARRAYS, Tree
-from speech3.io.atomic import read_json, write_json
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.lexicon.lexicon import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
+from speech3.io import load_tensors, save_tensors
+from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
+from speech3.runtime import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Topology:
+    """States in a row: a phone is entered at the first state, and each state leads to the next.
+
+    Attributes
+    ----------
+    name
+        Its name in `hmm.json`.
+    loops
+        For each state: does it have a self-loop?
+    exits
+        States from which the phone may be left.
+    weighted
+        Whether staying and leaving have probabilities; if not, their log probabilities are 0.
+    """
+
+    name: str
+    loops: tuple[bool, ...]
+    exits: tuple[int, ...]
+    weighted: bool
+
+    @property
+    def states(self) -> int:
+        """Number of emitting states."""
+        return len(self.loops)
+
+    @property
+    def min_frames(self) -> int:
+        """Smallest number of frames of a phone."""
+        return min(self.exits) + 1
+
+    @cached_property
+    def loops_S(self) -> np.ndarray:
+        """`loops` as an array."""
+        return np.array(self.loops)
+
+    def states_of_parts(self, part_T: np.ndarray) -> np.ndarray:
+        """(T,) int8 state of each frame, where each phone was divided into `min_frames` parts.
+
+        Part k of a phone is in state k; if that state has no self-loop, the later frames of the part are in the next.
+
+        Parameters
+        ----------
+        part_T
+            (T,) int: the part of each frame; parts are numbered through all phones of the utterance.
+        """
+        state_T = part_T % self.min_frames
+        later_T = np.concatenate([[False], part_T[1:] == part_T[:-1]])[: len(part_T)]
+        states_T: np.ndarray = (state_T + (later_T & ~self.loops_S[state_T])).astype(np.int8)
+        return states_T
+
+
+THREE_STATES = Topology("three-states", (True, True, True), (2,), weighted=True)
+# Kaldi's chain topology (nnet3/chain/gen_topo.py): one pdf for a phone's first frame, another for the later frames. In
+# Kaldi all transitions have probability one half, which does not change which path is best.
+FIRST_AND_LOOP = Topology("first-and-loop", (False, True), (0, 1), weighted=False)
+_KNOWN = {topology.name: topology for topology in (THREE_STATES, FIRST_AND_LOOP)}
+
+
+def topology_named(name: str, path: Path) -> Topology:
+    """The topology called `name`; `path` is the file that names it.
+
+    Raises
+    ------
+    Speech3Error
+        There is no topology of that name.
+    """
+    if name not in _KNOWN:
+        raise Speech3Error(
+            f"{path}: no topology {name!r}, only {', '.join(_KNOWN)}; use the version of speech3 that wrote it"
+        )
+    return _KNOWN[name]
+
+
+def num_outputs(frames: int, subsampling: int) -> int:
+    """Outputs of a model that has one per `subsampling` frames; the last may stand for fewer."""
+    return -(-frames // subsampling)
+
+
+LEFT, CENTRE, RIGHT = 0, 1, 2
+
+
+ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Binary trees in arrays, one root for each (phone, state).
+
+    Attributes
+    ----------
+    root
+        (P + 1, states) int32: the node at which to start; row 0 is unused.
+    side
+        (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf.
+    member
+        (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end".
+    yes, no
+        (nodes,) int32: the next node; at a leaf both hold the pdf.
+    """
+
+    root: np.ndarray
+    side: np.ndarray
+    member: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def same_as(self, other: "Tree") -> bool:
+        """Whether both have the same nodes, and so give the same pdfs."""
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ARRAYS)
+
+    @cached_property
+    def phone_classes(self) -> np.ndarray:
+        """(P + 1,) int: phones that share a pdf have the same number, that of the first of them."""
+        first: dict[int, int] = {}  # pdf -> first phone that has it
+        number = np.arange(len(self.root))
+        for phone in range(1, len(self.root)):
+            nodes, pdfs = list(self.root[phone]), set()
+            while nodes:
+                node = nodes.pop()
+                if self.side[node] < 0:
+                    pdfs.add(int(self.yes[node]))
+                else:
+                    nodes += [self.yes[node], self.no[node]]
+            for other in {int(number[first.setdefault(pdf, phone)]) for pdf in pdfs}:
+                number[number == number[phone]] = min(other, number[phone])
+                number[number == other] = number[phone]
+        return number
+
+    @property
+    def states(self) -> int:
+        """Emitting states of a phone."""
+        return int(self.root.shape[1])
+
+    @cached_property
+    def sides(self) -> frozenset[int]:
+        """The phones that any question asks about: some of LEFT, CENTRE and RIGHT."""
+        return frozenset(self.side[self.side >= 0].tolist())
+
+    @property
+    def width(self) -> int:
+        """Width of the window of phones that questions ask about; the phone itself is at index ``width // 2``."""
+        return 3 if RIGHT in self.sides else 2 if LEFT in self.sides else 1
+
+    @property
+    def num_pdfs(self) -> int:
+        """Number of pdfs: one more than the largest."""
+        return int(self.yes[self.side < 0].max()) + 1
+
+    def pdf(self, left: int, phone: int, right: int, state: int) -> int:
+        """Pdf of HMM state `state` (from 0) of `phone` between `left` and `right` (0: beyond the end)."""
+        node, window = int(self.root[phone, state]), (left, phone, right)
+        while self.side[node] >= 0:
+            node = int(self.yes[node] if self.member[node, window[self.side[node]]] else self.no[node])
+        return int(self.yes[node])
+
+    def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
+        """The pdfs of all states; cached, since the same contexts recur."""
+        window = (left, phone, right)
+        if window not in self._known:
+            self._known[window] = tuple(self.pdf(*window, state) for state in range(self.states))
+        return self._known[window]
+
+    def pdfs_of(self, phones_W3: np.ndarray) -> np.ndarray:
+        """(W, states) int32: the pdfs of all states of many windows (left, phone, right) at once."""
+        pdfs_WS = np.empty((len(phones_W3), self.states), np.int32)
+        for state in range(self.states):
+            node_W = self.root[phones_W3[:, CENTRE], state].copy()
+            while (asks_W := np.flatnonzero(self.side[node_W] >= 0)).size:
+                node = node_W[asks_W]
+                answer = self.member[node, phones_W3[asks_W, self.side[node]]]
+                node_W[asks_W] = np.where(answer, self.yes[node], self.no[node])
+            pdfs_WS[:, state] = self.yes[node_W]
+        return pdfs_WS
+
+
+def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
+    """A tree that ignores neighbours: `pdfs_PS` (P, states) holds the pdf of each state of each phone, from phone 1."""
+    root = np.zeros((len(pdfs_PS) + 1, pdfs_PS.shape[1]), np.int32)
+    root[1:] = pdfs_PS  # node j is the leaf of pdf j
+    pdfs = np.arange(pdfs_PS.max() + 1, dtype=np.int32)
+    return Tree(root, np.full(len(pdfs), -1, np.int8), np.zeros((len(pdfs), len(root)), bool), pdfs, pdfs.copy())
+
+
+def monophone_tree(number_P: np.ndarray, states: int = THREE_STATES.states) -> Tree:
+    """A tree with one pdf per state of a phone; phones with one number in `number_P` (from 0, no gaps) share theirs."""
+    return context_free_tree(np.asarray(number_P)[:, None] * states + np.arange(states))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +284,7 @@ class PdfsOnly:
         write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 
-def difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
+def output_difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
     """How the outputs of two models differ, in words; empty if they are the same, as far as that is known."""
     if one.num_pdfs != other.num_pdfs:
         return f"one has {one.num_pdfs} senones, the other {other.num_pdfs}"

@@ -1,22 +1,389 @@
-"""The bootstrap: flat start, monophone GMMs, tied-triphone GMMs (Kaldi's train_mono.sh and train_deltas.sh)."""
+"""The bootstrap: flat start, monophone GMMs, tied-triphone GMMs (Kaldi's train_mono.sh and train_deltas.sh).
 
-from dataclasses import dataclass, replace
+The passes over the data of GMM training and alignment; each runs in every process of `Workers`.
+
+Processes that each keep a share of the utterances, so that a pass over the data sends models, not features.
+
+Each pass of GMM training is a function that is called as ``function(share, *arguments)`` in each process; the results
+are collected in a list. A share keeps its alignments from pass to pass, in a file if they are many, and as many of its
+transcripts' HMMs as fit into `_GRAPHS_BYTES`.
+
+Sizes of the bootstrap's models for a given amount of speech, used where the config has 0.
+
+They are powers of the number of hours. Up to two hours, the curves pass through the best values for fsdd (a quarter of
+an hour: 80 leaves, 250 Gaussians, 200 for monophones) and minilibri (2.24 hours: 800, 8,000, 1,000); above that they
+grow as slowly as in Kaldi's recipes.
+"""
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.errors import Speech3Error
-from speech3.hmm import passes
-from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, read_phone_sets
-from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
-from speech3.hmm.model import Hmm
-from speech3.hmm.passes import Pass
-from speech3.hmm.probabilities import Counts, Expected, estimate
-from speech3.hmm.topology import THREE_STATES
-from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
-from speech3.hmm.workers import Workers
-from speech3.io.progress import Metrics, progress
-from speech3.lexicon.lexicon import Lexicon
+from speech3.hmm import gmm as mixtures
+from speech3.hmm.alignments import (
+    Alignment,
+    Counts,
+    Expected,
+    SilenceAfter,
+    StoredAlignments,
+    WordLists,
+    count,
+    equal_alignment,
+    estimate,
+    evened_out,
+    expected,
+    from_path,
+)
+from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
+from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, split, split_targets, update
+from speech3.hmm.model import (
+    CENTRE,
+    FIRST_AND_LOOP,
+    LEFT,
+    RIGHT,
+    THREE_STATES,
+    Hmm,
+    Tree,
+    context_free_tree,
+    monophone_tree,
+    num_outputs,
+)
+from speech3.hmm.transcript import TranscriptGraph, best_path, transcript_graph
+from speech3.language import Lexicon
+from speech3.runtime import (
+    Metrics,
+    end_with_parent,
+    out_of_memory,
+    processes_work,
+    progress,
+    starting_workers,
+    without_shared_memory,
+)
+
+R = TypeVar("R")
+_GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
+
+
+@dataclass
+class WorkerShare:
+    """The utterances of one process.
+
+    Attributes
+    ----------
+    words
+        Transcripts, all words in the lexicon.
+    feats
+        Matrices (T, D) float32, read on access.
+    number, parts
+        Index of the share, and the number of shares.
+    """
+
+    words: Mapping[str, list[str]]
+    feats: Mapping[str, np.ndarray]
+    number: int = 0
+    parts: int = 1
+    alignments: StoredAlignments = field(default_factory=StoredAlignments)
+    _graphs: dict[str, TranscriptGraph] = field(default_factory=dict)
+    _bytes: int = 0
+    _tree: Tree | None = None
+
+    def shown(self, label: str) -> Iterable[str]:
+        """The utterances; only the first share shows its progress, since all shares cost about the same."""
+        of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
+        return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
+
+    def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
+        """The HMM of a transcript; the first ones are kept until another tree is used."""
+        if self._tree is not hmm.tree:  # a worker process gets a new copy with every pass
+            if self._tree is None or not self._tree.same_as(hmm.tree):
+                self._graphs, self._bytes = {}, 0
+            self._tree = hmm.tree
+        if utterance in self._graphs:
+            return self._graphs[utterance]
+        graph = transcript_graph(hmm, self.words[utterance])
+        if self._bytes < _GRAPHS_BYTES:
+            self._graphs[utterance] = graph
+            self._bytes += graph.nbytes
+        return graph
+
+
+_share: WorkerShare | None = None
+
+
+def _start(share: bytes) -> None:
+    global _share
+    _share = pickle.loads(share)
+    end_with_parent()
+
+
+def _call(work: bytes) -> bytes:
+    assert _share is not None
+    function, arguments = pickle.loads(work)
+    return without_shared_memory(function(_share, *arguments))
+
+
+class Workers:
+    """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process."""
+
+    def __init__(self, words: Mapping[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
+        names = list(words)
+        self.jobs = max(1, min(jobs, len(names)))
+        if self.jobs > 1 and not processes_work("alignment"):
+            self.jobs = 1
+        # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
+        shares = [
+            WorkerShare(WordLists((n, words[n]) for n in names[job :: self.jobs]), feats, job, self.jobs)
+            for job in range(self.jobs)
+        ]
+        self._local = shares[0] if self.jobs == 1 else None
+        self._pools: list[ProcessPoolExecutor] = []
+        if self._local is None:
+            context = multiprocessing.get_context("spawn")
+            with starting_workers():
+                for share in shares:
+                    self._pools.append(
+                        ProcessPoolExecutor(1, context, initializer=_start, initargs=(without_shared_memory(share),))
+                    )
+                    self._pools[-1].submit(os.getpid)  # starts the process
+
+    def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
+        """Call ``function(share, *arguments)`` in every process.
+
+        Raises
+        ------
+        Speech3Error
+            `function` raised it, or a process died.
+        """
+        if self._local is not None:
+            return [function(self._local, *arguments)]
+        try:
+            work = without_shared_memory((function, arguments))
+            futures = [pool.submit(_call, work) for pool in self._pools]
+            return [pickle.loads(future.result()) for future in futures]
+        except BrokenProcessPool as error:
+            raise Speech3Error(
+                f"a worker process of the HMM stage died, {out_of_memory()}; run again with jobs=1"
+            ) from error
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self._pools:  # such as Ctrl-C: a pass may take long, so do not wait for it
+            for process in multiprocessing.active_children():
+                process.terminate()
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
+
+
+def triphone_leaves(hours: float) -> float:
+    """Leaves of the triphone tree, unless its roots need more: 800 for minilibri's two hours, at most 6,000."""
+    return min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)
+
+
+def biphone_leaves(hours: float, groups: int) -> int:
+    """Leaves of LF-MMI's left-biphone tree: five eighths of the triphone tree's; 500 for minilibri's two hours."""
+    roots = groups * FIRST_AND_LOOP.states
+    return max(round(1.2 * roots), round(0.625 * triphone_leaves(hours)))
+
+
+def lfmmi_passes(hours: float, *, started: bool = False) -> int:
+    """Passes of LF-MMI over the speech: 50 over an hour or less, 40 over two hours.
+
+    With Muon, 40 were better than 20 on two hours (`recipes/minilibri`). On 10, 20 and 40 minutes only 50 were tried
+    (`recipes/any`); on ten they were as good as 100 with AdamW. The formula was not tested on larger amounts; it gives
+    5 for 100 hours, about as many as in Kaldi's recipes.
+
+    Parameters
+    ----------
+    started
+        The network starts from a trained one: half as many.
+    """
+    passes = min(50, max(4, round(40 * (2 / hours) ** 0.53)))
+    return -(-passes // 2) if started else passes
+
+
+def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
+    """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
+
+    Parameters
+    ----------
+    hours
+        Hours of training speech.
+    groups
+        Number of groups of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian per
+        state.
+    """
+    roots = groups * THREE_STATES.states
+    mono = config.mono.gaussians or max(roots, min(1000, round(545 * hours**0.75)))
+    aligner = config.aligner.gaussians or max(roots, min(1000, round(400 * hours**0.5)))
+    leaves = config.tri.leaves or max(round(1.2 * roots), round(triphone_leaves(hours)))
+    gaussians = config.tri.gaussians or max(
+        leaves, round(min(_LARGEST_GAUSSIANS, 2500 * hours**1.45, 5000 * hours**0.6))
+    )
+    return config.model_copy(
+        update={
+            "mono": config.mono.model_copy(update={"gaussians": mono}),
+            "aligner": config.aligner.model_copy(update={"gaussians": aligner}),
+            "tri": config.tri.model_copy(update={"leaves": leaves, "gaussians": gaussians}),
+        }
+    )
+
+
+# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
+# their exponentials, relative to the largest of a frame, do not underflow in float32.
+LARGEST_PSEUDO = 30.0
+
+
+class Scorer(Protocol):
+    """Anything that gives log likelihoods: a GMM, or a network's log posteriors minus log priors."""
+
+    @property
+    def subsampling(self) -> int:
+        """Frames per row of scores."""
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        """Whether the scores were trained to be used at acoustic scale 1, as in LF-MMI."""
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """(K, U) float32 for the given pdfs (None: all), one row per `subsampling` frames."""
+
+
+@dataclass(eq=False)
+class Pass:
+    """The statistics that one pass over a share accumulates."""
+
+    stats: GmmStats
+    frames: np.ndarray  # (J,) frames of each pdf
+    visits: np.ndarray  # (J,) how often a path enters a state of each pdf
+
+
+def flat_start(share: WorkerShare, lexicon: Lexicon) -> dict[str, str]:
+    """Align by equal division; return the utterances that are too short, with the reason."""
+    failed = {}
+    for utterance, words in share.words.items():
+        alignment = equal_alignment(lexicon, words, len(share.feats[utterance]))
+        if alignment is None:
+            failed[utterance] = f"{len(share.feats[utterance])} frames are fewer than its phones need"
+        else:
+            share.alignments[utterance] = alignment
+    return failed
+
+
+def divide_equally(share: WorkerShare) -> None:
+    """Divide the frames of each phone equally among its states."""
+    before, share.alignments = share.alignments, StoredAlignments()
+    for utterance, alignment in before.items():
+        share.alignments[utterance] = evened_out(alignment)
+
+
+def realign(
+    share: WorkerShare,
+    hmm: Hmm,
+    scorer: Scorer,
+    beam: float,
+    retry_beam: float,
+    acoustic_scale: float = 0.1,
+    label: str = "",
+) -> dict[str, str]:
+    """Align by Viterbi; those that fail even at `retry_beam` lose their alignment and are returned with the reasons.
+
+    The progress is shown if it has a `label`.
+    """
+    failed = {}
+    share.alignments.clear()
+    for utterance in share.shown(label) if label else share.words:
+        found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
+        if isinstance(found, Alignment):
+            share.alignments[utterance] = found
+        else:
+            failed[utterance] = found
+    return failed
+
+
+def align_one(
+    share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
+) -> Alignment | str:
+    """Align one utterance with the first of `beams` that succeeds; return the reason if none does."""
+    graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
+    rows = num_outputs(len(feats_TD), scorer.subsampling)
+    if rows < graph.min_frames:
+        phones = f"its phones, which need at least {graph.min_frames}"
+        if scorer.subsampling == 1:
+            return f"{rows} frames are too few for {phones}"
+        return f"{rows} outputs ({len(feats_TD)} frames / {scorer.subsampling}) are too few for {phones}"
+    used, column = np.unique(graph.pdf, return_inverse=True)
+    loglikes_TU = scorer.loglikes(feats_TD, used)
+    for beam in beams:
+        if best := best_path(graph, hmm, loglikes_TU, column.astype(np.int32), beam, acoustic_scale):
+            return from_path(graph, *best)
+    return f"no path within a beam of {beams[-1]:g}; check that the transcript matches the recording"
+
+
+def collect(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> Pass:
+    """Accumulate the statistics of GMMs and transitions along the current alignments."""
+    stats = mixtures.zero_stats(gmm)
+    frames, visits = np.zeros(gmm.num_pdfs), np.zeros(gmm.num_pdfs)
+    for utterance, alignment in share.alignments.items():
+        pdf_T = alignment.pdfs(hmm)
+        mixtures.accumulate(gmm, stats, share.feats[utterance], pdf_T)
+        position = alignment.segment * hmm.topology.states + alignment.states
+        entered = np.concatenate([[True], position[1:] != position[:-1]])
+        frames += np.bincount(pdf_T, minlength=gmm.num_pdfs)
+        visits += np.bincount(pdf_T[entered], minlength=gmm.num_pdfs)
+    return Pass(stats, frames, visits)
+
+
+def context_stats(share: WorkerShare) -> list[ContextStats]:
+    """Accumulate one Gaussian's statistics per (left, phone, right, state) along the current alignments, if any."""
+    return merged_stats(alignment_stats(found, share.feats[utterance]) for utterance, found in share.alignments.items())
+
+
+def alignment_stats(
+    alignment: Alignment, feats_TD: np.ndarray, sides: tuple[int, ...] = (LEFT, CENTRE, RIGHT)
+) -> ContextStats:
+    """One Gaussian's statistics per context of one utterance; a context may occur more than once.
+
+    In the contexts, phones on other sides than `sides` are 0.
+    """
+    feats_TD = feats_TD.astype(np.float64)
+    windows = alignment.windows()
+    windows[:, [side for side in (LEFT, CENTRE, RIGHT) if side not in sides]] = 0
+    context = np.column_stack([windows[alignment.segment], alignment.states]).astype(np.int32)
+    ones = np.ones((len(feats_TD), 1))
+    return _summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1))
+
+
+def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
+    change = np.flatnonzero(np.concatenate([[True], (context[1:] != context[:-1]).any(1)]))
+    return ContextStats(context[change], np.add.reduceat(rows, change))
+
+
+def pronunciations(share: WorkerShare) -> Counts:
+    """Count pronunciations and silences along the current alignments."""
+    return count(share.alignments, share.words)
+
+
+def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
+    """Sum up how probable silence is before each pronunciation, along the current alignments."""
+    return expected(share.alignments, share.words, after)
+
 
 FIRST_SELF_LOOP = 0.75
 NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
@@ -46,20 +413,20 @@ def train_monophone(
         No utterance is long enough for its phones, or none can be aligned.
     """
     number_P = group_numbers(lexicon)
-    short = _merged(workers.run(passes.flat_start, lexicon))
+    short = _merged(workers.run(flat_start, lexicon))
     one_pdf_each = context_free_tree(np.repeat(number_P[:, None], THREE_STATES.states, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
     iterations = config.mono.phone_iterations
     for _ in progress(range(iterations), iterations, "mono GMM, phones as a whole"):
-        workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
+        workers.run(realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
-    workers.run(passes.divide_equally)
+    workers.run(divide_equally)
     hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(number_P))
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 
 
 def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> ContextStats:
-    parts = [part for parts in workers.run(passes.context_stats) for part in parts]
+    parts = [part for parts in workers.run(context_stats) for part in parts]
     if not parts:
         reasons = [f"\n  {utterance}: {reason}" for utterance, reason in sorted((failed or {}).items())[:5]]
         raise Speech3Error(NOTHING_ALIGNED + "".join(reasons))
@@ -98,16 +465,16 @@ def train_triphone(
     if not config.lexicon_probs:
         return system
     counts = Counts()
-    for part in workers.run(passes.pronunciations):
+    for part in workers.run(pronunciations):
         counts += part
     expected: Expected = {}
-    for found in workers.run(passes.expected_silences, counts.silence_after()):
+    for found in workers.run(expected_silences, counts.silence_after()):
         expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
     return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
 
 
 def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
-    parts = workers.run(passes.collect, hmm, gmm)
+    parts = workers.run(collect, hmm, gmm)
     total = parts[0]
     for part in parts[1:]:
         total.stats += part.stats
@@ -135,7 +502,7 @@ def _train(
     last = stage.iterations + 1  # after the iterations, only the alignment with their result
     for iteration in progress(range(1, last + 1), last, f"{name} GMM"):
         if iteration in (*stage.realign, last):
-            failed = _merged(workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam))
+            failed = _merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
         if iteration == last:
             break
         hmm, gmm, total = _reestimate(workers, hmm, gmm)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path
+from speech3.runtime import atomic_path
 
 
 def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path
+from speech3.runtime import atomic_path
 
 ARC = np.dtype([("ilabel", "<i4"), ("olabel", "<i4"), ("weight", "<f4"), ("nextstate", "<i4")])
 _STATE = np.dtype([("final", "<f4"), ("pos", "<u4"), ("arcs", "<u4"), ("iepsilons", "<u4"), ("oepsilons", "<u4")])

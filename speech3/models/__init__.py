@@ -1,12 +1,74 @@
 """Acoustic models: windows of frames in, senone logits out. One file per family, one registry, no training.
 
 A model (`speech3.models.base.AcousticModel`) has ``left_context``, ``right_context``, ``feat_dim``, ``num_senones``. It
-takes (B, W, F) float32 or, if it is recurrent, `speech3.frames.sequences.SequenceInputs`. A time-delay network takes
+takes (B, W, F) float32 or, if it is recurrent, `speech3.frames.chunks.SequenceInputs`. A time-delay network takes
 chunks with their context, with LSTM cells `speech3.frames.chunks.RecurrentChunks`, and may have fewer outputs than
 frames (`subsampling`).
 """
 
-from speech3.models.base import AcousticModel, logits
-from speech3.models.registry import build, load_network, network_tensors
+from typing import TYPE_CHECKING
 
-__all__ = ["AcousticModel", "build", "load_network", "logits", "network_tensors"]
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.models.base import AcousticModel, SmoothedCrossEntropy, cross_entropy, logits
+    from speech3.models.dnn import BF16_WORTH_IT, BatchNorm, bf16_over_float32, gemm_library, use_gemm_library
+    from speech3.models.groups import GroupLasso, has_units, used_units, without_units
+    from speech3.models.info import (
+        ModelInfo,
+        describe_model,
+        features_of_model,
+        layer_table,
+        layers_of,
+        model_facts,
+        model_info,
+        parameters_of,
+        per_cent,
+        workers_in_words,
+    )
+    from speech3.models.lstm import Lstm
+    from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
+    from speech3.models.onnx import to_onnx
+    from speech3.models.onnx_runtime import OnnxNetwork
+    from speech3.models.registry import build, load_network, network_tensors
+    from speech3.models.split import SplitCrossEntropy, check_split, split
+else:
+    __getattr__ = door(__file__)
+
+__all__ = [
+    "BF16_WORTH_IT",
+    "AcousticModel",
+    "BatchNorm",
+    "GroupLasso",
+    "Lstm",
+    "ModelInfo",
+    "OnlineNetwork",
+    "OnlineRecurrent",
+    "OnlineWindows",
+    "OnnxNetwork",
+    "SmoothedCrossEntropy",
+    "SplitCrossEntropy",
+    "bf16_over_float32",
+    "build",
+    "check_split",
+    "cross_entropy",
+    "describe_model",
+    "features_of_model",
+    "gemm_library",
+    "has_units",
+    "layer_table",
+    "layers_of",
+    "load_network",
+    "logits",
+    "model_facts",
+    "model_info",
+    "network_tensors",
+    "parameters_of",
+    "per_cent",
+    "split",
+    "to_onnx",
+    "use_gemm_library",
+    "used_units",
+    "without_units",
+    "workers_in_words",
+]

@@ -1,8 +1,16 @@
 """Base class of the acoustic models: normalises the input, knows its context, scores whole utterances.
 
 Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, S senones.
+
+Frame cross-entropy over senones, its gradient and the number of correctly classified frames, in few passes.
+
+Axes: B minibatch, S senones.
+
+Division of an utterance into the spans that a recurrent model scores one by one, carrying its state along.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +33,7 @@ class AcousticModel(nn.Module):
     logit_layers
         Names of the output layer and of the second one, if there is one; also for `speech3.engine.optimizers`.
     recurrent
-        Trained on sequences of frames with a state (`speech3.frames.sequences`, `speech3.frames.chunks`), not on single
+        Trained on sequences of frames with a state (`speech3.frames.chunks`, `speech3.frames.chunks`), not on single
         windows.
     delay
         Frames by which an output lags behind its input frame.
@@ -114,3 +122,88 @@ def check_features(shape: tuple[int, ...], feat_dim: int) -> None:
             f"features of shape {tuple(shape)}, but the model was trained on {feat_dim} bins a frame; "
             f"extract them with the model's own feature preset"
         )
+
+
+def cross_entropy(logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy, and the number of frames for which no senone scores better than the correct one.
+
+    Logits may have more axes, (..., S); their frames are then numbered row by row.
+
+    Returns
+    -------
+    loss, correct
+        Scalars (float, int64); the loss is that of `torch.nn.functional.cross_entropy` but for rounding.
+    """
+    loss, correct = _CrossEntropy.apply(logits_BS.flatten(0, -2), senones_B)
+    return loss, correct
+
+
+@dataclass(frozen=True)
+class SmoothedCrossEntropy:
+    """Cross-entropy against targets of which a share is spread evenly over all senones (Szegedy et al. 2016)."""
+
+    share: float
+
+    def __call__(self, logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
+        """As `cross_entropy`, and equal to that of PyTorch with ``label_smoothing`` but for rounding."""
+        loss, correct = cross_entropy(logits_BS, senones_B)
+        return (1 - self.share) * loss - self.share * logits_BS.log_softmax(-1).mean(), correct
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
+        own_B1 = logits_BS.gather(1, senones_B[:, None])
+        max_B = logits_BS.amax(1)
+        posterior_BS = torch.softmax(logits_BS, 1)
+        # log-sum-exp = max - log of the largest posterior, which cannot underflow, unlike that of the correct senone.
+        loss_B = max_B - posterior_BS.amax(1).log() - own_B1.squeeze(1)
+        correct = (own_B1.squeeze(1) >= max_B).sum()
+        ctx.mark_non_differentiable(correct)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(posterior_BS.scatter_add_(1, senones_B[:, None], torch.full_like(own_B1, -1)))
+        return loss_B.mean(), correct
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        (difference_BS,) = ctx.saved_tensors
+        return difference_BS * (grad / len(difference_BS)), None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive steps of an utterance, each with the frames of an output; steps after the last repeat its last frame.
+
+    Attributes
+    ----------
+    start, stop
+        Steps, including those that serve only as lookahead.
+    own
+        How many of the first steps are the span's own: they have scores and change the state.
+    begin, end
+        Outputs whose scores the last of the own steps give; own steps before those fall within the initial delay.
+    """
+
+    start: int
+    stop: int
+    own: int
+    begin: int
+    end: int
+
+
+def spans(outputs: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Span]:
+    """Yield the spans of an utterance.
+
+    Parameters
+    ----------
+    delay
+        Steps by which the scores of an output come later than its frames.
+    at_a_time, beyond
+        Number of own steps of a span, and of lookahead steps after them.
+    """
+    steps = outputs + delay if outputs else 0
+    for start in range(0, steps, at_a_time):
+        own = min(at_a_time, steps - start)
+        begin, end = (max(0, step - delay) for step in (start, start + own))
+        yield Span(start, min(start + own + beyond, steps), own, begin, end)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig
 from speech3.models.base import AcousticModel
-from speech3.models.layers import Hidden
+from speech3.models.dnn import Hidden
 from speech3.models.lstm import Layer, Lstm
 from speech3.models.tdnn import Tdnn
 

@@ -19,14 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import LstmConfig
-from speech3.frames.chunks import RecurrentChunks
-from speech3.frames.sequences import SequenceInputs
-from speech3.models.base import AcousticModel
+from speech3.frames import RecurrentChunks, SequenceInputs
+from speech3.models.base import AcousticModel, spans
 from speech3.models.clipped import clipped_lstm
-from speech3.models.dropout import Dropout
-from speech3.models.layers import Hidden, add_outputs, norm, outputs_of, windows_of
-from speech3.models.linear import Linear
-from speech3.models.spans import spans
+from speech3.models.dnn import Dropout, Hidden, Linear, add_outputs, norm, outputs_of, windows_of
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 

@@ -13,13 +13,12 @@ from torch import nn
 
 from speech3.config import ModelConfig, parse
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors
+from speech3.io import load_tensors
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
-from speech3.models.tdnn import Tdnn
-from speech3.models.tdnn_lstm import TdnnLstm
+from speech3.models.tdnn import Tdnn, TdnnLstm
 
 FAMILIES: dict[str, Callable[..., AcousticModel]] = {
     "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn, "tdnn_lstm": TdnnLstm,
@@ -57,7 +56,7 @@ def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict[str, Any]]:
-    """Read the model that `speech3.training.train` wrote, ready for scoring.
+    """Read the model that `speech3.train.train` wrote, ready for scoring.
 
     Returns
     -------

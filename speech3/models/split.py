@@ -39,8 +39,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from speech3.errors import Speech3Error
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
-from speech3.models.dnn import Dnn
-from speech3.models.layers import Hidden
+from speech3.models.dnn import Dnn, Hidden
 from speech3.models.tdnn import Tdnn
 
 
@@ -176,7 +175,7 @@ class _Sum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class SplitCrossEntropy:
-    """`speech3.models.loss.cross_entropy` over senones that are divided among the members.
+    """`speech3.models.base.cross_entropy` over senones that are divided among the members.
 
     `torch.distributed.tensor.parallel.loss_parallel` computes the same loss, but not the number of correctly classified
     frames, for which the largest logit and that of the correct senone would have to be exchanged again.

@@ -1,45 +1,265 @@
-"""The stages `decode`, `score` and `report`."""
+"""The stages `decode`, `score` and `report`.
+
+Rescoring of a recipe's lattices with a second language model: `lm.rescore`.
+
+Noises in transcripts, such as ``[laughs]`` and ``<unk>``: no error rate counts them, as they cannot be recognised.
+
+They are left out of references and hypotheses. (`speech3 score` scores texts as they are.)
+
+What the report shows of single utterances: recordings, alignments, suspicious transcripts, unknown words.
+"""
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 
-from speech3.alignment.times import read_ctm
-from speech3.corpora import digits
-from speech3.corpora.anyspeech import SET_NAMES
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
-from speech3.decoding.latticed import Wanted, decode_latticed
-from speech3.decoding.output import write_decoding, write_hypotheses
-from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
-from speech3.decoding.search import Decoding, without_words
-from speech3.decoding.tune import Tuning, rate_of
+from speech3.config import FeatureConfig, load_preset
+from speech3.corpora import SET_NAMES, digits
+from speech3.data import DataDir, audio, lengths_s, read_datadir
+from speech3.decode import (
+    BEAM,
+    DECODE_SETTINGS,
+    GRAPH,
+    RETRY_BEAM,
+    TUNING_FILE,
+    Decoding,
+    Recognizer,
+    RescoreOptions,
+    Tuning,
+    WantedResults,
+    decode_latticed,
+    error_rate_of,
+    load_recognizer,
+    open_lattices,
+    rescore,
+    tune_recognizer,
+    without_words,
+    write_decoding,
+    write_hypotheses,
+)
 from speech3.errors import Speech3Error
-from speech3.features.extract import silent_in
-from speech3.graph.places import SETTINGS
-from speech3.io.ark import ArkReader
-from speech3.io.atomic import read_json, write_json, write_text
-from speech3.io.checkpoint import load_tensors
-from speech3.io.progress import read_metrics, say
-from speech3.recipe import listening
+from speech3.evaluate import (
+    ERROR_RATES,
+    PHONE_CLASSES,
+    PICTURES_SHOWN,
+    WORST_SHOWN,
+    AlignedUtterance,
+    Metric,
+    Report,
+    Score,
+    SplitVolume,
+    Suspect,
+    Suspects,
+    System,
+    UnknownWords,
+    UtteranceMaterial,
+    best_of,
+    compare_boundaries,
+    encode_clip,
+    environment_facts,
+    read_text,
+    reliability_beside,
+    score,
+    tables,
+    write_report,
+    write_scores,
+)
+from speech3.features import silent_in, static_features
+from speech3.hmm import Segment, align_utterances, read_ctm, suspicions, usable_transcripts
+from speech3.io import ArkReader, load_tensors
+from speech3.language import is_word
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
-from speech3.recipe.noises import error_rate, spoken
-from speech3.recipe.rescoring import RESCORED, rescore_system
+from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
-from speech3.reports.environment import environment
-from speech3.reports.page import Report, System, Volume, best_of, write_report
-from speech3.reports.scores_in_card import write_scores
-from speech3.scoring import tables
-from speech3.scoring.boundaries import compare_boundaries
-from speech3.scoring.confidence import reliability_beside
-from speech3.scoring.text import PHONE_CLASSES, read_text
-from speech3.scoring.wer import Metric, Score, score
-from speech3.training.package import share_graphs
+from speech3.runtime import read_json, read_metrics, say, write_json, write_text
+from speech3.train import share_graphs
+
+_MOST_EXAMINED_S = 7200.0  # seconds of test that are examined for suspicious transcripts: about a minute of work
+_LEAST_WORDS = 2  # of an utterance of which no word was recognised, to be suspicious
+_LONGEST_PICTURE_S = 25.0
+_OUTLIER, _NO_WORD = "alignment's confidence", "no word recognised"
+
+Tracks = Mapping[str, list[Segment]]
+
+
+def picture(e: Experiment) -> AlignedUtterance:
+    """A dev utterance of median length with its spectrogram and alignment."""
+    phones, words = _tracks(e, "dev")
+    by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
+    utterance = by_length[len(by_length) // 2]
+    wave_N, rate_hz = audio.load(read_datadir(e.data("dev")), utterance, mix_channels=True)
+    return _drawn(utterance, wave_N, rate_hz, phones[utterance], words.get(utterance, []))
+
+
+def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) -> dict[str, UtteranceMaterial]:
+    """Recordings of the worst utterances of a system and of the suspicious ones, and pictures of the very worst."""
+    data, hyp = read_datadir(e.data("test")), e.out / "decode" / best / "test" / "hyp.ctm"
+    phones, words = _tracks(e, "test")
+    recognised = read_ctm(hyp) if hyp.exists() else {}
+    worst = [utterance.name for utterance in score.worst(WORST_SHOWN, e.recipe.metric)]
+    suspicious = [each.utterance for each in suspects.found[:WORST_SHOWN]] if suspects else []
+    found: dict[str, UtteranceMaterial] = {}
+    for number, name in enumerate(dict.fromkeys([*worst, *suspicious])):
+        place = _place(data, name)
+        try:
+            wave_N, rate_hz = audio.load(data, name, mix_channels=True)
+        except (Speech3Error, OSError) as error:
+            say(f"  {name}: not shown in the report: {error}")
+            found[name] = UtteranceMaterial(place)
+            continue
+        drawn = None
+        if number < PICTURES_SHOWN and name in worst and len(wave_N) <= _LONGEST_PICTURE_S * rate_hz:
+            tracks = phones.get(name, []), words.get(name, []), recognised.get(name, [])
+            drawn = _drawn(name, wave_N, rate_hz, *tracks)
+        found[name] = UtteranceMaterial(place, encode_clip(wave_N, rate_hz), drawn)
+    return found
+
+
+def _tracks(e: Experiment, split: str) -> tuple[Tracks, Tracks]:
+    """Aligned phones and words."""
+    paths = [e.alignment("aligner", split) / f"{name}.ctm" for name in ("phones", "words")]
+    phones, words = (read_ctm(path) if path.exists() else {} for path in paths)
+    return phones, words
+
+
+def _drawn(
+    name: str, wave_N: np.ndarray, rate_hz: int, phones: Sequence[Segment], words: Sequence[Segment],
+    recognised: Sequence[Segment] = (),
+) -> AlignedUtterance:  # fmt: skip
+    config = load_preset(FeatureConfig, "features", "fbank40")
+    feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)
+    return AlignedUtterance(
+        name, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift, _segments(phones), _segments(words),
+        _segments(recognised),
+    )  # fmt: skip
+
+
+def _segments(segments: Sequence[Segment]) -> list[tuple[float, float, str]]:
+    return [(segment.start_s, segment.end_s, segment.label) for segment in segments]
+
+
+def _place(data: DataDir, name: str) -> str:
+    """The file or command of a recording, with the times of the utterance if it is a part."""
+    utterance = data.utterances[name]
+    value = data.recordings.get(utterance.recording, utterance.recording)
+    if not value.rstrip().endswith("|"):
+        value = str(data.path / value)
+    end = "its end" if utterance.end_s is None else f"{utterance.end_s:.2f} s"
+    whole = utterance.start_s == 0 and utterance.end_s is None
+    return value if whole else f"{value}, {utterance.start_s:.2f} s to {end}"
+
+
+def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects | None:
+    """Utterances of test whose alignment is an outlier, or of which no system recognised a word; None: not examined.
+
+    Parameters
+    ----------
+    scores
+        Of every system, with the same utterances.
+    """
+    if e.recipe.metric == "PER":  # a phone has too few frames
+        return None
+    data = read_datadir(e.data("test"))
+    feats = ArkReader(e.features(e.recipe.hmm.aligner_features, "test") / "feats.scp")
+    examined, total_s = [], 0.0
+    lengths = lengths_s(data)
+    for name in feats:
+        if total_s + lengths.get(name, 0.0) > _MOST_EXAMINED_S:
+            break
+        total_s += lengths.get(name, 0.0)
+        examined.append(name)
+    recognizer = aligning_recognizer(e, "aligner")
+    texts = {key: utterance.text for key, utterance in data.utterances.items()}
+    aligned = align_utterances(
+        recognizer.hmm, recognizer.scorer,
+        usable_transcripts(texts, recognizer.hmm.lexicon, examined, strict=False), feats,
+        beam=BEAM, retry_beam=RETRY_BEAM, jobs=e.jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
+    )  # fmt: skip
+    heard = {utterance.name: utterance for utterance in scores[best].utterances}
+    found: dict[str, tuple[str, str]] = {}
+    for each in suspicions(aligned, texts, recognizer.hmm.subsampling):
+        found[each.utterance] = f"{_OUTLIER} {each.confidence:.2f}: {each.reason}", each.transcript
+    for name in _differ_entirely(scores):
+        why, transcript = found.get(name, ("", texts.get(name) or ""))
+        found[name] = f"{why}; {_NO_WORD}" if why else _NO_WORD, transcript
+    both = [name for name in found if found[name][0].startswith(_OUTLIER) and found[name][0].endswith(_NO_WORD)]
+    order = dict.fromkeys([*both, *found])  # both signs together are the strongest
+    rows = [Suspect(name, *found[name], " ".join(heard[name].hyp) if name in heard else "") for name in order]
+    return Suspects(rows, len(examined), len(data.utterances))
+
+
+def _differ_entirely(scores: Mapping[str, Score]) -> list[str]:
+    wrong = [
+        {u.name for u in score.utterances if len(u.ref) >= _LEAST_WORDS and not u.words.correct}
+        for score in scores.values()
+    ]
+    return sorted(set.intersection(*wrong))
+
+
+def unknown(e: Experiment, best: str) -> UnknownWords | None:
+    """The words of test that the graph of a system does not have; None if its units are not words."""
+    words = e.model(best) / GRAPH / "words.txt"
+    if e.recipe.units != "words" or e.recipe.metric == "PER" or not words.exists():
+        return None
+    known = _vocabulary(words)
+    spoken = Counter(
+        word for utterance in read_datadir(e.data("test")).utterances.values()
+        for word in (utterance.text or "").split() if is_word(word)
+    )  # fmt: skip
+    counts = {word: count for word, count in spoken.items() if word not in known}
+    return UnknownWords(counts, spoken.total(), spelled=bool(e.recipe.letters))
+
+
+def _vocabulary(words: Path) -> set[str]:
+    return {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
+
+
+Rate = Callable[[list[str], list[str]], float]
+
+
+def spoken(text: str | None) -> str:
+    """The words of a text, without noises."""
+    return " ".join(word for word in (text or "").split() if is_word(word))
+
+
+def error_rate(metric: Metric) -> Rate:
+    """The error rate of texts (references, hypotheses) as a fraction, without noises."""
+    return partial(_of_words, ERROR_RATES[metric])
+
+
+def _of_words(rate: Rate, references: list[str], hypotheses: list[str]) -> float:
+    return rate([spoken(text) for text in references], [spoken(text) for text in hypotheses])
+
+
+RESCORED = "test_rescored"
+
+
+def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:
+    """Tune the second model's weight on lattices of dev, and rescore the existing lattices of test with it.
+
+    Dev is decoded with the graph whose language model has not seen its sentences; the second model has not seen them
+    either.
+    """
+    say("  rescoring lattices of dev and test with the language model of lm.rescore")
+    decode_latticed(recognizer, dev, out / "dev", WantedResults(archive=True), e.jobs, recognizer.tuning_graph)
+    references: dict[str, Sequence[str]] = {
+        key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()
+    }
+    lm, metric = str(e.rescoring_lm), e.recipe.metric
+    tuning = RescoreOptions(references=references, error_rate=error_rate(metric))
+    found = rescore(open_lattices(out / "dev"), lm, out / "dev_rescored", tuning)
+    best, before = found.rates[found.weight], found.rates[0.0]
+    say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
+    rescore(open_lattices(out / "test"), lm, out / RESCORED, RescoreOptions(found.weight))
+
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
@@ -73,7 +293,7 @@ def decode_system(e: Experiment, system: str) -> None:
     metric = e.recipe.metric
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
-        write_json(e.model(directory) / TUNING, config.model_dump())
+        write_json(e.model(directory) / TUNING_FILE, config.model_dump())
     best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))).best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
@@ -82,7 +302,7 @@ def decode_system(e: Experiment, system: str) -> None:
     write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
-    wanted = Wanted(archive=e.recipe.lm.rescore is not None)
+    wanted = WantedResults(archive=e.recipe.lm.rescore is not None)
     decoding, _ = decode_latticed(recognizer, test, out / "test", wanted, e.jobs)
     seconds = time.monotonic() - start
     _tell_failed(decoding)
@@ -102,7 +322,7 @@ def decode_system(e: Experiment, system: str) -> None:
 def _second_rate(found: Tuning, references: Mapping[str, Sequence[str]], metric: Metric) -> dict[str, float]:
     """The other error rate of the words found on dev, by its name; nothing for phones, which have only one."""
     other = _SECOND.get(metric)
-    return {other.lower(): rate_of(references, found.words, error_rate(other))} if other else {}
+    return {other.lower(): error_rate_of(references, found.words, error_rate(other))} if other else {}
 
 
 def _tell_failed(decoding: Decoding) -> None:
@@ -228,19 +448,19 @@ def report(e: Experiment) -> None:
     """Write ``report.html``."""
     systems = [_system(e, system) for system in e.shown]
     best = best_of(systems, e.recipe.metric)
-    suspects = listening.suspects(e, {system.name: system.score for system in systems}, best.name)
+    suspect = suspects(e, {system.name: system.score for system in systems}, best.name)
     write_report(e.out / "report.html", Report(
         title=f"{e.name}: {len(e.shown)} systems",
         command=e.command,
         systems=systems,
         metric=e.recipe.metric,
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
-        picture=listening.picture(e),
-        material=listening.material(e, best.name, best.score, suspects),
-        suspects=suspects,
-        unknown=listening.unknown(e, best.name),
+        picture=picture(e),
+        material=material(e, best.name, best.score, suspect),
+        suspects=suspect,
+        unknown=unknown(e, best.name),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
-        environment=environment(),
+        environment=environment_facts(),
     ))  # fmt: skip
 
 
@@ -248,7 +468,7 @@ def _system(e: Experiment, system: str) -> System:
     directory = e.model(system)
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
-    settings = read_json(directory / SETTINGS)
+    settings = read_json(directory / DECODE_SETTINGS)
     step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
     result = score_of(e, system)
     return System(
@@ -267,10 +487,10 @@ def _system(e: Experiment, system: str) -> System:
     )
 
 
-def _volume(e: Experiment, split: str) -> Volume:
+def _volume(e: Experiment, split: str) -> SplitVolume:
     data = read_datadir(e.data(split))
     seconds = sum(lengths_s(data).values())
-    return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
+    return SplitVolume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
 
 
 def summary(e: Experiment) -> str:

@@ -18,28 +18,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpora.anyspeech import LETTERS
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.sentences import read_lines, read_sentences, shown
+from speech3.corpora import LETTERS
+from speech3.data import read_datadir, read_lines, read_sentences, with_progress
+from speech3.decode import (
+    GRAPH,
+    TUNING_GRAPH,
+    UNSEEN_WEIGHT,
+    Spelling,
+    build_graph,
+    join_words,
+    one_word_grammar,
+    spelling_with,
+)
 from speech3.errors import Speech3Error
-from speech3.graph.decoding_graph import build_graph
-from speech3.graph.grammar import one_word
-from speech3.graph.pieces import join_words
-from speech3.graph.places import GRAPH, TUNING_GRAPH
-from speech3.graph.spelling import WEIGHT, Spelling, spelling_with
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.io.atomic import write_text
-from speech3.io.parallel import parallel_map
-from speech3.io.progress import say
-from speech3.io.text import read_utf8
-from speech3.lexicon import langdir
-from speech3.lexicon.lexicon import read_lexicon
-from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
-from speech3.lm.kneser_ney import estimate
-from speech3.lm.letters import letter_model, units_of, weight_for
-from speech3.lm.normalize import read_checked
-from speech3.lm.perplexity import perplexity
+from speech3.hmm import Hmm, load_hmm
+from speech3.language import (
+    ArpaLm,
+    estimate_lm,
+    letter_model,
+    letter_units,
+    lexicon,
+    new_word_weight,
+    perplexity,
+    read_arpa,
+    read_checked,
+    read_lexicon,
+    write_arpa,
+)
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
+from speech3.runtime import parallel_map, read_utf8, say, write_text
 
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
@@ -58,7 +65,7 @@ class _Sentences(Iterable[list[str]]):
             yield from map(list, _said(self.e, "train"))
         else:
             read = read_lines if self.path == _written(self.e) else read_sentences  # ours has no ids
-            for block in shown(read([self.path]), [self.path], f"reading {self.path.name}"):
+            for block in with_progress(read([self.path]), [self.path], f"reading {self.path.name}"):
                 yield from (words for line in block.text.split("\n") if (words := line.split()))
 
 
@@ -97,14 +104,14 @@ def make_lm(e: Experiment) -> None:
     if given:
         models[_LM] = given
     if text := _text(e, given):
-        ours = estimate(text.sentences, text.order, text.vocabulary)
+        ours = estimate_lm(text.sentences, text.order, text.vocabulary)
         models[_SECOND[OWN_GRAPH] if given else _LM] = ours
         hidden = _only_in_dev(e)
         total, in_dev = text.counted(hidden)
         if in_dev:
             say(f"  {in_dev} of the text's {total:,} sentences are in dev; the tuning model omits them")
             name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
-            models[name] = estimate(text.without(hidden), text.order, text.vocabulary, source)
+            models[name] = estimate_lm(text.without(hidden), text.order, text.vocabulary, source)
     for name in (_LM, _LETTERS, *_SECOND.values()):
         (directory / name).unlink(missing_ok=True)
     for name, model in models.items():
@@ -122,7 +129,7 @@ def _make_letters(e: Experiment, lm: ArpaLm) -> None:
     spellings = [parts for word in lm.words if len(parts := cut.findall(word)) > 1 and "".join(parts) == word]
     if not spellings:
         raise Speech3Error(f"{e.lexicon}: no word has two letters, so unseen words cannot be spelled; set lm.letters=0")
-    write_arpa(letter_model(map(units_of, spellings), e.recipe.letters), e.out / "lm" / _LETTERS)
+    write_arpa(letter_model(map(letter_units, spellings), e.recipe.letters), e.out / "lm" / _LETTERS)
 
 
 def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
@@ -141,7 +148,7 @@ def make_rescoring_lm(e: Experiment) -> None:
     assert isinstance(order, int)
     if text is None:
         raise _no_text(order)
-    model = estimate(
+    model = estimate_lm(
         text.without(_only_in_dev(e)), order, text.vocabulary, "the language model's text without dev's sentences"
     )
     write_arpa(model, e.rescoring_lm)
@@ -194,7 +201,7 @@ def _path_of_text(e: Experiment, given: ArpaLm | None) -> Path | None:
     """The text; None: the transcripts of train or, if a model was given, none."""
     lm, written = e.recipe.lm, _written(e)
     if given and not lm.arpa and e.source:
-        return written if written.exists() else langdir.find(e.source / "lang").text  # written: in plain words
+        return written if written.exists() else lexicon.find_lang(e.source / "lang").text  # written: in plain words
     if not given and not lm.text and written.exists():
         return written
     return Path(lm.text) if lm.text else None
@@ -218,8 +225,8 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
 def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
     """The words of the lexicon, including those that are not in the text, which may still be spoken."""
     seen = {word for sentence in sentences for word in sentence}
-    listed = langdir.entries(read_utf8(e.lexicon), e.lexicon)
-    words = {word for word in listed if word in seen or langdir.is_word(word)}
+    listed = lexicon.lexicon_entries(read_utf8(e.lexicon), e.lexicon)
+    words = {word for word in listed if word in seen or lexicon.is_word(word)}
     if unseen := len(words - seen):
         say(
             f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text, and share the"
@@ -261,7 +268,7 @@ def make_graphs(e: Experiment, system: str) -> None:
             names.append(name)
     build = partial(_make_graph, e, system)
     for name, about in zip(names, parallel_map(build, names, e.jobs, "graphs", start_at_once=True), strict=True):
-        unseen = f", unseen words at weight {about[WEIGHT]:.3g}" if WEIGHT in about else ""
+        unseen = f", unseen words at weight {about[UNSEEN_WEIGHT]:.3g}" if UNSEEN_WEIGHT in about else ""
         say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
         if dropped := about["dropped"]:
             write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
@@ -270,7 +277,7 @@ def make_graphs(e: Experiment, system: str) -> None:
 
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
     hmm = load_hmm(e.model(system))
-    lm = one_word(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
+    lm = one_word_grammar(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
     spelling = _spelling(e, hmm) if e.recipe.letters else None
     return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale, spelling)
 
@@ -278,6 +285,6 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
 def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     directory = e.out / "lm"
     tuning = directory / _SECOND[TUNING_GRAPH]
-    said = ([word for word in sentence if langdir.is_word(word)] for sentence in _said(e, "dev"))
-    weight = weight_for(read_arpa(tuning if tuning.exists() else directory / _LM), said)
+    said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))
+    weight = new_word_weight(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))

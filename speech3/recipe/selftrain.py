@@ -18,25 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.alignment.times import read_ctm, write_ctm
 from speech3.config import FeatureConfig, parse, read_yaml
-from speech3.corpora.untranscribed import read_untranscribed
-from speech3.corpus.audio import AudioError
-from speech3.corpus.datadir import Utterance, read_datadir, write_datadir
-from speech3.corpus.lengths import lengths_s
-from speech3.decoding.latticed import Wanted, decode_latticed
-from speech3.decoding.long_utterances import parts_at_pauses
-from speech3.decoding.output import times_in
-from speech3.decoding.recognizer import Recognizer, load_recognizer
-from speech3.features.extract import extract
-from speech3.frames.segments import segment_labels
-from speech3.io.ark import ArkReader, IntArkReader, write_ark
-from speech3.io.atomic import write_lines, write_text
-from speech3.io.computed import Computed
-from speech3.io.progress import progress, say
-from speech3.recipe import lfmmi
+from speech3.corpora import read_untranscribed
+from speech3.data import AudioError, Utterance, lengths_s, read_datadir, write_datadir
+from speech3.decode import Recognizer, WantedResults, decode_latticed, load_recognizer, parts_at_pauses, times_in
+from speech3.features import extract
+from speech3.frames import segment_labels
+from speech3.hmm import read_ctm, write_ctm
+from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.recipe import stages
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.stages import More, train_group
+from speech3.runtime import progress, say, write_lines, write_text
 
 CHOSEN = "chosen.txt"  # empty if no utterance is certain enough
 _PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
@@ -80,16 +73,16 @@ def transcribe(e: Experiment) -> None:
     for number, part in enumerate(parts, 1):
         if not _file(out, number, "ctm").exists():
             say(f"  part {number} of {len(parts)}")
-            _transcribe_part(recognizer, Computed(dict.fromkeys(part), feats.__getitem__), out, number, e.jobs)
+            _transcribe_part(recognizer, ComputedMapping(dict.fromkeys(part), feats.__getitem__), out, number, e.jobs)
     write_lines(out / "hyp.ctm", (path.read_text(encoding="utf-8") for path in sorted(out.glob("part*.ctm"))))
 
 
 def _transcribe_part(
     recognizer: Recognizer, feats: Mapping[str, np.ndarray], out: Path, number: int, jobs: int
 ) -> None:
-    decoding, _ = decode_latticed(recognizer, feats, out, Wanted(), jobs)
+    decoding, _ = decode_latticed(recognizer, feats, out, WantedResults(), jobs)
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
-    said = Computed(texts, feats.__getitem__)
+    said = ComputedMapping(texts, feats.__getitem__)
     alignments, bad = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
     if bad:  # without an alignment there are no labels to train on
         say(f"  {len(bad)} of {len(texts)} utterances could not be aligned and are not used, such as {_first(bad)}")
@@ -144,14 +137,14 @@ def pack_frames(e: Experiment) -> None:
     """Pack the frames of train together with those of the chosen utterances; dev is that of the first network."""
     preset, out = e.feature_preset(LFMMI), e.frames(SELF)
     chosen = IntArkReader(e.out / "self" / "labels.ark")
-    lfmmi.pack_frames(e, out, More(ArkReader(e.features(preset, UNTRANSCRIBED) / "feats.scp"), chosen))
+    stages.pack_lfmmi_frames(e, out, More(ArkReader(e.features(preset, UNTRANSCRIBED) / "feats.scp"), chosen))
 
 
 def train_network(e: Experiment) -> None:
     """Train the second network as the first, but with passes for the transcribed and the chosen speech together."""
     lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))
     more_h = sum(lengths[key] for key in IntArkReader(e.out / "self" / "labels.ark")) / 3600
-    train_group(lfmmi.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
+    train_group(stages.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
 
 
 def _first(bad: Mapping[str, str]) -> str:

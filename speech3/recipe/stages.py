@@ -1,10 +1,33 @@
-"""The stages `data`, `features`, `hmm` and `train`: each calls its package and stores the results."""
+"""The stages `data`, `features`, `hmm` and `train`: each calls its package and stores the results.
+
+The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
+
+OUT/tri/align/{train,dev}/labels.ark        phone labels of frames (`speech3.frames.packed`);
+                                            in OUT/flat instead, if hmm.flat_start is lfmmi
+OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
+OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled with phones
+OUT/lfmmi                                   the model directory
+
+The steps of a recipe's flat start without GMMs, hmm.flat_start=lfmmi: from transcripts to an alignment.
+
+Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". A small network with two outputs for each
+group of phones, independent of context, is trained with LF-MMI on whole utterances (`speech3.sequence.lfmmi`).
+It then makes the alignment in place of the triphones.
+
+OUT/flat_hmm                              two pdfs for each group of phones, denominator.safetensors
+OUT/frames/flat/{train,heldout}.frames    packed frames, labelled with words
+OUT/flat                                  the model directory; align/{train,dev}, as for the triphones
+
+The step of a recipe's boosted MMI system, hmm.tri.discriminative: bmmi.
+
+OUT/bmmi    the model directory: the triphones' HMM and graphs, and their GMMs trained further
+"""
 
 import inspect
 import re
 import shutil
 from collections import ChainMap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,31 +36,48 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from speech3.alignment.align import Transcripts, usable_transcripts, write_alignments
-from speech3.alignment.oov import has_phones, with_words
-from speech3.augment.copies import augment_data, copy_prefix
-from speech3.augment.speed import perturb_speed
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
-from speech3.corpora.anyspeech import HELD_OUT_LEXICON
-from speech3.corpus.datadir import read_datadir
-from speech3.decoding.recognizer import Recognizer, load_recognizer
+from speech3.corpora import HELD_OUT_LEXICON
+from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
+from speech3.decode import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.extract import extract
-from speech3.frames.packed import pack
-from speech3.frames.segments import segment_labels
-from speech3.hmm import passes
-from speech3.hmm.clustering import phone_groups
-from speech3.hmm.gmm import load_gmm
-from speech3.hmm.model import load_hmm
-from speech3.hmm.sizes import sized
-from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
-from speech3.hmm.workers import Workers
-from speech3.io.ark import ArkReader, IntArkReader, write_ark
-from speech3.io.computed import Computed
-from speech3.io.progress import Metrics, say
-from speech3.lexicon.lexicon import Lexicon, mark_positions, read_lexicon
-from speech3.recipe.experiment import CORPORA, Experiment
+from speech3.features import extract
+from speech3.frames import segment_labels, segment_numbers, segment_starts, write_frames
+from speech3.hmm import (
+    FIRST_AND_LOOP,
+    NO_WORD,
+    SUBSAMPLING,
+    Alignment,
+    GmmSystem,
+    Hmm,
+    Transcripts,
+    Workers,
+    biphone_leaves,
+    group_numbers,
+    has_phones,
+    lfmmi_passes,
+    load_gmm,
+    load_hmm,
+    monophone_tree,
+    phone_groups,
+    read_phone_sets,
+    realign,
+    to_first_and_loop,
+    train_monophone,
+    train_tree,
+    train_triphone,
+    usable_transcripts,
+    with_new_words,
+    with_sizes,
+    write_alignments,
+)
+from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.language import Lexicon, mark_positions, read_lexicon
+from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.language import check_given
+from speech3.runtime import Metrics, progress, read_json, say, write_json
+from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_phones, silence_senones, word_labels
+from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
 
@@ -124,7 +164,7 @@ def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
-    return sized(hmm, e.hours, len(phone_groups(lexicon)))
+    return with_sizes(hmm, e.hours, len(phone_groups(lexicon)))
 
 
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
@@ -162,8 +202,8 @@ def train_tri(e: Experiment) -> None:
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
-        realign = partial(passes.realign, label="alignment by monophones")
-        workers.run(realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
+        by_monophones = partial(realign, label="alignment by monophones")
+        workers.run(by_monophones, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         system = train_triphone(workers, mono, hmm, generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
     _save(e, "tri", system, features, preset)
@@ -176,7 +216,7 @@ def aligning_recognizer(e: Experiment, name: str) -> Recognizer:
         return recognizer
     found = read_lexicon(spellings).pronunciations
     usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
-    return replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
+    return replace(recognizer, outputs=with_new_words(recognizer.hmm, usable, str(spellings)))
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
@@ -241,13 +281,13 @@ def pack_split(
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
         originals = {key: key for key in labels} | {prefix + key: key for key in labels}
-        labels = Computed(originals, partial(_labels_of, labels, originals))
+        labels = ComputedMapping(originals, partial(_labels_of, labels, originals))
         feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # the readers are not written to
     if more and split == e.train:
         used += list(more.labels)
         labels = ChainMap({}, labels, more.labels)  # type: ignore[arg-type]  # as above
         feats = ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
-    report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
+    report = write_frames(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")
 
@@ -258,7 +298,7 @@ def _labels_of(labels: Mapping[str, np.ndarray], originals: Mapping[str, str], u
 
 def train_network(e: Experiment, network: str) -> None:
     """Train a neural network; the triphones' HMM and graphs are copied into its model directory."""
-    from speech3.training import train
+    from speech3.train import train
 
     recipe = e.recipe
     if e.training != recipe.training:
@@ -273,9 +313,185 @@ def train_network(e: Experiment, network: str) -> None:
 
 def train_group(config: TrainConfig, out: Path, group: str) -> None:
     """Train a network whose keys are in a group of the recipe, `lfmmi` or `flat`; errors name them with the group."""
-    from speech3.training import train
+    from speech3.train import train
 
     try:
         train(config, out)
     except Speech3Error as error:
         raise Speech3Error(_KEYS.sub(rf"{group}.\g<0>", str(error))) from error
+
+
+def train_bmmi(e: Experiment) -> None:
+    """Train the triphones' GMMs further on their alignment; the HMM and its graphs are copied into the directory."""
+    tri, out, preset = e.model("tri"), e.model(BMMI), e.recipe.hmm.features
+    feats = ArkReader(e.features(preset, e.train) / "feats.scp")
+    alignment = e.alignment("tri", e.train) / "ali.ark"
+    aligned = IntArkReader(alignment)
+    gmm, metrics = load_gmm(tri / "model.safetensors"), Metrics(out / "metrics.jsonl")
+    hmm = load_hmm(tri)
+    left_out_S, silence_S = bmmi.unknown_senones(hmm), silence_senones(hmm)
+    # Transcripts are not needed any more.
+    with Workers({utterance: [] for utterance in feats if utterance in aligned}, feats, e.jobs) as workers:
+        gmm = bmmi.train(workers, gmm, e.recipe.hmm.bmmi, alignment, left_out_S, metrics, silence_S)
+    copy_model_files(out, hmm=tri, data=tri)
+    gmm.save(out / "model.safetensors", {"features": preset})
+
+
+_MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
+_TOO_SHORT = "too_short.json"
+
+
+def train_lfmmi_hmm(e: Experiment) -> None:
+    """Build the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
+    assert e.recipe.lfmmi is not None
+    out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
+    feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
+    labels, too_short = IntArkReader(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}
+    for utterance, labels_T in progress(labels.items(), len(labels), "alignment for LF-MMI"):
+        try:
+            to_first_and_loop(_alignment(labels_T))
+        except Speech3Error as error:
+            too_short[utterance] = str(error)
+            say(f"  skipped {utterance}: {error}")
+    check_bad(too_short, len(labels), str(e.data(e.train)), "are too short for LF-MMI")
+    used = dict.fromkeys(utterance for utterance in labels if utterance not in too_short)
+    alignments = ComputedMapping(used, lambda utterance: to_first_and_loop(_alignment(labels[utterance])))
+    leaves = e.recipe.lfmmi.leaves or biphone_leaves(e.hours, len(phone_groups(lexicon)))
+    questions = e.recipe.hmm.extra_questions
+    extra = read_phone_sets(questions, lexicon) if questions else []
+    hmm = train_tree(alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, extra, key="lfmmi.leaves")
+    phones = ComputedMapping(used, lambda utterance: _alignment(labels[utterance]).phones.tolist())
+    denominator = make_denominator(estimate_phone_lm(phones.values(), e.recipe.lfmmi.longer_histories), hmm)
+    denominator.save(out)
+    write_json(out / _TOO_SHORT, too_short)
+    hmm.save(out)
+    say(
+        f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
+        f" {len(denominator.in_src_A):,} arcs"
+    )
+
+
+def _alignment(labels_T: np.ndarray) -> Alignment:
+    phones = segment_numbers(labels_T).astype(np.int32)
+    starts = np.append(segment_starts(labels_T), len(labels_T)).astype(np.int32)
+    return Alignment(phones, np.full(len(phones), NO_WORD), starts, np.zeros(len(labels_T), np.int8), 0.0)
+
+
+def pack_lfmmi_frames(e: Experiment, out: Path, more: More | None = None) -> None:
+    """Pack features and phones of train (with `more` utterances) and dev into the directory `out`."""
+    assert e.recipe.lfmmi is not None
+    preset, dtype = e.feature_preset(LFMMI), e.recipe.lfmmi.training.dtype
+    labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
+    too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
+    for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
+        labels = IntArkReader(e.alignment(e.bootstrap, split) / "labels.ark")
+        info = {"alignment": e.bootstrap, "labels": "phones"}
+        pack_split(e, split, preset, labels, labels_of_phones, out / name, dtype, info, too_short, more)
+    shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
+
+
+def train_lfmmi(e: Experiment) -> None:
+    """Train the network; the HMM and its graphs are copied into its model directory."""
+    train_group(config_of(e, LFMMI), e.model(LFMMI), LFMMI)
+
+
+def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
+    """The training config of the system `name`, whose frames have `more_h` hours of speech in addition to train."""
+    system = e.recipe.lfmmi
+    assert system is not None
+    training, start = e.fitting(system.training, system.features), e.start(LFMMI)
+    if training != system.training:
+        say(f"  {system.features} has no mel bins: training without frequency warps, masks and speeds")
+    if system.passes is not None:
+        hours = e.hours * (2 if e.recipe.augment else 1) + more_h
+        passes = system.passes or lfmmi_passes(hours, started=start is not None)
+        say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
+        training = training.model_copy(update={"max_epochs": passes})
+    return TrainConfig(
+        frames=str(e.frames(name)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
+        init=str(start.directory) if start else None, seed=e.recipe.seed,
+    )  # fmt: skip
+
+
+_DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
+
+
+def prepare_flat(e: Experiment) -> None:
+    """Make the HMM and its denominator, and pack features and words of train and dev."""
+    assert e.recipe.lfmmi is not None
+    preset, out = e.feature_preset(FLAT), e.model(FLAT_HMM)
+    lexicon, transcripts, feats, features = training_material(e, preset)
+    tree = monophone_tree(group_numbers(lexicon), FIRST_AND_LOOP.states)
+    hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)
+    spelled = _Spelled(lexicon, transcripts, e.recipe.seed)
+    denominator = make_denominator(estimate_phone_lm(spelled, e.recipe.lfmmi.longer_histories), hmm)
+    hmm.save(out)
+    denominator.save(out)
+    say(
+        f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
+        f" {len(denominator.in_src_A):,} arcs"
+    )
+    _pack(e, "train.frames", e.train, lexicon, transcripts, feats)
+    held_out = ArkReader(e.features(preset, "dev") / "feats.scp")
+    texts = {key: utterance.text for key, utterance in read_datadir(e.data("dev")).utterances.items()}
+    _pack(e, "heldout.frames", "dev", lexicon, usable_transcripts(texts, lexicon, held_out), held_out)
+    shutil.copyfile(features, e.frames(FLAT) / "features.yaml")
+
+
+@dataclass(frozen=True)
+class _Spelled(Iterable[list[int]]):
+    """Phones of the transcripts, `_DRAWN` times, with pronunciations drawn at random, the same in each iteration."""
+
+    lexicon: Lexicon
+    transcripts: Transcripts
+    seed: int
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng(self.seed)
+        for _ in range(_DRAWN):
+            for words in self.transcripts.words.values():
+                yield random_phones(self.lexicon, words, generator)
+
+
+def _pack(
+    e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: Transcripts, feats: ArkReader
+) -> None:  # fmt: skip
+    config = e.recipe.flat
+    longest = config.longest_s * 1000 / e.presets[e.feature_preset(FLAT)].frame_shift
+    frames_of: dict[str, int] = {}
+    bad, too_long = dict(transcripts.bad), 0
+    for utterance, words in transcripts.words.items():
+        frames = len(feats[utterance])
+        if frames > longest:
+            too_long += 1
+            continue
+        try:
+            word_labels(lexicon, words, frames)
+            frames_of[utterance] = frames
+        except Speech3Error as error:
+            bad[utterance] = str(error)
+    for utterance, reason in bad.items():
+        say(f"  skipped {utterance}: {reason}")
+    check_bad(bad, len(feats), str(e.data(split)), "cannot be used for training")
+    if too_long:
+        say(f"  {too_long} of {len(feats)} utterances of {split} are longer than {config.longest_s:g} s: not used here")
+    if not frames_of:
+        raise Speech3Error(
+            f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}; increase it"
+        )
+    speeds = list(e.recipe.speed_perturb)
+    info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words", "speed_perturb": speeds}
+    labels = ComputedMapping(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
+    write_frames(
+        e.frames(FLAT) / name, feats, labels, 2 * len(lexicon.by_word),
+        utterances=list(frames_of), dtype=config.training.dtype, info=info,
+    )  # fmt: skip
+
+
+def train_flat(e: Experiment) -> None:
+    """Train the network that makes the alignment."""
+    config = TrainConfig(
+        frames=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
+        training=e.fitting(e.recipe.flat.training, e.feature_preset(FLAT)), seed=e.recipe.seed,
+    )  # fmt: skip
+    train_group(config, e.model(FLAT), FLAT)

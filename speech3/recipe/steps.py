@@ -6,26 +6,223 @@ resumes by itself, if it can). The file also records which run of the needed ste
 the same fingerprint (``--from``, or a lost output), and the recipe may be stopped before the steps that need it run.
 
 Steps run in order. One that uses a single core for long may run in a process of its own while the next ones run.
+
+The directories that steps make: never a user's own files, and an earlier result stays until there is a new one.
+
+Steps that run in processes of their own, each with one thread, while the recipe goes on.
 """
 
 import fcntl
 import hashlib
 import json
+import multiprocessing
+import os
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from speech3.corpus.paths import files_below
+from speech3.data import files_below
 from speech3.errors import Speech3Error
-from speech3.io.atomic import explained_disk_errors, read_json, write_json
-from speech3.io.progress import say
-from speech3.recipe.background import Background
-from speech3.recipe.directories import check_inputs, check_owned, put_aside, put_back, remove
+from speech3.runtime import (
+    console,
+    end_with_parent,
+    explained_disk_errors,
+    out_of_memory,
+    read_json,
+    say,
+    starting_workers,
+    write_json,
+)
+
+
+class Background:
+    """A context manager; on an error, or Ctrl-C, what still runs is killed, as it can resume."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[ProcessPoolExecutor, Future[float]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The steps that were started and not waited for."""
+        return list(self._running)
+
+    def start(self, name: str, head: str, log: Path, run: Callable[[], float]) -> None:
+        """Start a step.
+
+        Parameters
+        ----------
+        head
+            Begins the line that is printed when the step has ended.
+        log
+            File for what it prints.
+        run
+            Runs the step and returns its seconds; it is pickled.
+        """
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_start, initargs=(str(log),))
+        with starting_workers():
+            future = pool.submit(run)
+        future.add_done_callback(lambda done: _say_ended(head, done))
+        self._running[name] = pool, future
+
+    def wait_for(self, names: Iterable[str]) -> None:
+        """Wait until these steps have ended, if they were started here.
+
+        Raises
+        ------
+        Speech3Error
+            A step raised it, or its process died.
+        """
+        for name in names:
+            if name in self._running:
+                pool, future = self._running[name]
+                try:
+                    future.result()
+                except BrokenProcessPool as error:
+                    raise Speech3Error(
+                        f"{name}: its process died, {out_of_memory()}; run the same command again with jobs=1, which"
+                        " trains one network after the other"
+                    ) from error
+                pool.shutdown()
+                del self._running[name]
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        for pool, _ in self._running.values():
+            pool.shutdown(cancel_futures=True)
+
+
+def _say_ended(head: str, done: Future[float]) -> None:
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
+        say(f"{head}: {done.result():.1f} s")
+    elif isinstance(error, Speech3Error):
+        say(f"{head}: {error}; the recipe stops before the first step that needs it")
+
+
+def _start(log: str) -> None:
+    end_with_parent()
+    with explained_disk_errors(Path(log)):
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(file, sys.stderr.fileno())
+    console.quiet = False  # `--quiet` is for the terminal; the log is complete
+
+
+_FILES, _RECORD = "files", "record.json"  # of a result that was put aside
+
+
+def check_places(
+    out: Path, sources: Mapping[str, Path | str | None], models: Mapping[str, Path | str | int | None]
+) -> None:
+    """Refuse sources that hold `out`, and language models that the recipe itself writes there.
+
+    Parameters
+    ----------
+    sources, models
+        By the text that comes before the path in a message: ``--source ``, ``lm.arpa``. Numbers are not paths.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the path.
+    """
+    for name, given in sources.items():
+        if given and out.is_relative_to(Path(given).resolve()):
+            raise Speech3Error(
+                f"{out}: is inside {name}{Path(given).resolve()}, so every run would change its own input and start"
+                " again; give an --out elsewhere"
+            )
+    for name, model in models.items():
+        if isinstance(model, str | Path) and Path(model).resolve().is_relative_to(out / "lm"):
+            raise Speech3Error(f"{name}={model}: is made by this recipe; copy it elsewhere, or choose another --out")
+
+
+def check_owned(owned: Mapping[str, Path]) -> None:
+    """Refuse to replace files that no step has made; `owned`: the directories of steps that never ran, by their names.
+
+    Raises
+    ------
+    Speech3Error
+        One of them is there and not empty.
+    """
+    for name, directory in owned.items():
+        if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+            raise Speech3Error(
+                f"{directory}: exists, but was not made by a recipe, which would replace it ({name}); move it away, or"
+                " choose another --out"
+            )
+
+
+def check_inputs(inputs: Sequence[Path], owned: Mapping[str, Path]) -> None:
+    """Refuse inputs in directories that steps make anew; `owned`: these directories, by the names of their steps.
+
+    Raises
+    ------
+    Speech3Error
+        The message names both.
+    """
+    for path in inputs:
+        for name, directory in owned.items():
+            if path.resolve().is_relative_to(directory.resolve()):
+                raise Speech3Error(
+                    f"{path}: is in {directory}, which {name} makes anew; copy it elsewhere, or choose another --out"
+                )
+
+
+def put_aside(directory: Path, record: Path, aside: Path) -> None:
+    """Move the result of a finished step, and the record that it is finished, to the directory `aside`."""
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    _move(directory, aside / _FILES)
+    record.rename(aside / _RECORD)
+
+
+def put_back(directory: Path, record: Path, aside: Path) -> bool:
+    """Replace what a failed step has left by what was put aside; return whether there was anything."""
+    if not (aside / _RECORD).exists():
+        return False
+    remove(directory, aside / "failed")
+    _move(aside / _FILES, directory)
+    (aside / _RECORD).rename(record)
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def remove(directory: Path, trash: Path) -> None:
+    """Remove a directory, which is first renamed to `trash`: if killed, no part of it is left in its place."""
+    for each in (trash, directory):
+        if each.is_symlink():
+            each.unlink()  # what it points to is not ours
+    if trash.exists():
+        shutil.rmtree(trash, ignore_errors=True)
+    _move(directory, trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    if source.exists() or source.is_symlink():
+        try:
+            source.rename(target)
+        except OSError:  # the place where a disk is mounted, say
+            shutil.rmtree(source, ignore_errors=True)
+
 
 _SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
 
@@ -373,7 +570,7 @@ def _continues(left: Mapping[str, Any], record: Mapping[str, Any], step: Step) -
     return bool(step.elastic and alike) and not _changed_settings(left["settings"], record["settings"], step.elastic)
 
 
-def describe(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
+def describe_plan(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
     """The plan as text, a line for each step: whether it would run and why, and what is expected of it."""
     lines = []
     for plan in plans:

@@ -5,7 +5,7 @@ senone sequences of the graph, in which each correct frame lowers the score of a
 respect to the log likelihood of a senone in a frame is the acoustic scale times the posterior in the numerator minus
 that in the denominator. The positive part of this difference weights the frame in the statistics of the numerator, the
 negative part in those of the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's
-train_mmi.sh). Then `speech3.hmm.ebw` updates the Gaussians.
+train_mmi.sh). Then `speech3.hmm.gmm` updates the Gaussians.
 
 Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks. Unknown
 words are left out, also from the graph: no decoding graph contains the phone that stands for them, and since it fits
@@ -25,15 +25,11 @@ import torch
 
 from speech3.config import BmmiConfig
 from speech3.errors import Speech3Error
-from speech3.hmm.ebw import update
-from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, zero_stats
-from speech3.hmm.model import Hmm
-from speech3.hmm.workers import Share, Workers
-from speech3.io.ark import IntArkReader
-from speech3.io.progress import Metrics, progress, say
-from speech3.lexicon.lexicon import UNKNOWN
-from speech3.sequence.discriminative import Discriminative
-from speech3.sequence.senones import senone_graph
+from speech3.hmm import Gmm, GmmStats, Hmm, Workers, WorkerShare, accumulate_weighted, extended_baum_welch, zero_stats
+from speech3.io import IntArkReader
+from speech3.language import UNKNOWN
+from speech3.runtime import Metrics, progress, say
+from speech3.sequence.discriminative import Discriminative, senone_graph
 
 _FRAMES = 150  # of a chunk, about
 _AT_A_TIME = 16  # chunks
@@ -103,7 +99,7 @@ def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
 
 
 def collect(
-    share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
+    share: WorkerShare, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
     """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame.
 
@@ -134,7 +130,7 @@ def collect(
     return found
 
 
-def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
+def _shown(share: WorkerShare, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
     """Only the first share shows its progress, since all shares cost about the same."""
     of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
     return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))
@@ -205,7 +201,7 @@ def train(
         )
         for part in parts:
             total += part
-        gmm = update(gmm, total.numerator, total.denominator, config.tau, config.e)
+        gmm = extended_baum_welch(gmm, total.numerator, total.denominator, config.tau, config.e)
         value = total.log_posterior / total.frames
         metrics.write(event="bmmi", iteration=iteration, log_posterior_per_frame=value, frames=total.frames,
                       cancelled=1 - total.numerator.count.sum() / total.frames)  # fmt: skip

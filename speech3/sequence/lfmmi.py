@@ -6,20 +6,179 @@ is the difference of the two posteriors. The loss is minus the criterion, plus t
 the network has a second output, its cross-entropy against the posteriors of the numerator.
 
 Axes: B chunks, T output frames of a chunk, S pdfs.
+
+The denominator graph of LF-MMI: every phone sequence that the phone language model allows (Povey et al. 2016).
+
+Its states are those of the phone language model. Each state determines the last two phones, so the left-biphone tree
+gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop emits the loop pdf.
+HMM transitions have no probabilities, since these would be the same constant in each frame.
+
+A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first
+hundred output frames; a chunk may end in any state.
+
+Axes: J states, A arcs.
+
+Numerators of LF-MMI from alignments: the phones of a chunk with a tolerance in time, made when the chunk is drawn.
+
+A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the sequence of the aligned phones,
+each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have the
+probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
+path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. A pair
+of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak instead.
+
+Alignments are packed as labels of their frames (`speech3.frames.packed`).
+
+Axes: N phones of a chunk, B chunks, K phones of all chunks of a batch.
+
+Numerators of LF-MMI without an alignment: all ways to pronounce the transcript of a whole utterance.
+
+Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". The HMM of the transcript, with every
+pronunciation of its words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of
+the denominator, whose probabilities replace those of pronunciations and silences. A sequence of phones counts once,
+however many paths through the lexicon produce it. So each path of the numerator is a path of the denominator with the
+same weight, and the criterion is below zero. The exception, as in `alignments`, is a phone that the language model has
+not seen after its history: it is entered through the leak, for which this holds only approximately.
+
+Transcripts are packed as labels of frames, which do not give the times of the words (`word_labels`).
+
+Axes: T frames, W words, B utterances, K states of all utterances of a batch, A arcs.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from speech3.errors import Speech3Error
-from speech3.hmm.passes import LARGEST_PSEUDO
-from speech3.sequence import passes
-from speech3.sequence.denominator import Denominator
-from speech3.sequence.numerators import Numerators, numerator_posteriors
+from speech3.frames import Chunk, padded_frames, segment_labels, segment_numbers
+from speech3.hmm import (
+    FIRST_AND_LOOP,
+    LARGEST_PSEUDO,
+    SUBSAMPLING,
+    Hmm,
+    TranscriptGraph,
+    left_biphone_pdfs,
+    load_hmm,
+    num_outputs,
+    transcript_graph,
+)
+from speech3.io import load_tensors, save_tensors
+from speech3.language import Lexicon
+from speech3.sequence import forward_backward
+from speech3.sequence.graph import (
+    NEVER,
+    START,
+    UNSEEN,
+    Graph,
+    Numerators,
+    PhoneLm,
+    average_occupancy,
+    graph_arrays,
+    numerator_posteriors,
+)
+
+_INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
+_STAY = 0.5  # probability of a phone's loop while occupancies are computed
+_NAME = "denominator.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Denominator(Graph):
+    """The graph as arrays, and the phone language model from which it was made.
+
+    Attributes
+    ----------
+    pdfs_PP2
+        int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others.
+    """
+
+    lm: PhoneLm
+    pdfs_PP2: np.ndarray
+
+    def save(self, directory: Path | str, about: dict[str, object] | None = None) -> None:
+        """Write denominator.safetensors: the phone language model and the pdfs of its states."""
+        lm = self.lm
+        arrays = {
+            "left": lm.left_J, "phone": lm.phone_J, "ptr": lm.ptr_J1, "arc_phone": lm.arc_phone_A, "next": lm.next_A,
+            "prob": lm.prob_A, "pdfs": self.pdfs_PP2,
+        }  # fmt: skip
+        save_tensors(
+            Path(directory) / _NAME, arrays, {**(about or {}), "kind": "denominator", "num_pdfs": self.num_pdfs}
+        )
+
+
+def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
+    """The denominator graph of a phone language model and a left-biphone tree.
+
+    Raises
+    ------
+    Speech3Error
+        The tree was made for another set of phones, or for another topology.
+    """
+    phones = len(hmm.lexicon.phones)
+    if phones < int(lm.phone_J.max()):
+        raise Speech3Error(
+            f"the phone language model has phone {int(lm.phone_J.max())}, but the lexicon of the model has only "
+            f"{phones} phones, so it was made for another lexicon; build the denominator again"
+        )
+    return assemble(lm, hmm.num_pdfs, left_biphone_pdfs(hmm))
+
+
+def load_denominator(directory: Path | str) -> Denominator:
+    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes.
+
+    Raises
+    ------
+    Speech3Error
+        There is no such file, or it cannot be read.
+    """
+    path = Path(directory).resolve() / _NAME
+    if not path.exists():
+        raise Speech3Error(
+            f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi give the "
+            "HMM that the stage `hmm/lfmmi` of a recipe makes"
+        )
+    return _load(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _load(path: Path, _: int) -> Denominator:
+    arrays, about = load_tensors(path, "denominator")
+    lm = PhoneLm(*(arrays[name] for name in ("left", "phone", "ptr", "arc_phone", "next", "prob")))
+    return assemble(lm, about["num_pdfs"], arrays["pdfs"])
+
+
+def check_tree(directory: Path | str) -> None:
+    """Check that the denominator in a model directory is that of its tree: others may have as many pdfs.
+
+    Raises
+    ------
+    Speech3Error
+        It is not; or as for `load_denominator`, `load_hmm` and `left_biphone_pdfs`.
+    """
+    denominator, hmm = load_denominator(directory), load_hmm(directory)
+    if denominator.num_pdfs != hmm.num_pdfs or not np.array_equal(denominator.pdfs_PP2, left_biphone_pdfs(hmm)):
+        raise Speech3Error(
+            f"{directory}: its denominator, with {denominator.num_pdfs} pdfs, belongs to another tree than the one"
+            f" there, which has {hmm.num_pdfs}; run the recipe's stage hmm again"
+        )
+
+
+def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
+    """The graph of a phone language model, with the pdfs of each phone after each left phone (`pdfs_PP2`)."""
+    first_J, loop_J = (pdfs_PP2[lm.left_J, lm.phone_J, place] for place in (0, 1))
+    loops_J = np.where(np.arange(lm.num_states) == START, 0, 1)
+    initial_J = average_occupancy(lm, np.where(loops_J, _STAY, 0), _INITIAL_FRAMES)
+    graph = graph_arrays(lm, num_pdfs, first_J, loop_J, loops_J, lm.prob_A, initial_J)
+    return Denominator(**graph, lm=lm, pdfs_PP2=pdfs_PP2)
+
 
 _MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
 
@@ -94,7 +253,7 @@ class _Criterion(torch.autograd.Function):
         y = y_BTS.detach().cpu().numpy()
         numerator_B, said_BTS = numerator_posteriors(y, numerators)
         fits_B = numerator_B > -np.inf
-        denominator_B, all_BTS = passes.total(y_BTS, graph, leak)
+        denominator_B, all_BTS = forward_backward.total(y_BTS, graph, leak)
         said = torch.from_numpy(said_BTS).to(y_BTS)
         fits = torch.from_numpy(fits_B | np.isnan(numerator_B)).to(y_BTS.device)
         objective = (torch.from_numpy(numerator_B).to(y_BTS.device) - denominator_B)[fits].sum().to(y_BTS.dtype)
@@ -107,3 +266,254 @@ class _Criterion(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (difference_BTS,) = ctx.saved_tensors
         return grad * difference_BTS, None, None, None
+
+
+_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
+
+
+@dataclass(frozen=True, eq=False)
+class AlignmentNumerators:
+    """Makes the numerators of chunks.
+
+    Attributes
+    ----------
+    frames
+        Input frames of a chunk, a multiple of `subsampling`.
+    tolerance
+        Output frames by which a phone may begin earlier or later than in the alignment.
+    leak
+        Leak probability of the leaky HMM.
+    """
+
+    denominator: Denominator
+    frames: int
+    subsampling: int = 3
+    tolerance: int = 2
+    leak: float = 0.1
+
+    def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
+        """The numerators of a batch."""
+        lm, graph = self.denominator.lm, self.denominator
+        outputs = self.frames // self.subsampling
+        found = [
+            _chain(
+                chunk.labels_T, chunk.start, chunk.speed, self.subsampling, outputs, self.tolerance, self.leak,
+                graph.pdfs_PP2, graph.initial_J, lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A,
+            )
+            for chunk in chunks
+        ]  # fmt: skip
+        size_B = np.array([len(first_N) for first_N, *_ in found])
+        first_K, loop_K, begin_K, low_K, high_K, enter_K = (np.concatenate(each) for each in zip(*found, strict=True))
+        # Each phone but the first of a chunk has one arc, from the previous phone.
+        ptr_B1 = np.append(0, size_B.cumsum())
+        has_arc_K = np.ones(ptr_B1[-1], np.bool_)
+        has_arc_K[ptr_B1[:-1]] = False
+        place_K = np.arange(ptr_B1[-1]) - np.repeat(ptr_B1[:-1], size_B)
+        return Numerators(
+            outputs, ptr_B1, first_K, loop_K, begin_K, np.ones(len(first_K), np.bool_), low_K, high_K,
+            arc_ptr_K1=np.append(0, has_arc_K.cumsum()), src_A=(place_K[has_arc_K] - 1).astype(np.int32),
+            weight_A=enter_K[has_arc_K],
+        )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, left, phone, ptr, arc_phone, nxt, prob):  # type: ignore[no-untyped-def] # pragma: no cover
+    frames = len(labels)
+    reach = int((tolerance + 2) * sub * speed) + 1
+    first = max(0, min(start - reach, frames - 1))
+    known = 0  # number of earlier phones found
+    while first > 0 and (known < _EARLIER or not labels[first] & 1):
+        known += labels[first] & 1
+        first -= 1
+    last = min(frames, int(start + outputs * sub * speed) + reach + 1)
+    count = 0
+    for t in range(first, last):
+        count += labels[t] & 1 or t == first
+    phones, begins = np.empty(count + 1, np.int32), np.empty(count + 1, np.int32)
+    n = 0
+    phones[0], begins[0] = 0, 0
+    for t in range(first, last):
+        if labels[t] & 1 or t == first:
+            n += 1
+            phones[n] = labels[t] >> 1
+            x = ((t - start) / speed - (sub // 2)) / sub  # an output stands for its middle frame
+            begins[n] = int(np.ceil(x - 1e-9))
+    size = n + 1
+    pdf_first, pdf_loop = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    enter, begin = np.full(size, NEVER), np.full(size, NEVER)
+    low, high = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    at_start = start <= 0
+    if at_start:
+        begin[0] = math.log(np.float64(initial[START]))
+    else:
+        high[0] = -2
+    state, before = (START if first == 0 else -1), 0
+    for k in range(1, size):
+        arc = -1
+        if state >= 0:
+            a, end = ptr[state], ptr[state + 1]
+            while a < end and arc_phone[a] < phones[k]:
+                a += 1
+            if a < end and arc_phone[a] == phones[k]:
+                arc = a
+        if arc >= 0:
+            state = nxt[arc]
+        else:
+            state = -1
+            for j in range(1, len(phone)):
+                if phone[j] == phones[k] and left[j] == before:
+                    state = j
+                    break
+        weight = np.float64(initial[state]) if state >= 0 else UNSEEN
+        enter[k] = math.log(prob[arc] if arc >= 0 else leak * weight)
+        begin[k] = math.log(weight)
+        pdf_first[k], pdf_loop[k] = pdfs[before, phones[k], 0], pdfs[before, phones[k], 1]
+        low[k] = begins[k] - tolerance
+        high[k] = max(low[k], begins[k + 1] - 1 + tolerance) if k + 1 < size else outputs
+        if at_start:
+            low[k] = max(low[k], 0)
+        before = phones[k]
+    from_k, to_k = 0, size
+    while from_k < size - 1 and high[from_k] < -1:
+        from_k += 1
+    while to_k > from_k + 1 and low[to_k - 1] >= outputs:
+        to_k -= 1
+    for k in range(from_k, to_k):
+        if not low[k] <= -1 <= high[k]:  # it does not begin before the chunk
+            begin[k] = NEVER
+    return (
+        pdf_first[from_k:to_k], pdf_loop[from_k:to_k], begin[from_k:to_k], low[from_k:to_k], high[from_k:to_k],
+        enter[from_k:to_k],
+    )  # fmt: skip
+
+
+_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
+
+
+def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
+    """Labels (T,) int32 that contain the words but not their times: each word gets an equal share of the frames.
+
+    Raises
+    ------
+    Speech3Error
+        There are no words, or more phones in their shortest pronunciations than outputs at a third of the frame rate.
+    """
+    if not words:
+        raise Speech3Error("has no transcript")
+    phones = sum(min(len(pron.phones) for pron in lexicon.by_word[word]) for word in words)
+    if (outputs := num_outputs(frames, SUBSAMPLING)) < phones:
+        raise Speech3Error(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
+    numbers_W = np.array([lexicon.word_numbers[word] for word in words])
+    return segment_labels(numbers_W, np.linspace(0, frames, len(words) + 1).round().astype(np.int64))
+
+
+def random_phones(lexicon: Lexicon, words: Sequence[str], generator: np.random.Generator) -> list[int]:
+    """The phones of one way to say the words: pronunciations and silences drawn by their lexicon probabilities."""
+    phones: list[int] = []
+    silence = lexicon.silence_prob
+    for word in words:
+        if generator.random() < silence:
+            phones.append(lexicon.silence)
+        prons = lexicon.by_word[word]
+        weights = np.array([pron.prob for pron in prons])
+        chosen = prons[generator.choice(len(prons), p=weights / weights.sum())] if len(prons) > 1 else prons[0]
+        phones += [lexicon.phone_ids[phone] for phone in chosen.phones]
+        silence = lexicon.silences(chosen).after
+    return [*phones, lexicon.silence] if generator.random() < silence else phones
+
+
+# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
+_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class TranscriptNumerators:
+    """Makes the numerators of whole utterances (`speech3.frames.chunks`)."""
+
+    denominator: Denominator
+    hmm: Hmm
+    leak: float = 0.1
+    _graphs: dict[bytes, _Graph] = field(default_factory=dict, init=False, repr=False)
+
+    def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
+        """The numerators of a batch."""
+        parts = [self._graph(segment_numbers(chunk.labels_T)) for chunk in chunks]
+        first, loop, final, arcs, src, weight = (list(arrays) for arrays in zip(*parts, strict=True))
+        frames = padded_frames(chunks, self.hmm.subsampling) // self.hmm.subsampling
+        ptr_B1 = np.cumsum([0, *map(len, first)])
+        begin_K = np.full(ptr_B1[-1], NEVER)
+        begin_K[ptr_B1[:-1]] = math.log(self.denominator.initial_J[START])
+        return Numerators(
+            frames, ptr_B1, np.concatenate(first), np.concatenate(loop), begin_K, np.concatenate(final),
+            low_K=np.zeros(ptr_B1[-1], np.int32), high_K=np.full(ptr_B1[-1], frames, np.int32),
+            arc_ptr_K1=np.cumsum([0, *np.concatenate(arcs)]), src_A=np.concatenate(src),
+            weight_A=np.concatenate(weight),
+        )  # fmt: skip
+
+    def _graph(self, words_W: np.ndarray) -> _Graph:
+        key = words_W.tobytes()
+        if key not in self._graphs:
+            words = [self._words[number] for number in words_W.tolist()]
+            if len(self._graphs) >= _KEPT_GRAPHS:
+                self._graphs.pop(next(iter(self._graphs)))
+            self._graphs[key] = _composed(
+                transcript_graph(self.hmm, words), self.denominator, self._state_of, self.leak
+            )
+        return self._graphs[key]
+
+    @cached_property
+    def _words(self) -> list[str]:
+        return list(self.hmm.lexicon.word_numbers)
+
+    @cached_property
+    def _state_of(self) -> dict[tuple[int, int], int]:
+        """The first state of the phone language model by the last two phones before it."""
+        lm = self.denominator.lm
+        pairs = zip(lm.left_J.tolist(), lm.phone_J.tolist(), strict=True)
+        return {pair: state for state, pair in reversed(list(enumerate(pairs)))}
+
+
+def _composed(
+    graph: TranscriptGraph, denominator: Denominator, state_of: dict[tuple[int, int], int], leak: float
+) -> _Graph:
+    """Compose with the phone language model; phone occurrences reached by the same phones become one state."""
+    lm, states = denominator.lm, FIRST_AND_LOOP.states
+    phone_C, after = graph.phone[::states].tolist(), _successors(graph, states)
+    ends_C = np.isfinite(graph.final_logp).reshape(-1, states).any(1)
+    entries = set(np.flatnonzero(np.isfinite(graph.entry_logp[::states])).tolist())
+    # A state: its possible occurrences, the state of the language model or -1, the left phone, the phone.
+    begin = (frozenset[int](), START, 0, 0)
+    number, waiting = {begin: 0}, [begin]
+    first, loop, final, arcs_in = [-1], [-1], [False], [list[tuple[int, float]]()]
+    for place, (occurrences, state, _, left) in enumerate(waiting):  # which grows during the loop
+        following = set().union(*(after[each] for each in occurrences)) if place else entries
+        for phone in sorted({phone_C[each] for each in following}):
+            reached = frozenset(each for each in following if phone_C[each] == phone)
+            arc = lm.arc(state, phone) if state >= 0 else -1
+            target = int(lm.next_A[arc]) if arc >= 0 else state_of.get((left, phone), -1)
+            seen = float(denominator.initial_J[target]) if target >= 0 else UNSEEN
+            node = (reached, target, left, phone)
+            if node not in number:
+                number[node] = len(waiting)
+                waiting.append(node)
+                pdfs = denominator.pdfs_PP2[left, phone].tolist()
+                first.append(pdfs[0])
+                loop.append(pdfs[1])
+                final.append(bool(ends_C[list(reached)].any()))
+                arcs_in.append([])
+            arcs_in[number[node]].append((place, math.log(lm.prob_A[arc] if arc >= 0 else leak * seen)))
+    arcs = [arc for into in arcs_in for arc in into]
+    return (
+        np.array(first, np.int32), np.array(loop, np.int32), np.array(final), np.array([len(into) for into in arcs_in]),
+        np.array([src for src, _ in arcs], np.int32), np.array([weight for _, weight in arcs]),
+    )  # fmt: skip
+
+
+def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:
+    """The phone occurrences that may follow each phone occurrence."""
+    after: list[set[int]] = [set() for _ in range(len(graph.phone) // states)]
+    for copy in range(len(after)):
+        first = copy * states
+        for source in graph.pred_src[graph.pred_ptr[first] : graph.pred_ptr[first + 1]].tolist():
+            after[source // states].add(copy)
+    return after

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from speech3.config import CnnConfig, ModelConfig, load_preset
 from speech3.engine.optimizers import Sgd
-from speech3.io.malloc import keep_freed_memory
 from speech3.models import build
-from speech3.models.linear import product
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import gemm_library
+from speech3.runtime.native import keep_freed_memory
 
 WINDOW, FEATURES, SENONES, MINIBATCH, RATE = 11, 120, (800, 3000), 256, 0.01
 ROUNDS, STEPS = 9, 3
@@ -134,7 +134,7 @@ def cnn_figure() -> None:
     cases = {str(senones): measure(senones) for senones in SENONES}
     print(json.dumps({
         "name": "cnn_over_conv2d", "value": max(float(str(case["value"])) for case in cases.values()), "unit": "ratio",
-        "rival": "nn.Sequential of Conv2d ... Linear + torch.optim.SGD", "product": product(), "senones": cases,
+        "rival": "nn.Sequential of Conv2d ... Linear + torch.optim.SGD", "product": gemm_library(), "senones": cases,
     }), flush=True)  # fmt: skip
 
 

@@ -29,8 +29,8 @@ from speech3.engine.codecs.codec import Ternary, as_floats, layout
 from speech3.engine.codecs.mean import encode_levels
 from speech3.engine.optimizers import Sgd
 from speech3.models import build
-from speech3.models.linear import product
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import gemm_library
 
 WINDOW, BINS, SENONES, MINIBATCH, RATE, CLIP, FLOAT_BELOW = 11, 40, 3000, 256, 0.1, 2.5, 8192
 ROUNDS, WORKERS = 25, 4
@@ -93,7 +93,7 @@ def main() -> None:
     over = statistics.median(r / m for r, m in zip(seconds["torch"], seconds["pack"], strict=True))
     line("ternary_pack_over_torch", over, "ratio", rival="torch: std, max, rand, compare, shift", values=values, **ms)
     shares = [(p + a) / s for p, a, s in zip(seconds["pack"], seconds["add"], seconds["step"], strict=True)]
-    line("ternary_roundtrip_share", statistics.median(shares), "share", rival="a step of ours", product=product())
+    line("ternary_roundtrip_share", statistics.median(shares), "share", rival="a step of ours", product=gemm_library())
     plain = flat.vector_K.nbytes
     all_coded = round(plain / whole.encode(flat.vector_K, 1).numel(), 2)
     line("push_ratio", plain / message.numel(), "ratio", bytes=message.numel(), no_floats=all_coded)

@@ -45,7 +45,7 @@ import torch
 from engine_rivals import Case, bare, frames_per_s, in_turn, left_out, median_ratio, whole_run, world, written
 
 from speech3.config import DnnConfig
-from speech3.models.linear import product
+from speech3.models.dnn import gemm_library
 
 ROUNDS = 5
 HOUR = 360_000  # frames
@@ -158,7 +158,7 @@ def _engine(name: str, case: Case, measured: dict[str, list[Any]], more: dict[st
     rival = "bare loop, resident minibatch" + (", CUDA graph" if case.device != "cpu" else "")
     return line(
         name, min(by.values()), "ratio", rival, by={key: round(value, 4) for key, value in by.items()}, **more,
-        product=product(), bare_frames_per_s=round(statistics.median(loops)),
+        product=gemm_library(), bare_frames_per_s=round(statistics.median(loops)),
         sync_share=round(statistics.median(done.shards[0].sync_share for done in measured[each]), 4),
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ from speech3.engine.interface import USED
 from speech3.engine.server import load_tensors, make_server, memory_layout, private_memory, tensors_on_gpu
 from speech3.engine.shard import Shard
 from speech3.frames.packed import open_packed
-from speech3.training.parts import make_parts
+from speech3.train.parts import make_parts
 
 _SYNCS = 200  # per round
 _VALUES_MOVED = 6  # read or written per parameter in a sync

@@ -25,13 +25,13 @@ from speech3.config import AsgdConfig, ModelConfig, TrainConfig, TrainingConfig
 from speech3.engine.gradient import loss_of
 from speech3.engine.interface import USED, Progress, Rate, WorkerParts
 from speech3.engine.optimizers import Sgd
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
-from speech3.io.progress import read_metrics
-from speech3.models.linear import product
-from speech3.training import train
-from speech3.training.parts import BuildParts, make_parts
-from speech3.training.worlds import open_worlds
+from speech3.models.dnn import gemm_library
+from speech3.runtime.progress import read_metrics
+from speech3.train import train
+from speech3.train.parts import BuildParts, make_parts
+from speech3.train.run import open_worlds
 
 RATE = 0.01  # low, or a loop over one minibatch would fit it perfectly, which leads to denormal numbers
 UTTERANCE_FRAMES, HELDOUT_FRAMES = 500, 512
@@ -88,7 +88,7 @@ class Case:
             lengths = [min(UTTERANCE_FRAMES, frames - start) for start in range(0, frames, UTTERANCE_FRAMES)]
             feats = {f"u{u}": generator.standard_normal((t, self.bins), np.float32) for u, t in enumerate(lengths)}
             senones = {f"u{u}": generator.integers(self.senones, size=t) for u, t in enumerate(lengths)}
-            pack(directory / f"{name}.frames", feats, senones, self.senones, utterances=list(feats))
+            write_frames(directory / f"{name}.frames", feats, senones, self.senones, utterances=list(feats))
         PdfsOnly(self.senones, "a benchmark's").save(directory)
 
 
@@ -127,7 +127,7 @@ def world(case: Case, directory: Path, name: str, workers: int, sync_every: int 
     """A world that computes the first minibatches of a new epoch in each round; measures a `Progress`."""
     config = case.config(directory, name, workers, sync_every=sync_every)
     parts = make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
-    alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, product()))
+    alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, gemm_library()))
     assert opened is not None
     tensors, total = alone.snapshot().tensors, len(parts.source)
     round_, epoch = min(workers * case.minibatches, total), 0
@@ -156,7 +156,7 @@ def bare(case: Case, directory: Path, loops: int = 1) -> Iterator[Rival]:
     Measures frames a second of all, until the last has ended.
     """
     context = torch.multiprocessing.get_context("spawn")
-    build = BuildParts(case.config(directory, "shared", 1), product())
+    build = BuildParts(case.config(directory, "shared", 1), gemm_library())
     pipes, processes = [], []
     for _ in range(loops):
         ours, theirs = context.Pipe()
@@ -220,7 +220,7 @@ def bare_step(parts: WorkerParts, inputs: Tensor, targets: Tensor) -> Callable[[
 
 
 def whole_run(case: Case, directory: Path) -> tuple[float, float]:
-    """The second of two short epochs of `speech3.training.train`, one worker.
+    """The second of two short epochs of `speech3.train.train`, one worker.
 
     Returns
     -------

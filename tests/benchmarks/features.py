@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig, load_preset
-from speech3.features.compute import finish, static_features
-from speech3.features.pitch import process, track
-from speech3.frames.packed import pack
-from speech3.io.torchaudio_ import torchaudio_functional
+from speech3.data.resample import torchaudio_functional
+from speech3.features.compute import finish_features, static_features
+from speech3.features.pitch import process, track_pitch
+from speech3.frames.packed import write_frames
 
 RATE_HZ, SECONDS, ROUNDS = 16000, 60, 9
 FBANK = FeatureConfig(num_mel_bins=40)
@@ -54,16 +54,16 @@ def ours(config: FeatureConfig) -> Extractor:
 def pitch(wave_S: Tensor) -> Tensor:
     """Kaldi's three pitch features of one recording."""
     assert PITCH.pitch
-    raw_NT2, frames_N = track(wave_S[None], torch.tensor([len(wave_S)]), PITCH, RATE_HZ)
+    raw_NT2, frames_N = track_pitch(wave_S[None], torch.tensor([len(wave_S)]), PITCH, RATE_HZ)
     return process(raw_NT2, frames_N, PITCH.pitch)[0]
 
 
 def front_end(wave_S: Tensor) -> Tensor:
     """Compute PLP and pitch with deltas, normalised, and write a packed file (with all senones 0)."""
-    (feats_TF,) = finish([ours(FRONT_END)(wave_S)], FRONT_END)
+    (feats_TF,) = finish_features([ours(FRONT_END)(wave_S)], FRONT_END)
     with tempfile.TemporaryDirectory() as directory:
         senones = {"u": np.zeros(len(feats_TF), dtype=np.int32)}
-        pack(Path(directory) / "x.frames", {"u": feats_TF.numpy()}, senones, 1, utterances=["u"])
+        write_frames(Path(directory) / "x.frames", {"u": feats_TF.numpy()}, senones, 1, utterances=["u"])
     return feats_TF
 
 

@@ -27,7 +27,7 @@ from speech3.config import DnnConfig
 from speech3.engine.gradient import precision
 from speech3.engine.optimizers import Sgd
 from speech3.models import build
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
 
 BINS, RATE = 40, 0.01
 PRECISIONS = ("float32", "tf32", "bf16")

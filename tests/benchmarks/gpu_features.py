@@ -23,7 +23,7 @@ from torch import Tensor
 
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
-from speech3.features.pitch import process, track
+from speech3.features.pitch import process, track_pitch
 
 
 def over_torchaudio(wave_S: Tensor, device: str) -> None:
@@ -50,7 +50,7 @@ def realtime(waves_NS: Tensor, device: str) -> None:
 
     def pitch() -> None:
         assert PITCH.pitch
-        process(*track(waves_NS, lengths_N, PITCH, RATE_HZ), PITCH.pitch)
+        process(*track_pitch(waves_NS, lengths_N, PITCH, RATE_HZ), PITCH.pitch)
 
     works: dict[str, Work] = {
         "fbank40": lambda: static_features(waves_NS, lengths_N, FBANK, RATE_HZ),

@@ -25,9 +25,7 @@ from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.optimizers import Muon
 from speech3.frames.chunks import Chunk
 from speech3.models import build
-from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.denominator import Denominator
-from speech3.sequence.lfmmi import LfMmi
+from speech3.sequence.lfmmi import AlignmentNumerators, Denominator, LfMmi
 
 
 def figures(graph: Denominator, chunks: list[Chunk], device: str) -> None:

@@ -18,9 +18,9 @@ import torch
 from cnn import cnn_figure
 from torch import Tensor, nn
 
-from speech3.io.malloc import keep_freed_memory
 from speech3.models.clipped import clipped_lstm
-from speech3.models.linear import product
+from speech3.models.dnn import gemm_library
+from speech3.runtime.native import keep_freed_memory
 
 SHAPES = [(20, 10, 440, 320), (20, 40, 440, 512), (20, 64, 440, 640), (100, 32, 40, 320), (20, 10, 640, 640)]
 CLIP = 50.0
@@ -103,7 +103,7 @@ def clipped_figures() -> None:
         over_loop.append(statistics.median(a / b for a, b in zip(ours, loop, strict=True)))
         medians = {name: round(statistics.median(values), 2) for name, values in milliseconds.items()}
         figure(f"clipped_over_nn_lstm_{'x'.join(map(str, shape))}", over_lstm[-1], "nn.LSTM", milliseconds=medians)
-    figure("clipped_over_nn_lstm", statistics.median(over_lstm), "nn.LSTM", product=product())
+    figure("clipped_over_nn_lstm", statistics.median(over_lstm), "nn.LSTM", product=gemm_library())
     figure("clipped_over_nn_lstm_worst", max(over_lstm), "nn.LSTM")
     figure("clipped_over_cell_loop", statistics.median(over_loop), "loop of nn.LSTMCell and clamp")
 

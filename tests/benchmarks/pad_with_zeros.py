@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from speech3.corpus import audio
-from speech3.corpus.datadir import read_datadir
+from speech3.data import audio
+from speech3.data.datadir import read_datadir
 
 
 def padded(source: str, target: str, place: str, ms: int) -> None:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from speech3.config import ModelConfig, load_preset
 from speech3.engine.optimizers import Sgd
-from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
 from speech3.models.tdnn import Tdnn
+from speech3.runtime.native import keep_freed_memory
 
 SENONES, RATE, ROUNDS, STEPS = 800, 0.01, 9, 3
 WINDOWS, CHUNKS, FRAMES = 256, 32, 150

@@ -30,12 +30,11 @@ import kaldifst
 import numpy as np
 import torch
 
-from speech3.decoding.recognizer import Recognizer, load_recognizer
-from speech3.decoding.settings import DecodeSettings
-from speech3.graph.decoding_graph import Graph
+from speech3.decode.beam_search import BeamSearch, BestPath, SearchGraph, with_word_penalty
+from speech3.decode.graph import Graph
+from speech3.decode.recognizer import Recognizer, load_recognizer
+from speech3.decode.tune import DecodeSettings
 from speech3.io.ark import ArkReader
-from speech3.search.beam_search import BeamSearch, BestPath
-from speech3.search.search_graph import SearchGraph, with_word_penalty
 
 LATTICE_BEAM = 8.0
 

@@ -18,14 +18,12 @@ import torch
 from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.optimizers import AdamW, Muon
 from speech3.frames.chunks import Chunk
-from speech3.frames.segments import segment_labels
+from speech3.frames.packed import segment_labels
 from speech3.models import build
-from speech3.sequence import passes
-from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.denominator import Denominator, assemble
-from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.phone_lm import estimate
-from speech3.sequence.sparse import denominator_log_z
+from speech3.sequence import forward_backward
+from speech3.sequence.forward_backward import denominator_log_z
+from speech3.sequence.graph import estimate_phone_lm
+from speech3.sequence.lfmmi import AlignmentNumerators, Denominator, LfMmi, assemble
 
 ROUNDS, CHUNKS, FRAMES, PHONES, PDFS, BINS = 7, 32, 150, 198, 500, 40
 
@@ -63,7 +61,7 @@ def problem(count: int = CHUNKS) -> tuple[Denominator, list[Chunk]]:
     generator = np.random.default_rng(0)
     said = sentences(generator)
     pdfs_PP2 = generator.integers(0, PDFS, (PHONES + 1, PHONES + 1, 2)).astype(np.int32)
-    graph = assemble(estimate(said), PDFS, pdfs_PP2)
+    graph = assemble(estimate_phone_lm(said), PDFS, pdfs_PP2)
     chunks = []
     for phones in said[:count]:
         labels = segment_labels(np.array(phones), np.cumsum([0, *generator.integers(4, 12, len(phones))]))
@@ -89,11 +87,11 @@ def main() -> None:
         torch.autograd.grad(loss, y_BTS)
 
     def loss_in_sparse_products() -> None:
-        ours, passes.total = passes.total, in_sparse_products
+        ours, forward_backward.total = forward_backward.total, in_sparse_products
         try:
             loss_alone()
         finally:
-            passes.total = ours
+            forward_backward.total = ours
 
     def update(optimizer: AdamW, bf16: bool = False) -> None:
         model.train()
@@ -102,7 +100,7 @@ def main() -> None:
         loss, _ = criterion((main_BTS.float(), xent_BTS.float()), make(chunks))
         optimizer.step(torch.autograd.grad(loss, list(model.parameters())), 1e-4)
 
-    ours, rival = passes.total(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
+    ours, rival = forward_backward.total(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
     assert torch.allclose(ours[0], rival[0], rtol=1e-5)
     assert torch.allclose(ours[1], rival[1], atol=1e-4)
     works = (

@@ -28,12 +28,11 @@ import jiwer
 import numpy as np
 import torch
 
-from speech3.corpus import audio
-from speech3.corpus.datadir import DataDir, read_datadir
-from speech3.decoding.live import Meter
-from speech3.decoding.recognizer import Recognizer, load_recognizer
-from speech3.decoding.streaming import Pauses, Stream
-from speech3.features.extract import features_of
+from speech3.data import audio
+from speech3.data.datadir import DataDir, read_datadir
+from speech3.decode.recognizer import Recognizer, load_recognizer
+from speech3.decode.streaming import Meter, Pauses, Stream
+from speech3.features.extraction import features_of
 
 _PIECE_S = 0.1
 _NEVER = Pauses(1e9, 1e9, 1e9, 1e9, 1e9)

@@ -109,8 +109,8 @@ def data(out: Path) -> None:
 
 def reading(out: Path) -> None:
     """All text files of a data directory, checked as `speech3 validate` does, and a split by speaker."""
-    from speech3.corpus.datadir import parse
-    from speech3.corpus.split import split_by_speaker
+    from speech3.data.datadir import parse
+    from speech3.data.subsets import split_by_speaker
 
     found, faults = parse(experiment(out).data("train"), need_text=True)
     assert not faults
@@ -119,12 +119,11 @@ def reading(out: Path) -> None:
 
 def lengths(out: Path) -> None:
     """The hours, from which sizes follow, and what `--dry-run` finds."""
-    from speech3.recipe.expected import find_speech
-    from speech3.recipe.outline import steps
+    from speech3.recipe.plan import hours_of_speech, steps
     from speech3.recipe.steps import make_plan
 
     e = experiment(out)
-    find_speech(e, make_plan(steps(e), e.out, None, None))
+    hours_of_speech(e, make_plan(steps(e), e.out, None, None))
     print(f"{e.hours:.0f} hours", file=sys.stderr)
 
 
@@ -140,14 +139,12 @@ def gmm(out: Path) -> None:
 
     Transcripts and alignments of all utterances; statistics, whose size does not depend on their number, of every 30th.
     """
-    from speech3.hmm import passes
+    from speech3.hmm import train
+    from speech3.hmm.alignments import WordLists, estimate
     from speech3.hmm.clustering import group_numbers
     from speech3.hmm.gmm import Gmm, update
-    from speech3.hmm.model import Hmm
-    from speech3.hmm.probabilities import estimate
-    from speech3.hmm.stored import WordLists
-    from speech3.hmm.tree import monophone_tree
-    from speech3.hmm.workers import Share
+    from speech3.hmm.model import Hmm, monophone_tree
+    from speech3.hmm.train import WorkerShare
     from speech3.recipe import stages
 
     e = experiment(out)
@@ -157,23 +154,23 @@ def gmm(out: Path) -> None:
     mixture = Gmm(
         np.arange(tree.num_pdfs + 1), np.ones(tree.num_pdfs), np.zeros((tree.num_pdfs, 2)), np.ones((tree.num_pdfs, 2))
     )
-    share = Share(WordLists(transcripts.words.items()), feats)
+    share = WorkerShare(WordLists(transcripts.words.items()), feats)
     for utterance, words in share.words.items():
         share.alignments[utterance] = drawn_alignment(lexicon, words)
-    counts = passes.pronunciations(share)
-    estimate(lexicon, counts, passes.expected_silences(share, counts.silence_after()))
-    some = Share({key: share.words[key] for key in list(share.words)[::30]}, feats)
-    passes.flat_start(some, lexicon)
-    passes.context_stats(some)
-    passes.divide_equally(some)
-    found = passes.collect(some, hmm, mixture)
+    counts = train.pronunciations(share)
+    estimate(lexicon, counts, train.expected_silences(share, counts.silence_after()))
+    some = WorkerShare({key: share.words[key] for key in list(share.words)[::30]}, feats)
+    train.flat_start(some, lexicon)
+    train.context_stats(some)
+    train.divide_equally(some)
+    found = train.collect(some, hmm, mixture)
     hmm.save(e.model("tri"))
     update(mixture, found.stats).save(e.model("tri") / "model.safetensors", {"features": "given"})
 
 
 def drawn_alignment(lexicon, words: list[str]):  # type: ignore[no-untyped-def]
     """The first words, evenly spread over the utterance."""
-    from speech3.hmm.alignment import equal_alignment
+    from speech3.hmm.alignments import equal_alignment
 
     return equal_alignment(lexicon, words[:ALIGNED_WORDS], FRAMES)
 
@@ -188,7 +185,7 @@ class Drawn:
     @property
     def clock(self):  # type: ignore[no-untyped-def]
         """Frames of 10 ms."""
-        from speech3.alignment.times import FrameClock
+        from speech3.hmm.alignment.times import FrameClock
 
         return FrameClock(0.01, 0.0)
 
@@ -196,7 +193,7 @@ class Drawn:
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str], jobs: int, *, strict: bool = True
     ):
         """Alignments as `Recognizer.align` returns them, from two files."""
-        from speech3.hmm.stored import Merged, StoredAlignments
+        from speech3.hmm.alignments import Merged, StoredAlignments
 
         stores = [StoredAlignments(self.scratch / f"{part}.ali") for part in (0, 1)]
         for place, utterance in enumerate(feats):
@@ -221,17 +218,17 @@ def alignment(out: Path) -> None:
 
 def lfmmi_hmm(out: Path) -> None:
     """The stage `hmm/lfmmi`: biphone tree, phone language model, denominator."""
-    from speech3.recipe import lfmmi
+    from speech3.recipe import stages as lfmmi
 
-    lfmmi.train_hmm(experiment(out))
+    lfmmi.train_lfmmi_hmm(experiment(out))
 
 
 def frames(out: Path) -> None:
     """Packed frames of train and dev, with phones for LF-MMI; those with senones differ in the labels only."""
-    from speech3.recipe import lfmmi
+    from speech3.recipe import stages as lfmmi
 
     e = experiment(out)
-    lfmmi.pack_frames(e, e.frames("lfmmi"))
+    lfmmi.pack_lfmmi_frames(e, e.frames("lfmmi"))
 
 
 def minibatches(out: Path) -> None:
@@ -241,8 +238,7 @@ def minibatches(out: Path) -> None:
     from speech3.frames.chunks import Chunks
     from speech3.frames.minibatches import Minibatches
     from speech3.frames.packed import open_packed
-    from speech3.sequence.alignments import AlignmentNumerators
-    from speech3.sequence.denominator import load_denominator
+    from speech3.sequence.lfmmi import AlignmentNumerators, load_denominator
 
     e, cpu = experiment(out), torch.device("cpu")
     packed = open_packed(e.frames("lfmmi") / "train.frames")
@@ -266,12 +262,12 @@ def language_model(out: Path) -> None:
 
 def scoring(out: Path) -> None:
     """Hypotheses of all training utterances, a tenth of whose words are wrong: files of hypotheses, score, tables."""
-    from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.output import write_hypotheses
-    from speech3.decoding.search import Decoding, Hypothesis
-    from speech3.scoring import tables
-    from speech3.scoring.text import read_text
-    from speech3.scoring.wer import score
+    from speech3.data.datadir import read_datadir
+    from speech3.decode.output import write_hypotheses
+    from speech3.decode.search import Decoding, Hypothesis
+    from speech3.evaluate import tables
+    from speech3.evaluate.text import read_text
+    from speech3.evaluate.wer import score
 
     e, generator = experiment(out), np.random.default_rng(3)
     utterances = read_datadir(e.data("train")).utterances

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from speech3.frames.packed import pack
+from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 
 SENONES, DIM, MINIBATCHES = 4, 3, 12
@@ -18,7 +18,7 @@ def config_with_frames(home: Path, training: dict[str, Any]) -> Path:
     for name, count in (("train", MINIBATCHES), ("heldout", 2)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 32).astype(np.int32) for i in range(count)}
         feats = {u: (x[:, None] + rng.normal(0, 0.2, (32, DIM))).astype(np.float32) for u, x in labels.items()}
-        pack(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
+        write_frames(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
     PdfsOnly(SENONES, "made by hand").save(home / "hmm")
     config = {"frames": str(home / "frames"), "hmm": str(home / "hmm"), "model": {"layers": 1, "width": 8},
               "training": {"minibatch": 32, **training}}  # fmt: skip

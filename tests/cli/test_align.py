@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.alignment.times import read_ctm
-from speech3.corpus import audio
-from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.data import audio
+from speech3.data.datadir import DataDir, read_datadir
+from speech3.hmm.alignment.times import read_ctm
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RATE_HZ = 16000

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from speech3.config import FeatureConfig, TrainConfig, TrainingConfig, load_preset, shipped
-from speech3.corpus.datadir import read_datadir
-from speech3.decoding.apply import features_for
-from speech3.decoding.recognizer import load_recognizer
+from speech3.data.datadir import read_datadir
+from speech3.decode.apply import features_for
+from speech3.decode.recognizer import load_recognizer
 from speech3.errors import Speech3Error
-from speech3.features.extract import extract
-from speech3.training import train
+from speech3.features.extraction import extract
+from speech3.train import train
 
 
 @pytest.fixture

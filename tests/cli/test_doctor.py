@@ -11,13 +11,13 @@ import soundfile
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.reports import doctor
+from speech3.evaluate import doctor
 
 Usage = namedtuple("Usage", "total used free")
 
 
 def remedies(path: Path) -> dict[str, str]:
-    return {finding.name: finding.remedy for finding in doctor.examine(path) if finding.remedy}
+    return {finding.name: finding.remedy for finding in doctor.examine_machine(path) if finding.remedy}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_machine_that_lacks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {finding.name: finding for finding in doctor.examine(tmp_path)}
+    found = {finding.name: finding for finding in doctor.examine_machine(tmp_path)}
     assert not [finding for finding in found.values() if finding.remedy]
     assert {"cores", "memory", "products on CPU", "GPU", "disk", "espeak-ng", "ray"} <= found.keys()
     assert found["espeak-ng"].value.startswith("141 voices")
@@ -41,7 +41,7 @@ def test_a_machine_that_lacks_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     device = namedtuple("Device", "name total_memory")("H200", 139 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: device)
-    found = {finding.name: finding for finding in doctor.examine(tmp_path)}
+    found = {finding.name: finding for finding in doctor.examine_machine(tmp_path)}
     assert found["cuda:1"].value == "H200, 139 GiB" and "GPU" not in found
 
 
@@ -51,7 +51,7 @@ def test_bf16_is_recommended_only_where_it_is_faster(tmp_path: Path, monkeypatch
         (0.5, "2.00 times as long"),
     ):
         monkeypatch.setattr(doctor, "bf16_over_float32", lambda ratio=ratio: ratio)
-        (found,) = (each for each in doctor.examine(tmp_path) if each.name == "bf16 on CPU")
+        (found,) = (each for each in doctor.examine_machine(tmp_path) if each.name == "bf16 on CPU")
         assert said in found.value and not found.remedy
         assert ("training.precision" in found.value) == (ratio > 1)
 
@@ -78,7 +78,7 @@ def test_limits_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "limit_of", {"memory": 3 << 30, "processes": 100}.get)
     said = remedies(tmp_path)
     assert "--ulimit nofile" in said["open files"] and "--pids-limit" in said["processes"]
-    values = {finding.name: finding.value for finding in doctor.examine(tmp_path)}
+    values = {finding.name: finding.value for finding in doctor.examine_machine(tmp_path)}
     assert values["memory of this container"] == "3.0 GiB"
 
 

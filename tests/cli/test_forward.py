@@ -7,15 +7,14 @@ import pytest
 import typer.testing
 import yaml
 
-from speech3.cli.forward import command
+from speech3.cli.recognise import forward as command
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import context_free_tree
+from speech3.hmm.model import Hmm, context_free_tree
 from speech3.io.ark import _kaldi_io as kaldi_io
 from speech3.io.ark import write_ark
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 RNG = np.random.default_rng(0)
 MEANS = RNG.normal(0, 3, (6, 4))

@@ -10,15 +10,16 @@ from typer.main import get_command
 
 import speech3
 from speech3 import cli
-from speech3.cli import _complete
+from speech3.cli import _verb
 from speech3.config import presets, shipped
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 LM = ("lm train", "lm prune", "lm interpolate", "lm perplexity")
-VERBS = [verb for group in cli._GROUPS.values() for verb in group if verb != "lm"] + list(LM)
+MODULES = [verbs for group in cli._GROUPS.values() for verbs in group.values()]
+VERBS = [*(verb for verbs in MODULES for verb in verbs if verb != "lm"), *LM]
 
 
 @pytest.fixture
@@ -55,8 +56,8 @@ def test_version(program) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("place", ["before the verb", "after the verb", "not at all"])
 def test_quiet_leaves_results_and_errors(tmp_path: Path, place: str) -> None:
     (tmp_path / "text.txt").write_text("a b\na c\n")
-    program = "import sys, speech3.cli as cli; from speech3.io.progress import say; from speech3.lm import train; "
-    program += "kept = train.train; train.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
+    program = "import sys, speech3.cli as cli; from speech3.runtime.progress import say; from speech3.language import train_lm; "
+    program += "kept = train_lm.train; train_lm.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
     arguments = ["lm", "train", "text.txt", "--out", "lm.arpa"]
 
     def run() -> subprocess.CompletedProcess[str]:
@@ -116,13 +117,13 @@ def test_the_shell_completes_trained_systems(tmp_path: Path, monkeypatch: pytest
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     assert completed("speech3 decode exp/digits/") == ["exp/digits/dnn", "exp/digits/tri"]
-    assert _complete.models("") == ["exp/digits/dnn", "exp/digits/tri"]
-    assert _complete.models("m") == ["m"]
+    assert _verb.models("") == ["exp/digits/dnn", "exp/digits/tri"]
+    assert _verb.models("m") == ["m"]
 
 
 def test_completed_stages_are_those_of_recipes(tmp_path: Path) -> None:
     experiment = open_experiment("digits", tmp_path, None, ["lfmmi={}", "untranscribed=/nowhere"], "")
-    assert {step.stage for step in steps(experiment)} == set(_complete.STAGES)
+    assert {step.stage for step in steps(experiment)} == set(_verb.STAGES)
 
 
 def test_run_without_arguments_lists_the_recipes_before_it_installs(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_run_without_arguments_lists_the_recipes_before_it_installs(tmp_path: Pa
 
 
 def test_recipes_take_jobs_and_lang_as_options_and_as_keys(tmp_path: Path) -> None:
-    from speech3.cli.recipe import _as_overrides
+    from speech3.cli.train import _as_overrides
 
     assert _as_overrides([], jobs=2, lang="en-us", other=None) == ["jobs=2", "lang=en-us"]
     with pytest.raises(Speech3Error, match="--jobs 2, jobs=1"):

@@ -13,14 +13,13 @@ import typer.testing
 from kaldi_dirs import kaldi_alignment, kaldi_graph, kaldi_lang
 
 from speech3.cli import _register, app
+from speech3.decode.grammar import one_word_grammar
+from speech3.decode.graph import build_graph
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
-from speech3.graph.decoding_graph import build_graph
-from speech3.graph.grammar import one_word
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.tree import context_free_tree
+from speech3.hmm.model import Hmm, context_free_tree, load_hmm
 from speech3.io.ark import ArkReader, read_int_ark, read_matrix, read_scp, write_ark
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 if not app.registered_commands:
     _register()
@@ -86,7 +85,7 @@ def kaldi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "text").write_text("".join(f"{name} {word}\n" for name, word in words.items()))
     model = kaldi_alignment(root / "ali", HMM, pdfs)
     kaldi_lang(root / "lang", HMM, oov="C")
-    build_graph(HMM, one_word(LEXICON), root / "ours", 0.1)
+    build_graph(HMM, one_word_grammar(LEXICON), root / "ours", 0.1)
     kaldi_graph(root / "graph", root / "ours", model)
     np.savez(root / "pdfs.npz", **pdfs)
     (root / "train.yaml").write_text(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from speech3 import cli
 from speech3.cli.lm import verbs
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import read_arpa
+from speech3.language.arpa import read_arpa
 
 TRAIN = "the cat sat\na dog ran\nthe dog sat\nthe cat ran away\n\na cat\nthe dog ran\n" * 3
 HELD_OUT = "the dog sat\na cat ran\nthe bird sat\n"

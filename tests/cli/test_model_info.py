@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from speech3.cli.model_info import command
+from speech3.cli.inspect import model_info
 from speech3.cli.score import Format
-from speech3.cli.score import command as score_command
+from speech3.cli.score import score as score_command
 from speech3.errors import Speech3Error
 
 
@@ -19,7 +19,7 @@ def test_it_describes_what_a_recipe_trained(experiment: Path, speech3, capsys: p
                  "digits; train 66 utterances", "held-out frames (epoch ", "weight 64 x 1320", "torch "):  # fmt: skip
         assert said in process.stdout, said
 
-    command(experiment / "dnn", as_json=True)
+    model_info(experiment / "dnn", as_json=True)
     info = json.loads(capsys.readouterr().out)
     senones = info["senones"]
     weights = 1320 * 64 + 2 * 64 * 64 + 64 * senones
@@ -27,7 +27,7 @@ def test_it_describes_what_a_recipe_trained(experiment: Path, speech3, capsys: p
     assert sum(layer["flops"] for layer in info["layers"]) == info["flops"]
     assert 0 < info["trained"]["heldout_accuracy"] < 1
 
-    command(experiment / "tri")
+    model_info(experiment / "tri")
     said = capsys.readouterr().out
     assert "gmm, " in said and "mfcc13_d2_utt, 39 values" in said
 

@@ -21,14 +21,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.alignment.times import read_ctm
 from speech3.config import RecipeConfig, TrainConfig, load_config
-from speech3.corpora.elan import read_elan
 from speech3.corpora.folder import read_folder
-from speech3.corpora.textgrid import read_textgrid
-from speech3.corpus.audio import info, read_file
-from speech3.corpus.datadir import parse
+from speech3.corpora.tiers import read_elan, read_textgrid
+from speech3.data.audio import info, read_file
+from speech3.data.datadir import parse
 from speech3.errors import Speech3Error
+from speech3.hmm.alignment.times import read_ctm
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "digits" / "recipe.yaml"
 LIMIT_S = 10  # for one reading; all but networks take milliseconds
@@ -182,20 +181,18 @@ def audio_seeds(root: Path) -> dict[str, Path]:
 
 def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     """Small text files and their readers."""
-    from speech3.corpus.sentences import read_lines
-    from speech3.corpus.subset import read_list
-    from speech3.graph.hot import read_hot
-    from speech3.io.atomic import read_json
-    from speech3.io.progress import read_metrics
-    from speech3.lexicon.graphemes import read_graphemes
-    from speech3.lexicon.lexicon import read_lexicon
-    from speech3.lexicon.sphinx import read_dictionary
-    from speech3.lm.added import read_added
-    from speech3.lm.arpa import read_arpa
-    from speech3.lm.jsgf import read_jsgf
-    from speech3.lm.train import read_words
-    from speech3.lm.word_graph import read_sentences
-    from speech3.scoring.text import read_texts
+    from speech3.data.subsets import read_list
+    from speech3.data.transcripts import read_lines
+    from speech3.decode.new_graph import read_hot
+    from speech3.evaluate.text import read_texts
+    from speech3.language.added_words import read_added
+    from speech3.language.arpa import read_arpa
+    from speech3.language.grammar import read_jsgf, read_sentences
+    from speech3.language.graphemes import read_graphemes
+    from speech3.language.lexicon import read_dictionary, read_lexicon
+    from speech3.language.train_lm import read_words
+    from speech3.runtime.files import read_json
+    from speech3.runtime.progress import read_metrics
 
     arpa = (
         "\\data\\\nngram 1=4\nngram 2=3\n\n\\1-grams:\n-1.2 <s> -0.3\n-0.9 </s>\n-0.5 a -0.2\n-0.7 b -0.1\n\n"
@@ -231,14 +228,12 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
 
 def model_seeds(root: Path, experiment: Path) -> dict[str, tuple[Path, str, Reader]]:
     """Directories of which one file is mutated: directory, file, reader of the directory."""
-    from speech3.decoding.recognizer import load_recognizer
-    from speech3.graph.decoding_graph import load_graph
+    from speech3.decode.graph import load_graph
+    from speech3.decode.recognizer import load_recognizer
     from speech3.hmm.gmm import load_gmm
+    from speech3.hmm.kaldi.convert import export_kaldi
+    from speech3.hmm.kaldi.model import read_symbols, read_transition_model, read_tree
     from speech3.hmm.model import load_hmm
-    from speech3.kaldi.export import export_kaldi
-    from speech3.kaldi.lang import read_symbols
-    from speech3.kaldi.transitions import read_transition_model
-    from speech3.kaldi.tree import read_tree
     from speech3.models.registry import load_network
 
     kaldi = root / "kaldi"
@@ -267,9 +262,9 @@ def model_seeds(root: Path, experiment: Path) -> dict[str, tuple[Path, str, Read
 
 def archive_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     """Archives of features and alignments, with and without compression, an index, packed frames."""
-    from speech3.frames.packed import open_packed, pack
+    from speech3.decode.lattice_archive import read_lattices, write_lattices
+    from speech3.frames.packed import open_packed, write_frames
     from speech3.io.ark import ArkReader, read_int_ark, write_ark
-    from speech3.lattices.archive import read_lattices, write_lattices
 
     draw = np.random.default_rng(1)
     feats = {f"u{number}": draw.standard_normal((20 + number, 5)).astype(np.float32) for number in range(3)}
@@ -292,7 +287,7 @@ def archive_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     write_lattices(root / "lat.ark", list(read_lattices(root / "lat.txt")))
     for name in ("lat.txt", "lat.ark"):
         found[name] = (root / name, consumed(read_lattices))
-    pack(root / "a.frames", feats, labels, 7, utterances=list(feats))
+    write_frames(root / "a.frames", feats, labels, 7, utterances=list(feats))
     found["a.frames"] = (root / "a.frames", lambda path: open_packed(path).verify())
     return found
 

@@ -9,7 +9,7 @@ import typer.testing
 from small_frames import config_with_frames
 
 from speech3.errors import Speech3Error
-from speech3.io.progress import read_metrics
+from speech3.runtime.progress import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,10 @@ def conf(tmp_path_factory):
 
 
 def _run(conf, out, *options):
-    from speech3.cli.train import command
+    from speech3.cli.train import train
 
     app = typer.Typer()
-    app.command()(command)
+    app.command()(train)
     return typer.testing.CliRunner().invoke(app, [str(conf), "--out", str(out), "--world", "cluster", *options])
 
 

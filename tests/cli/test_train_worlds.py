@@ -10,9 +10,9 @@ import typer.testing
 from small_frames import config_with_frames
 
 from speech3.errors import Speech3Error
-from speech3.io.atomic import read_json, write_json
-from speech3.io.parallel import available_jobs
-from speech3.io.progress import read_metrics
+from speech3.runtime.files import read_json, write_json
+from speech3.runtime.parallel import available_jobs
+from speech3.runtime.progress import read_metrics
 
 CORES = available_jobs()
 
@@ -24,10 +24,10 @@ def home(tmp_path_factory):
 
 
 def _run(home, out, *options):
-    from speech3.cli.train import command
+    from speech3.cli.train import train
 
     app = typer.Typer()
-    app.command()(command)
+    app.command()(train)
     return typer.testing.CliRunner().invoke(app, [str(home / "my.yaml"), "--out", str(out), *options])
 
 
@@ -62,7 +62,7 @@ def test_what_is_simulated_is_the_configs_own_way_to_train(home, tmp_path, monke
         seen.append(config.training)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("speech3.training.train", nothing)
+    monkeypatch.setattr("speech3.train.train", nothing)
     _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}")
     _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}", "training.simulation.method=asgd")
     assert [(each.world, each.simulation.method) for each in seen] == [("simulated", method), ("simulated", "asgd")]
@@ -77,7 +77,7 @@ def test_how_an_epoch_ended_is_said_once(home, tmp_path, capfd):
 
 def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr("speech3.training.train", lambda config, out, restart: asked.append(config) or 1 / 0)
+    monkeypatch.setattr("speech3.train.train", lambda config, out, restart: asked.append(config) or 1 / 0)
     for options in (["--workers", "2"], ["--workers", "2", "--world", "sgd"], ["--workers", "1"],
                     ["--workers", "2", "training.world=ddp"], ["--world", "shared"]):  # fmt: skip
         assert isinstance(_run(home, tmp_path / "out", *options).exception, ZeroDivisionError)
@@ -87,8 +87,8 @@ def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatc
 
 def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("speech3.io.progress.say", said.append)
-    monkeypatch.setattr("speech3.training.train", lambda config, out, restart: 1 / 0)
+    monkeypatch.setattr("speech3.runtime.progress.say", said.append)
+    monkeypatch.setattr("speech3.train.train", lambda config, out, restart: 1 / 0)
     _run(home, tmp_path / "out", "--workers", "2")
     assert said == ["--workers 2: using world shared (choose another with --world)"]
 
@@ -203,7 +203,7 @@ def test_a_run_that_cannot_begin_leaves_no_shard(home, tmp_path, monkeypatch):
     def full(path):
         raise Speech3Error(f"{path}: no space left on device")
 
-    monkeypatch.setattr("speech3.training.run.Metrics", full)
+    monkeypatch.setattr("speech3.train.run.Metrics", full)
     result = _run(home, tmp_path / "out", "--workers", "2", "--world", "shared")
     assert "no space left" in str(result.exception)
     assert not multiprocessing.active_children()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from speech3.io.atomic import read_json
+from speech3.runtime.files import read_json
 
 GRID = ("decode.acoustic_scales=[0.09,0.11]", "decode.word_penalties=[0.25]")
 

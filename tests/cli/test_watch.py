@@ -48,10 +48,10 @@ def test_what_cannot_be_shown(tmp_path: Path, run_dir: Path, monkeypatch: pytest
     assert done.stderr.startswith(f"error: {tmp_path}/nowhere: no such directory") and done.stderr.count("\n") == 1
 
     def said(path: Path) -> str:
-        from speech3.cli.watch import command
+        from speech3.cli.inspect import watch
 
         app = typer.Typer()
-        app.command()(command)
+        app.command()(watch)
         return str(typer.testing.CliRunner().invoke(app, [str(path)]).exception)
 
     assert f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the end of the first epoch" in said(run_dir)

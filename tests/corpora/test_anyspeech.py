@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.corpora import splits
+from speech3.corpora import anyspeech
 from speech3.corpora.anyspeech import prepare
-from speech3.corpus.datadir import read_datadir
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.io.ark import write_ark
-from speech3.lexicon.lexicon import Pronunciation, read_lexicon
+from speech3.language.lexicon import Pronunciation, read_lexicon
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 
@@ -51,8 +51,8 @@ def test_split_by_speaker_written_down(tmp_path: Path) -> None:
     }
     prepare(tmp_path / "all", tmp_path / "again", 1, lang="sw")
     prepare(tmp_path / "all", tmp_path / "other", 2, lang="sw")
-    splits = [(tmp_path / name / "splits.txt").read_text() for name in ("out", "again", "other")]
-    assert splits[0] == splits[1] != splits[2]
+    anyspeech = [(tmp_path / name / "splits.txt").read_text() for name in ("out", "again", "other")]
+    assert anyspeech[0] == anyspeech[1] != anyspeech[2]
 
 
 def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pyt
 
 
 def test_a_tenth_is_enough_where_there_is_more_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splits, "_LEAST_PART_S", 0.24)  # of 2 s
+    monkeypatch.setattr(anyspeech, "_LEAST_PART_S", 0.24)  # of 2 s
     prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out", 1, lang="sw")
     assert len(read_datadir(tmp_path / "out" / "dev").utterances) == 2
 

@@ -13,11 +13,11 @@ import pytest
 import soundfile
 
 from speech3.corpora import digits, synthetic
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.validate import validate
+from speech3.data.datadir import read_datadir
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
-from speech3.io import parallel
-from speech3.lexicon.espeak import synthesize
+from speech3.language.espeak import synthesize
+from speech3.runtime import parallel
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 

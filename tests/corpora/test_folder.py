@@ -7,7 +7,7 @@ from fieldwork import aligned, eaf, long_textgrid, recording, referring, short_t
 
 from speech3.corpora.anyspeech import prepare
 from speech3.corpora.folder import read_folder
-from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.data.datadir import DataDir, read_datadir
 from speech3.errors import Speech3Error
 
 

@@ -7,12 +7,11 @@ import pytest
 from fieldwork import recording, short_textgrid
 
 from speech3.corpora.anyspeech import prepare
-from speech3.corpora.folder import read_folder
-from speech3.corpora.pairs import recordings_in
-from speech3.corpus.datadir import read_datadir
+from speech3.corpora.folder import read_folder, recordings_in
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import write_arpa
-from speech3.lm.kneser_ney import estimate
+from speech3.language.arpa import write_arpa
+from speech3.language.kneser_ney import estimate_lm
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -36,7 +35,7 @@ def test_the_text_is_changed_as_the_transcripts_are(tmp_path: Path) -> None:
     assert set(lines) == {"mama leo", "jana k'ak'"}
     words = [line.split()[0] for line in (out / "lexicon.txt").read_text().splitlines()]
     assert words == ["<unk>", "leo", "mama", "jana", "k'ak'"]
-    write_arpa(estimate([["mama", "leo"]], 1), source / "lang" / "x.arpa")
+    write_arpa(estimate_lm([["mama", "leo"]], 1), source / "lang" / "x.arpa")
     prepare(source, tmp_path / "given", 1, lexicon="graphemes")
     assert (tmp_path / "given" / "lm_text").read_text() == "mama leo\njana k'ak\n", "that of the given model alone"
     prepare(out, tmp_path / "kaldi", 1, lexicon="graphemes")  # data directories

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from speech3.corpora.fsdd import DIGITS, prepare
-from speech3.corpus.datadir import read_datadir
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora"

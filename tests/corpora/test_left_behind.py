@@ -7,15 +7,14 @@ import soundfile
 from fieldwork import recording, short_textgrid
 from sounds import RATE_HZ, tone
 
-from speech3.augment.noises import find_responses, find_sounds
-from speech3.corpora.folder import read_folder
+from speech3.corpora.folder import read_folder, read_untranscribed
 from speech3.corpora.fsdd import prepare
-from speech3.corpora.untranscribed import read_untranscribed
-from speech3.corpus.audio import AudioError, info, read_file
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.paths import files_below, is_conflict, is_left_behind, matching
+from speech3.data.audio import AudioError, info, read_file
+from speech3.data.augment.noises import find_responses, find_sounds
+from speech3.data.datadir import read_datadir
+from speech3.data.paths import files_below, is_left_behind, is_sync_conflict, matching_paths
 from speech3.errors import Speech3Error
-from speech3.lexicon.langdir import find
+from speech3.language.lexicon import find_lang
 
 APPLE = b"\0\5\26\7\0\2\0\0Mac OS X        \0\2\0\0\0\11\0\0\0\62\0\0\16\260\0\0\0\2\0\0\16\342\0\0\1\36" + bytes(4038)
 LEFT = (
@@ -30,7 +29,7 @@ KEPT = ("a.wav", "_a.wav", "a (1).wav", "conflict.wav", "talk (conflict resoluti
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left_behind(name):
     assert is_left_behind(Path("x") / name)
-    assert is_conflict(Path(name)) == ("onfli" in name)
+    assert is_sync_conflict(Path(name)) == ("onfli" in name)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -93,16 +92,16 @@ def test_a_public_corpus(tmp_path):
 def test_a_language_model(tmp_path):
     (tmp_path / "lm.arpa").write_text("\\data\\\n")
     _litter(tmp_path)
-    assert find(tmp_path).arpa == tmp_path / "lm.arpa"
+    assert find_lang(tmp_path).arpa == tmp_path / "lm.arpa"
     (tmp_path / "other.arpa").write_text("\\data\\\n")
     with pytest.raises(Speech3Error, match="2 language models"):
-        find(tmp_path)
+        find_lang(tmp_path)
 
 
 def test_patterns_and_trees(tmp_path):
     (tmp_path / "1" / "2").mkdir(parents=True)
     (tmp_path / "1" / "2" / "1-2.trans.txt").write_text("1-2-0000 A\n")
     _litter(tmp_path / "1" / "2")
-    assert matching(tmp_path, "*/*/*.trans.txt") == [tmp_path / "1" / "2" / "1-2.trans.txt"]
+    assert matching_paths(tmp_path, "*/*/*.trans.txt") == [tmp_path / "1" / "2" / "1-2.trans.txt"]
     assert list(files_below(tmp_path)) == [tmp_path / "1" / "2" / "1-2.trans.txt"]
-    assert matching(tmp_path / "1" / "2", "*/*") == []
+    assert matching_paths(tmp_path / "1" / "2", "*/*") == []

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from speech3.corpora import shuzi, synthetic
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.validate import validate
+from speech3.data.datadir import read_datadir
+from speech3.data.validation import validate
 from speech3.errors import Speech3Error
 from speech3.hmm.clustering import phone_groups
-from speech3.io import parallel
-from speech3.lexicon import espeak
-from speech3.lexicon.lexicon import read_lexicon
+from speech3.language import espeak
+from speech3.language.lexicon import read_lexicon
+from speech3.runtime import parallel
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 
 from speech3.corpora import aishell, an4, tedlium, yesno
-from speech3.corpus.audio import load
-from speech3.corpus.datadir import read_datadir
+from speech3.data.audio import load
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
 
 

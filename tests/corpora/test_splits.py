@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from speech3.corpora.splits import split_data
-from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpora.anyspeech import split_data
+from speech3.data.datadir import DataDir, Utterance
 
 SHARES = {"dev": 0.1, "test": 0.1}
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from fieldwork import aligned, eaf, long_textgrid, referring, short_textgrid, tier
 
-from speech3.alignment.times import Segment, write_textgrid
-from speech3.corpora.elan import read_elan
-from speech3.corpora.textgrid import read_textgrid
-from speech3.corpora.tiers import Annotation, Tier, choose
+from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid
 from speech3.errors import Speech3Error
+from speech3.hmm.alignment.times import Segment, write_textgrid
 
 TIERS = {
     "words": [(0.0, 0.5, ""), (0.5, 1.25, 'says "hi!" 12 [x]: <y>'), (1.25, 2.0, "Ẹ kú\nilé")],

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from timit_tree import make_timit, speakers_of_test
 
-from speech3.alignment.times import read_ctm
 from speech3.corpora import timit
-from speech3.corpus.audio import load
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.phone_classes import fold, phones61
+from speech3.data.audio import load
+from speech3.data.datadir import read_datadir
+from speech3.data.transcripts import fold, phones61
 from speech3.errors import Speech3Error
-from speech3.scoring.text import ERROR_RATES
+from speech3.evaluate.text import ERROR_RATES
+from speech3.hmm.alignment.times import read_ctm
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -11,11 +11,11 @@ import pytest
 import soundfile
 
 from speech3.corpora import wsj
-from speech3.corpus.audio import load
-from speech3.corpus.datadir import DataDir, read_datadir
-from speech3.corpus.lengths import lengths_s
+from speech3.data.audio import load
+from speech3.data.datadir import DataDir, read_datadir
+from speech3.data.stats import lengths_s
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import read_arpa
+from speech3.language.arpa import read_arpa
 
 ARPA = "made by NIST\n\\data\\\nngram 1=5\n\n\\1-grams:\n-1 THE\n-1 MEN\n-1 </s>\n-9 <s>\n-2 <UNK>\n\\end\\\n"
 CMUDICT = ";;; a comment\nTHE  DH AH0\nTHE(1)  DH IY0\nMEN  M EH1 N\nPERCENT  P ER0 S EH1 N T\nRISE  R AY1 Z\n"

@@ -1,6 +1,6 @@
 """Replicas of two processes each train; one that dies takes its replica along, and no more; one that fails is named.
 
-That they compute what one process would is tested with whole runs (tests/training/test_partitioned.py).
+That they compute what one process would is tested with whole runs (tests/train/test_partitioned.py).
 
 Axes: B minibatch, F feature bins.
 """
@@ -26,7 +26,7 @@ from speech3.engine.pool import MinibatchQueue, MinibatchStates, combined, give_
 from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.models import build
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
 from speech3.models.split import SplitCrossEntropy, split
 
 BATCHES = tiny.Batches(40)

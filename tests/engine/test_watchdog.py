@@ -20,7 +20,7 @@ from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Progress
 from speech3.engine.server import Status
 from speech3.errors import Speech3Error
-from speech3.io import parallel
+from speech3.runtime import parallel
 
 BATCHES = tiny.Batches(80, pause_s=0.02)
 

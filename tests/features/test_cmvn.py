@@ -8,13 +8,13 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features import cmvn
 from speech3.features.cmvn import apply_cmvn, cmvn_stats, sliding_cmvn
-from speech3.features.compute import finish
+from speech3.features.compute import finish_features
 
 
 def test_a_speaker_is_normalised_as_one() -> None:
     generator = torch.Generator().manual_seed(3)
     statics = [torch.randn(n, 4, generator=generator) * 5 + 20 + n for n in (3, 50, 9)]
-    whole_TF = torch.cat(finish(statics, FeatureConfig(cmvn="speaker", norm_vars=True)))
+    whole_TF = torch.cat(finish_features(statics, FeatureConfig(cmvn="speaker", norm_vars=True)))
     torch.testing.assert_close(whole_TF.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(whole_TF.std(0, correction=0), torch.ones(4), atol=1e-5, rtol=0)
 
@@ -27,7 +27,7 @@ def test_a_constant_becomes_zero_not_noise() -> None:
 
 def test_no_frames_and_no_normalisation() -> None:
     empty_TF = torch.zeros(0, 3)
-    assert finish([empty_TF], FeatureConfig(cmvn="utterance", norm_vars=True, deltas=1))[0].shape == (0, 6)
+    assert finish_features([empty_TF], FeatureConfig(cmvn="utterance", norm_vars=True, deltas=1))[0].shape == (0, 6)
     feats_TF = torch.randn(5, 3)
     assert apply_cmvn(cmvn_stats(feats_TF), feats_TF, norm_means=False).equal(feats_TF)
 
@@ -64,7 +64,7 @@ def sliding_by_frame(feats_TF: np.ndarray, window: int, least: int, center: bool
 def test_sliding_equals_kaldis_loop(frames: int, window: int, least: int, center: bool, norm_vars: bool) -> None:
     feats_TF = np.random.default_rng(frames).normal(15, 4, (frames, 3)).astype(np.float32)
     options = {"cmn_window": window, "min_cmn_window": least, "center": center, "norm_vars": norm_vars}
-    (ours_TF,) = finish([torch.from_numpy(feats_TF)], FeatureConfig(cmvn="sliding", **options))
+    (ours_TF,) = finish_features([torch.from_numpy(feats_TF)], FeatureConfig(cmvn="sliding", **options))
     assert ours_TF.dtype == torch.float32
     expected_TF = sliding_by_frame(feats_TF, window, least, center, norm_vars)
     np.testing.assert_allclose(ours_TF.numpy(), expected_TF, rtol=0, atol=1e-5)
@@ -98,13 +98,15 @@ def test_global_statistics_out_of_the_config() -> None:
     statics = [torch.randn(n, 4, generator=generator) * 5 + 20 + n for n in (30, 50)]
     stats_2G = sum(cmvn_stats(static_TF) for static_TF in statics)
     config = FeatureConfig(cmvn="global", norm_vars=True, global_stats=stats_2G.tolist())
-    together = finish(statics, FeatureConfig(cmvn="speaker", norm_vars=True))
+    together = finish_features(statics, FeatureConfig(cmvn="speaker", norm_vars=True))
     for static_TF, expected_TF in zip(statics, together, strict=True):
-        torch.testing.assert_close(finish([static_TF], config)[0], expected_TF)
-    assert finish(statics, config.model_copy(update={"norm_means": False, "norm_vars": False}))[0].equal(statics[0])
+        torch.testing.assert_close(finish_features([static_TF], config)[0], expected_TF)
+    assert finish_features(statics, config.model_copy(update={"norm_means": False, "norm_vars": False}))[0].equal(
+        statics[0]
+    )
     with pytest.raises(Speech3Error, match=r"global_stats: 5 and 5 values .* features of 3 values, which need 4 and 4"):
-        finish([statics[0][:, :3]], config)
+        finish_features([statics[0][:, :3]], config)
     with pytest.raises(Speech3Error, match="needs global_stats"):
-        finish(statics, FeatureConfig(cmvn="global"))
+        finish_features(statics, FeatureConfig(cmvn="global"))
     with pytest.raises(Speech3Error, match=r"over 0 frames"):
-        finish(statics, config.model_copy(update={"global_stats": ((0.0,) * 5,) * 2}))
+        finish_features(statics, config.model_copy(update={"global_stats": ((0.0,) * 5,) * 2}))

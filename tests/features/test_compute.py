@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from speech3.config import FeatureConfig, PitchConfig, load_preset
 from speech3.features import spectrum
-from speech3.features.compute import finish, pitch_ratio, static_dim, static_features
-from speech3.features.window import framing
+from speech3.features.compute import finish_features, pitch_ratio, static_dim, static_features
+from speech3.features.spectrum import frame_sizes
 
 LOG_EPSILON = math.log(torch.finfo(torch.float32).eps)
 
@@ -41,7 +41,7 @@ def test_a_batch_equals_its_utterances(
         alone.append(one(waves_NS[row, :length], config))
     monkeypatch.setattr(spectrum, "_CHUNK_CPU", chunk)
     feats_NTF, frames_N = static_features(waves_NS, torch.tensor(lengths), config, 16000)
-    assert frames_N.tolist() == [framing(config, 16000).frames(length) for length in lengths]
+    assert frames_N.tolist() == [frame_sizes(config, 16000).frames(length) for length in lengths]
     assert feats_NTF.shape == (len(lengths), max(frames_N.tolist()), static_dim(config))
     for row, alone_TF in enumerate(alone):
         frames = int(frames_N[row])
@@ -82,7 +82,7 @@ def test_options_and_rates_equal_kaldi_native_fbank(rate_hz: int, options: dict[
         config.energy_floor,
     )
     theirs.use_log_fbank, theirs.use_power = config.use_log_fbank, config.use_power
-    if not config.round_to_power_of_two and framing(config, rate_hz).fft % 2:
+    if not config.round_to_power_of_two and frame_sizes(config, rate_hz).fft % 2:
         pytest.skip("kaldi-native-fbank has no FFT of odd size")
     wave_S = noise(rate_hz // 2)
     online = knf.OnlineFbank(theirs)
@@ -130,7 +130,7 @@ def test_never_nan(samples: int, what: str, rate_hz: int, kind: str, energy: boo
     }[what]
     config = FeatureConfig(kind=kind, use_energy=energy, snip_edges=snip_edges)
     feats_TF = one(wave_S, config, rate_hz)
-    assert len(feats_TF) == framing(config, rate_hz).frames(samples)
+    assert len(feats_TF) == frame_sizes(config, rate_hz).frames(samples)
     assert feats_TF.isfinite().all()
 
 
@@ -143,7 +143,7 @@ def test_no_utterances() -> None:
 @pytest.mark.parametrize(("name", "values"), [("fbank40", 40), ("fbank40_d2", 120), ("mfcc13_d2", 39)])
 def test_presets_have_the_size_in_their_name(name: str, values: int) -> None:
     config = load_preset(FeatureConfig, "features", name)
-    assert finish([one(noise(4000), config)], config)[0].shape[1] == values
+    assert finish_features([one(noise(4000), config)], config)[0].shape[1] == values
 
 
 def test_mfcc_has_the_energy_by_default_as_in_kaldi() -> None:

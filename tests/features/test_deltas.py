@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.deltas import add_deltas, delta_filters
+from speech3.features.context import add_deltas, delta_filters
 
 
 def test_filters_are_kaldis_regression_weights() -> None:

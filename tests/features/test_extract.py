@@ -9,17 +9,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from speech3.augment.augmenter import make_augmenter
-from speech3.cli import extract as extract_verb
+from speech3.cli import data as extract_verb
 from speech3.config import AugmentConfig, FeatureConfig, load_preset, parse, read_yaml
-from speech3.corpus.datadir import DataDir, Utterance, read_datadir
+from speech3.data.augment.augmenter import make_augmenter
+from speech3.data.datadir import DataDir, Utterance, read_datadir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import cmvn_stats
-from speech3.features.compute import finish, static_features
-from speech3.features.extract import extract, features_of
-from speech3.io import parallel
+from speech3.features.compute import finish_features, static_features
+from speech3.features.extraction import extract, features_of
 from speech3.io.ark import ArkReader
 from speech3.io.ark import _kaldi_io as kaldi_io
+from speech3.runtime import parallel
 
 RATE_HZ = 8000
 
@@ -62,7 +62,7 @@ def test_end_to_end_readable_by_kaldi_io(tmp_path: Path, jobs: int, monkeypatch:
         statics = [
             static_features(wave_S[None], torch.tensor([len(wave_S)]), config, RATE_HZ)[0][0] for wave_S in waves
         ]
-        expected.update(zip(names, finish(statics, config), strict=True))
+        expected.update(zip(names, finish_features(statics, config), strict=True))
         everything += statics
     found = dict(kaldi_io.read_mat_scp(str(tmp_path / "out" / "feats.scp")))
     assert list(found) == sorted(lengths)
@@ -164,7 +164,7 @@ def test_features_of_stops_at_a_bad_utterance_or_lists_it(tmp_path: Path) -> Non
 def test_the_verb(tmp_path: Path) -> None:
     data_of(tmp_path / "data", twenty(short="a"), short=sound("short", 100))
     app = typer.Typer()
-    app.command()(extract_verb.command)
+    app.command()(extract_verb.extract)
     arguments = [str(tmp_path / "data"), str(tmp_path / "out"), "--features", "fbank40", "--jobs", "1"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
@@ -187,7 +187,7 @@ def test_augmented_on_the_way(tmp_path: Path, jobs: int, monkeypatch: pytest.Mon
             torch.from_numpy(augmenter(sound(n) / np.float32(32768), RATE_HZ, data.utterances[n])[0]) for n in names
         ]
         statics = [static_features(w[None], torch.tensor([len(w)]), config, RATE_HZ)[0][0] for w in waves]
-        for name, feats_TF in zip(names, finish(statics, config), strict=True):
+        for name, feats_TF in zip(names, finish_features(statics, config), strict=True):
             np.testing.assert_allclose(found[name], feats_TF.numpy(), atol=1e-5, err_msg=speaker)
     plain = dict(features_of(data, config))
     assert all(np.abs(found[name] - plain[name]).max() > 0.5 for name in plain)

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from speech3.augment.waveforms import add_noise, change_speed, change_volume, overlap, reverberate, telephone
 from speech3.config import FeatureConfig, PitchConfig
+from speech3.data.augment.augmenter import add_noise, change_speed, change_volume, overlap, reverberate, telephone
+from speech3.data.resample import torchaudio_functional
 from speech3.errors import Speech3Error
-from speech3.features.compute import finish, static_features
-from speech3.features.pitch import process, track
-from speech3.frames.masks import SpecAugment
-from speech3.frames.warp import FrequencyWarp, MelColumns
-from speech3.io.torchaudio_ import torchaudio_functional
+from speech3.features.compute import finish_features, static_features
+from speech3.features.pitch import process, track_pitch
+from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
 
 LENGTHS = torch.tensor([16000, 9000, 1, 4001])
 
@@ -49,8 +48,8 @@ def test_static_features(kind: str, snip_edges: bool, gpu: str) -> None:
 def test_pitch(gpu: str) -> None:
     config, lengths_N = FeatureConfig(pitch=PitchConfig()), torch.tensor([16000, 7000])
     waves_NS = torch.stack([voice(), noise(16000, 2)])
-    here_NT2, frames_N = track(waves_NS, lengths_N, config, 16000)
-    there_NT2, _ = track(waves_NS.to(gpu), lengths_N, config, 16000)
+    here_NT2, frames_N = track_pitch(waves_NS, lengths_N, config, 16000)
+    there_NT2, _ = track_pitch(waves_NS.to(gpu), lengths_N, config, 16000)
     assert there_NT2.device == torch.device(gpu)
     same_NT = (there_NT2.cpu() - here_NT2).abs().amax(2) < 1e-3  # rounding may choose another path where there is none
     assert same_NT[0].float().mean() > 0.98 and same_NT[1].float().mean() > 0.9
@@ -68,7 +67,7 @@ def test_pitch(gpu: str) -> None:
 def test_normalisation_and_derivatives(options: dict[str, object], gpu: str) -> None:
     feats_TF = torch.randn(2000, 40, generator=torch.Generator().manual_seed(5)) + 15
     config = FeatureConfig(**options)
-    (here_TF,), (there_TF,) = finish([feats_TF], config), finish([feats_TF.to(gpu)], config)
+    (here_TF,), (there_TF,) = finish_features([feats_TF], config), finish_features([feats_TF.to(gpu)], config)
     torch.testing.assert_close(there_TF.cpu(), here_TF, atol=1e-5, rtol=0)
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpus.datadir import read_datadir
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.features.deltas import add_deltas
-from speech3.features.extract import extract, features_of
+from speech3.features.context import add_deltas
+from speech3.features.extraction import extract, features_of
 from speech3.io.ark import ArkReader, write_ark
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.mel import mel_energies, mel_filters, mel_scale
+from speech3.features.filterbank import mel_energies, mel_filters, mel_scale
 
 
 def test_mel_scale_is_htks() -> None:

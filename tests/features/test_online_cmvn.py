@@ -6,10 +6,8 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import cmvn_stats
-from speech3.features.compute import finish
-from speech3.features.online_cmvn import CARRIED_FRAMES, PRIOR_FRAMES, WAIT_FRAMES, OnlineCmvn
-from speech3.features.streaming import OnlineFeatures
+from speech3.features.cmvn import CARRIED_FRAMES, PRIOR_FRAMES, WAIT_FRAMES, OnlineCmvn, cmvn_stats
+from speech3.features.compute import OnlineFeatures, finish_features
 
 F = 3
 
@@ -101,6 +99,6 @@ def test_in_place_of_the_normalisation_of_a_model() -> None:
     plain, cmvn = config.model_copy(update={"cmvn": "none"}), OnlineCmvn(True, PRIOR)
     statics = OnlineFeatures(FeatureConfig(num_mel_bins=F), 8000)
     normal_TF = torch.cat([*(cmvn.accept(statics.accept(piece)) for piece in pieces), cmvn.accept(statics.finish())])
-    torch.testing.assert_close(found_TF, finish([normal_TF], plain)[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found_TF, finish_features([normal_TF], plain)[0], atol=1e-5, rtol=0)
     with pytest.raises(Speech3Error, match="cmvn: utterance needs whole recordings"):
         OnlineFeatures(config, 8000)

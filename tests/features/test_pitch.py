@@ -13,16 +13,15 @@ from reference import RECORDINGS, needs_reference, vectors, wave
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
 from speech3.features import pitch as pitch_module
-from speech3.features import pitch_viterbi
-from speech3.features.pitch import process, track
-from speech3.features.pitch_nccf import pitch_sizes
-from speech3.features.pitch_viterbi import Tracker, search
+from speech3.features import pitch_tracking
+from speech3.features.pitch import process, track_pitch
+from speech3.features.pitch_tracking import Tracker, pitch_sizes, search
 
 KALDI = FeatureConfig(pitch={})
 
 
 def one(wave_S: torch.Tensor, config: FeatureConfig = KALDI, rate_hz: int = 16000) -> torch.Tensor:
-    raw_NT2, frames_N = track(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
+    raw_NT2, frames_N = track_pitch(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
     assert raw_NT2.shape == (1, int(frames_N), 2)
     return raw_NT2[0]
 
@@ -44,7 +43,7 @@ def voice(hz_S: np.ndarray, rate_hz: int) -> torch.Tensor:
 @pytest.mark.parametrize(("rate", "name"), RECORDINGS)
 def test_kaldis_vectors(rate: str, name: str) -> None:
     wave_S = torch.from_numpy(wave(rate, name))
-    raw_NT2, frames_N = track(wave_S[None], torch.tensor([len(wave_S)]), KALDI, 8000 if rate == "8k" else 16000)
+    raw_NT2, frames_N = track_pitch(wave_S[None], torch.tensor([len(wave_S)]), KALDI, 8000 if rate == "8k" else 16000)
     kaldi_T2 = vectors(rate)[f"{name}.pitch_raw"]
     assert raw_NT2[0].shape == kaldi_T2.shape
     error_T2 = np.abs(raw_NT2[0].numpy() - kaldi_T2)
@@ -110,7 +109,7 @@ def test_a_batch_equals_its_utterances(options: dict[str, object], rows: int, mo
         waves_NS[row, :length] = noise(length, row)
         alone.append(one(waves_NS[row, :length].clone(), config))
     monkeypatch.setattr(pitch_module, "_ROWS_CPU", rows)
-    raw_NT2, frames_N = track(waves_NS, torch.tensor(lengths), config, 16000)
+    raw_NT2, frames_N = track_pitch(waves_NS, torch.tensor(lengths), config, 16000)
     for row, alone_T2 in enumerate(alone):
         frames = int(frames_N[row])
         assert frames == len(alone_T2)
@@ -141,7 +140,7 @@ def test_the_search_finds_the_cheapest_way() -> None:
 
 
 def test_paths_that_never_agree_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pitch_viterbi, "_MOST_KEPT", 50)
+    monkeypatch.setattr(pitch_tracking, "_MOST_KEPT", 50)
     monkeypatch.setattr(pitch_module, "_ROWS_CPU", 20)
     raw_T2 = one(torch.zeros(5 * 16000))
     assert (raw_T2 == torch.tensor([0.0, 400.0])).all()
@@ -178,7 +177,7 @@ def test_never_nan(samples: int, what: str, rate_hz: int, snip_edges: bool) -> N
         "onset": noise(samples) * one_hot_S.cumsum(0),
     }[what]
     config = FeatureConfig(snip_edges=snip_edges, pitch={"add_raw_log_pitch": True})
-    raw_NT2, frames_N = track(wave_S[None], torch.tensor([samples]), config, rate_hz)
+    raw_NT2, frames_N = track_pitch(wave_S[None], torch.tensor([samples]), config, rate_hz)
     feats_NTP = process(raw_NT2, frames_N, config.pitch)
     assert raw_NT2.isfinite().all()
     assert (raw_NT2[..., 0].abs() < 1.5).all()
@@ -195,15 +194,15 @@ def test_no_penalty_and_no_ballast_stay_finite() -> None:
 def test_samples_that_are_no_numbers_do_no_harm_but_to_their_own_recording() -> None:
     waves_NS = noise(8000).repeat(2, 1)
     waves_NS[0, 3000:3100], waves_NS[0, 5000], waves_NS[0, 6000] = torch.nan, torch.inf, 1e30
-    raw_NT2, _ = track(waves_NS, torch.tensor([8000, 8000]), KALDI, 16000)
+    raw_NT2, _ = track_pitch(waves_NS, torch.tensor([8000, 8000]), KALDI, 16000)
     assert raw_NT2[1].isfinite().all()
 
 
 def test_no_utterances_and_no_frames() -> None:
-    raw_NT2, frames_N = track(torch.zeros(0, 100), torch.zeros(0, dtype=torch.int64), KALDI, 8000)
+    raw_NT2, frames_N = track_pitch(torch.zeros(0, 100), torch.zeros(0, dtype=torch.int64), KALDI, 8000)
     assert raw_NT2.shape == (0, 0, 2)
     assert frames_N.shape == (0,)
-    raw_NT2, frames_N = track(torch.zeros(2, 100), torch.tensor([100, 0]), KALDI, 8000)
+    raw_NT2, frames_N = track_pitch(torch.zeros(2, 100), torch.tensor([100, 0]), KALDI, 8000)
     assert raw_NT2.shape == (2, 0, 2)
     assert process(raw_NT2, frames_N, PitchConfig()).shape == (2, 0, 3)
 

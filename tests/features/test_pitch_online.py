@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 from reference import needs_reference, wave
 
 from speech3.config import FeatureConfig
-from speech3.features import pitch_online
-from speech3.features.pitch import process, track
-from speech3.features.pitch_online import OnlinePitch
-from speech3.features.pitch_post import voicing
+from speech3.features import pitch as pitch_online
+from speech3.features.pitch import OnlinePitch, process, track_pitch, voicing_probability
 
 RAW_LOG = {"add_raw_log_pitch": True}
 
 
 def whole(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Features and, of each frame, whether it is voiced."""
-    raw_NT2, frames_N = track(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
-    return process(raw_NT2, frames_N, config.pitch)[0], voicing(raw_NT2[0, :, 0]) > 0.5
+    raw_NT2, frames_N = track_pitch(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
+    return process(raw_NT2, frames_N, config.pitch)[0], voicing_probability(raw_NT2[0, :, 0]) > 0.5
 
 
 def pieces(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int, sizes: list[int]) -> list[torch.Tensor]:

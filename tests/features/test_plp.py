@@ -8,8 +8,8 @@ from reference import RECORDINGS, needs_reference, vectors, wave
 
 from speech3.config import FeatureConfig, load_preset
 from speech3.errors import Speech3Error
-from speech3.features.compute import finish, static_dim, static_features
-from speech3.features.plp import cepstrum, durbin
+from speech3.features.compute import finish_features, static_dim, static_features
+from speech3.features.filterbank import cepstrum, durbin
 
 
 def computed(wave_S: np.ndarray, hz: int, **options: object) -> np.ndarray:
@@ -89,5 +89,5 @@ def test_the_presets_of_the_asynchronous_system() -> None:
     assert static_dim(config) == 14
     wave_S = torch.randn(1, 8000, generator=torch.Generator().manual_seed(1)) * 0.1
     feats_NTF, _ = static_features(wave_S, torch.tensor([8000]), config, 16000)
-    assert finish([feats_NTF[0]], config)[0].shape == (48, 42)
+    assert finish_features([feats_NTF[0]], config)[0].shape == (48, 42)
     assert static_dim(load_preset(FeatureConfig, "features", "fbank40_pitch")) == 43

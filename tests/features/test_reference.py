@@ -9,7 +9,7 @@ from reference import RECORDINGS, REFERENCE, needs_reference, vectors, wave
 
 from speech3.config import FeatureConfig
 from speech3.features.cmvn import apply_cmvn, cmvn_stats
-from speech3.features.compute import finish, static_features
+from speech3.features.compute import finish_features, static_features
 
 pytestmark = needs_reference
 CORPORA = REFERENCE.parent / "corpora"
@@ -27,7 +27,7 @@ def computed(rate: str, name: str, **options: object) -> np.ndarray:
     wave_S = torch.from_numpy(wave(rate, name))
     config = FeatureConfig(**options)
     feats_NTF, _ = static_features(wave_S[None], torch.tensor([len(wave_S)]), config, 8000 if rate == "8k" else 16000)
-    return finish([feats_NTF[0]], config)[0].numpy()
+    return finish_features([feats_NTF[0]], config)[0].numpy()
 
 
 @pytest.mark.parametrize(("rate", "name"), RECORDINGS)
@@ -85,7 +85,7 @@ def test_deltas_and_utterance_cmvn_of_kaldis_statics(
     rate: str, name: str, kind: str, suffix: str, options: dict[str, object]
 ) -> None:
     static_TF = torch.from_numpy(vectors(rate)[f"{name}.{kind}"])
-    (ours_TF,) = finish([static_TF], FeatureConfig(**options))
+    (ours_TF,) = finish_features([static_TF], FeatureConfig(**options))
     assert ours_TF.dtype == torch.float32
     np.testing.assert_allclose(ours_TF.numpy(), vectors(rate)[f"{name}.{kind}_{suffix}"], rtol=0, atol=1e-4)
 
@@ -97,7 +97,9 @@ def test_speaker_cmvn_of_kaldis_statics(rate: str, kind: str) -> None:
     statics = [torch.from_numpy(vectors(rate)[f"{name}.{kind}"]) for name in names]
     stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
     np.testing.assert_allclose(stats_2G.numpy(), vectors(rate)[f"all.{kind}_cmvnstats_spk"], rtol=1e-6)
-    for name, ours_TF in zip(names, finish(statics, FeatureConfig(cmvn="speaker", norm_vars=True)), strict=True):
+    for name, ours_TF in zip(
+        names, finish_features(statics, FeatureConfig(cmvn="speaker", norm_vars=True)), strict=True
+    ):
         np.testing.assert_allclose(ours_TF.numpy(), vectors(rate)[f"{name}.{kind}_cmvn_spk"], rtol=0, atol=1e-4)
 
 
@@ -111,7 +113,7 @@ def test_kaldis_cmvn_archives_can_be_applied(rate: str, name: str) -> None:
 @pytest.mark.parametrize(("rate", "name"), RECORDINGS)
 def test_splicing_of_kaldis_statics(rate: str, name: str) -> None:
     static_TF = vectors(rate)[f"{name}.fbank40"]
-    (ours_TF,) = finish([torch.from_numpy(static_TF)], FeatureConfig(left_context=5, right_context=5))
+    (ours_TF,) = finish_features([torch.from_numpy(static_TF)], FeatureConfig(left_context=5, right_context=5))
     # The archive lacks the fbank40_splice5 of commands.txt, so this is SpliceFrames' own loop.
     last = len(static_TF) - 1
     spliced = [np.concatenate([static_TF[min(max(t + j, 0), last)] for j in range(-5, 6)]) for t in range(last + 1)]

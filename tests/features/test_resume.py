@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.augment.augmenter import make_augmenter
 from speech3.config import AugmentConfig, FeatureConfig, parse, read_yaml
-from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.data.augment.augmenter import make_augmenter
+from speech3.data.datadir import DataDir, read_datadir
 from speech3.errors import Speech3Error
-from speech3.features import extract as room
-from speech3.features.extract import extract, features_of
-from speech3.features.parts import fingerprint, open_parts
+from speech3.features import extraction as room
+from speech3.features.extraction import extract, features_of, fingerprint, open_parts
 from speech3.io.ark import ArkReader
 
 RATE_HZ = 8000

@@ -7,18 +7,15 @@ import pytest
 import soundfile
 import torch
 
-from speech3.alignment.longparts import local_features
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpus import audio
-from speech3.corpus.datadir import read_datadir
+from speech3.data import audio
+from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import SILENCE_DEVIATIONS, apply_cmvn, cmvn_stats
-from speech3.features.compute import finish, static_features
-from speech3.features.extract import extract, features_of
-from speech3.features.online_cmvn import OnlineCmvn
-from speech3.features.silence import repeated_frames, silent_frames
-from speech3.features.streaming import OnlineFeatures
-from speech3.frames.packed import open_packed, pack
+from speech3.features.cmvn import SILENCE_DEVIATIONS, OnlineCmvn, apply_cmvn, cmvn_stats, repeated_frames, silent_frames
+from speech3.features.compute import OnlineFeatures, finish_features, static_features
+from speech3.features.extraction import extract, features_of
+from speech3.frames.packed import open_packed, write_frames
+from speech3.hmm.alignment.longform import local_features
 from speech3.io.ark import write_ark
 
 MINILIBRI = Path(__file__).parents[3] / "shared" / "corpora" / "minilibri" / "test"
@@ -48,12 +45,12 @@ def statics(wave_S: torch.Tensor, config: FeatureConfig) -> tuple[torch.Tensor, 
 
 def whole(wave_S: torch.Tensor, config: FeatureConfig) -> torch.Tensor:
     feats_TF, silent_T = statics(wave_S, config)
-    return finish([feats_TF], config, [silent_T])[0]
+    return finish_features([feats_TF], config, [silent_T])[0]
 
 
 def as_before(wave_S: torch.Tensor, config: FeatureConfig) -> torch.Tensor:
     """All frames count."""
-    return finish([statics(wave_S, config)[0]], config)[0]
+    return finish_features([statics(wave_S, config)[0]], config)[0]
 
 
 def streamed(wave_S: torch.Tensor, config: FeatureConfig, size: int, cmvn: OnlineCmvn | None = None) -> torch.Tensor:
@@ -160,8 +157,8 @@ def test_nothing_but_silence(kind: str, cmvn: str, norm_vars: bool) -> None:
 def test_a_silent_utterance_of_a_speaker_with_others() -> None:
     config = FeatureConfig(cmvn="speaker", norm_vars=True)
     loud, silent = statics(noise(RATE_HZ), config), statics(torch.zeros(RATE_HZ), config)
-    found = finish([loud[0], silent[0]], config, [loud[1], silent[1]])
-    assert found[0].equal(finish([loud[0]], config)[0])
+    found = finish_features([loud[0], silent[0]], config, [loud[1], silent[1]])
+    assert found[0].equal(finish_features([loud[0]], config)[0])
     assert found[1].eq(-SILENCE_DEVIATIONS).all()
 
 
@@ -178,7 +175,7 @@ def test_a_sliding_window_passes_over_silence_and_streams_agree(norm_vars: bool,
     torch.testing.assert_close(streamed(wave_S, config, size), found_TF, atol=2e-5, rtol=0)
     assert found_TF.isfinite().all() and found_TF[:18].eq(0).all()
     feats_TF, silent_T = statics(wave_S, config)
-    alone_TF = finish([feats_TF[~silent_T]], config)[0]
+    alone_TF = finish_features([feats_TF[~silent_T]], config)[0]
     torch.testing.assert_close(found_TF[~silent_T], alone_TF, atol=1e-6, rtol=0)
     if norm_vars:
         assert found_TF[silent_T].abs().max() <= SILENCE_DEVIATIONS + 1e-6
@@ -261,12 +258,12 @@ def test_packed_statistics_leave_silence_out(given_data: tuple[Path, np.ndarray]
     senones = {"a-1": np.zeros(len(feats_TF), np.int64), "a-2": np.zeros(20, np.int64)}
     feats = {"a-1": feats_TF, "a-2": np.full((20, 23), -15.9, np.float32)}
     for order in (["a-1", "a-2"], ["a-2", "a-1"]):
-        pack(directory / "x", feats, senones, 1, utterances=order)
+        write_frames(directory / "x", feats, senones, 1, utterances=order)
         packed = open_packed(directory / "x")
         np.testing.assert_allclose(packed.mean_F, counted_TF.mean(0), rtol=1e-9)
         np.testing.assert_allclose(packed.variance_F, counted_TF.var(0), rtol=1e-6)
         assert len(packed) == len(feats_TF) + 20
-    pack(directory / "x", feats, senones, 1, utterances=["a-2"])
+    write_frames(directory / "x", feats, senones, 1, utterances=["a-2"])
     packed = open_packed(directory / "x")
     np.testing.assert_allclose(packed.mean_F, -15.9, rtol=1e-6)
     assert not packed.variance_F.any()

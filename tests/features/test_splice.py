@@ -3,9 +3,8 @@
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.features.compute import finish
-from speech3.features.deltas import add_deltas
-from speech3.features.splice import splice
+from speech3.features.compute import finish_features
+from speech3.features.context import add_deltas, splice
 
 
 def test_older_frames_first_edges_repeated() -> None:
@@ -24,7 +23,7 @@ def test_contexts_longer_than_the_utterance_no_frame_and_no_context() -> None:
 
 def test_splicing_comes_after_deltas() -> None:
     feats_TF = torch.randn(20, 4)
-    (ours_TF,) = finish([feats_TF], FeatureConfig(deltas=2, left_context=1, right_context=1))
+    (ours_TF,) = finish_features([feats_TF], FeatureConfig(deltas=2, left_context=1, right_context=1))
     derived_TF = add_deltas(feats_TF, 2)
     assert ours_TF.shape == (20, 36)
     assert ours_TF[:, 12:24].equal(derived_TF)

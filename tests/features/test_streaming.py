@@ -11,8 +11,7 @@ from reference import needs_reference, wave
 
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
-from speech3.features.compute import finish, static_features
-from speech3.features.streaming import OnlineFeatures
+from speech3.features.compute import OnlineFeatures, finish_features, static_features
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,7 +25,7 @@ def one_thread() -> Iterator[None]:
 
 def whole(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int) -> torch.Tensor:
     static_NTF, _ = static_features(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
-    return finish([static_NTF[0]], config)[0]
+    return finish_features([static_NTF[0]], config)[0]
 
 
 def pieces(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int, sizes: list[int]) -> list[torch.Tensor]:

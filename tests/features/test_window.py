@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.window import Framing, framing, mirror_edges, window
+from speech3.features.spectrum import Framing, frame_sizes, mirror_edges, window
 
 
 @given(st.integers(0, 5000), st.integers(2, 600), st.integers(1, 600))
@@ -35,13 +35,13 @@ def test_centred_frames_have_their_centre_in_the_recording(samples: int, half_sh
     ],
 )
 def test_sizes_are_truncated_as_kaldis(rate_hz: int, length: int, shift: int, fft: int) -> None:
-    assert framing(FeatureConfig(), rate_hz) == Framing(length, shift, fft, True)
-    assert framing(FeatureConfig(round_to_power_of_two=False), rate_hz).fft == length
+    assert frame_sizes(FeatureConfig(), rate_hz) == Framing(length, shift, fft, True)
+    assert frame_sizes(FeatureConfig(round_to_power_of_two=False), rate_hz).fft == length
 
 
 def test_frames_of_no_sample_are_refused() -> None:
     with pytest.raises(Speech3Error, match=r"frame_shift 0.1 ms .* 0 samples at 8000 Hz"):
-        framing(FeatureConfig(frame_shift=0.1), 8000)
+        frame_sizes(FeatureConfig(frame_shift=0.1), 8000)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.frames.sections import BLOCK_BYTES, HEAD_BYTES, SectionWriter
+from speech3.frames.packed import BLOCK_BYTES, HEAD_BYTES, SectionWriter
 
 FRAMES, DIM, UTTERANCE_FRAMES, SENONES = 360_000_000, 40, 600, 3000
 

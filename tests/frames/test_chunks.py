@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.mel import mel_scale
+from speech3.features.filterbank import mel_scale
 from speech3.frames.chunks import Chunks, default_chunk
-from speech3.frames.masks import SpecAugment
-from speech3.frames.packed import open_packed, pack
-from speech3.frames.warp import FrequencyWarp
+from speech3.frames.masks import FrequencyWarp, SpecAugment
+from speech3.frames.packed import open_packed, write_frames
 
 LENGTHS = (1, 2, 30, 7, 64, 5, 20, 21, 3, 40, 11)
 FRAMES = sum(LENGTHS)
@@ -21,7 +20,7 @@ def corpus(tmp_path):
     ends = np.cumsum(LENGTHS)
     numbers = {f"u{i}": np.arange(end - n, end) for i, (n, end) in enumerate(zip(LENGTHS, ends, strict=True))}
     feats = {u: np.repeat(x[:, None], BINS, 1).astype(np.float32) for u, x in numbers.items()}
-    pack(tmp_path / "x", feats, numbers, FRAMES, utterances=list(feats))
+    write_frames(tmp_path / "x", feats, numbers, FRAMES, utterances=list(feats))
     return open_packed(tmp_path / "x")
 
 
@@ -112,7 +111,7 @@ def test_another_speed_passes_more_or_fewer_frames(corpus, speed):
 def test_speed_moves_frequencies_as_it_moves_time(tmp_path):
     centre = np.linspace(mel_scale(np.array(100.0)), mel_scale(np.array(4000.0)), 20)
     peak = np.exp(-0.5 * ((centre - centre[8]) / 200) ** 2).astype(np.float32)
-    pack(tmp_path / "x", {"u": np.repeat(peak[None], 30, 0)}, {"u": np.zeros(30, int)}, 1, utterances=["u"])
+    write_frames(tmp_path / "x", {"u": np.repeat(peak[None], 30, 0)}, {"u": np.zeros(30, int)}, 1, utterances=["u"])
     warp = FrequencyWarp(centre, 0.0)
     tops = {}
     for speed in (0.8, 1.0, 1.25):

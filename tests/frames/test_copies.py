@@ -12,16 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.config import TrainingConfig
 from speech3.engine.fitting.dataset import Items
-from speech3.features.mel import mel_scale
-from speech3.frames.chunks import Chunks
-from speech3.frames.masks import SpecAugment
+from speech3.features.filterbank import mel_scale
+from speech3.frames.chunks import Chunks, Sequences, WholeUtterances
+from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
 from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames, open_packed, pack
-from speech3.frames.sequences import Sequences
-from speech3.frames.warp import FrequencyWarp, MelColumns
-from speech3.frames.whole import WholeUtterances
-from speech3.io.device import to_device
-from speech3.training.parts import _sharers
+from speech3.frames.packed import PackedFrames, open_packed, write_frames
+from speech3.runtime.native import to_device
+from speech3.train.parts import _sharers
 
 META = torch.device("meta")
 PINNED = "_pinned_by_the_test"
@@ -33,7 +30,7 @@ def packed(tmp_path: Path) -> PackedFrames:
     lengths = (20, 33, 64, 41)
     feats = {f"u{i}": rng.normal(size=(n, 6)).astype(np.float32) for i, n in enumerate(lengths)}
     senones = {f"u{i}": rng.integers(0, 9, n) for i, n in enumerate(lengths)}
-    pack(tmp_path / "x", feats, senones, 9, utterances=list(feats))
+    write_frames(tmp_path / "x", feats, senones, 9, utterances=list(feats))
     return open_packed(tmp_path / "x")
 
 

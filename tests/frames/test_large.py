@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import open_packed
-from speech3.frames.sequences import Sequences
+from speech3.frames.chunks import Sequences
 
 def megabytes(field):
     return int(Path("/proc/self/status").read_text().split(field + ":")[1].split()[0]) * 1024 / 1e6
@@ -57,7 +57,7 @@ def test_sparse_files_are_what_they_say(tmp_path, monkeypatch):
     path = tmp_path / "x.frames"
     write_sparse(path, frames=300_000)
     packed = open_packed(path)
-    monkeypatch.setattr("speech3.frames.sections._SHOWN_BLOCKS", 4)  # with progress
+    monkeypatch.setattr("speech3.frames.packed._SHOWN_BLOCKS", 4)  # with progress
     packed.verify()
     assert (len(packed), packed.dim, len(packed.utterances)) == (300_000, 40, 500)
     with path.open("r+b") as stream:

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.features.mel import mel_scale
-from speech3.frames.masks import SpecAugment
-from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import open_packed, pack
-from speech3.frames.resident import Resident
-from speech3.frames.shuffle import PIECES, Order, Shuffle
-from speech3.frames.warp import FrequencyWarp, MelColumns
+from speech3.features.filterbank import mel_scale
+from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
+from speech3.frames.minibatches import PIECES, Minibatches, Order, Resident, Shuffle
+from speech3.frames.packed import open_packed, write_frames
 
 
 @pytest.fixture(params=["float32", "float16"])
@@ -23,7 +20,7 @@ def corpus(tmp_path, request):
     # A senone that is the frame's own number tells which frame a target belongs to.
     ends = np.cumsum([len(x) for x in feats.values()])
     senones = {u: np.arange(end - len(x), end) for (u, x), end in zip(feats.items(), ends, strict=True)}
-    pack(tmp_path / "x", feats, senones, int(ends[-1]), utterances=list(feats), dtype=request.param)
+    write_frames(tmp_path / "x", feats, senones, int(ends[-1]), utterances=list(feats), dtype=request.param)
     return feats, open_packed(tmp_path / "x")
 
 
@@ -94,7 +91,7 @@ def test_an_epoch_has_every_frame_once(corpus, minibatch):
 
 
 def test_a_minibatch_is_known_by_epoch_and_number(corpus, monkeypatch):
-    monkeypatch.setattr("speech3.frames.shuffle._CACHED", 40)
+    monkeypatch.setattr("speech3.frames.minibatches._CACHED", 40)
     first, second = (
         Minibatches(corpus[1], left=1, right=1, minibatch=16, seed=1, device=torch.device("cpu")) for _ in range(2)
     )
@@ -132,7 +129,7 @@ def test_chunks_have_every_frame_once_and_whole_windows(corpus, monkeypatch, cop
 
 def test_copied_chunks_give_what_the_memory_map_gives_in_whatever_order(corpus, monkeypatch):
     mapped, copied, again = (_chunked(corpus[1], monkeypatch, copies=copies) for copies in (False, True, True))
-    monkeypatch.setattr("speech3.frames.shuffle._CACHED", 3)
+    monkeypatch.setattr("speech3.frames.minibatches._CACHED", 3)
     places = [(epoch, number) for epoch in (1, 2) for number in range(len(mapped))]
     drawn = {place: again.draw(*place) for place in places[::-1]}
     for place in places:

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from speech3.frames.chunks import Chunks
+from speech3.frames.chunks import Chunks, Sequences
 from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames, open_packed, pack
-from speech3.frames.sequences import Sequences
+from speech3.frames.packed import PackedFrames, open_packed, write_frames
 
 CONTEXT: dict[str, Any] = {"left": 5, "right": 5, "seed": 1}
 
@@ -21,7 +20,7 @@ def packed(tmp_path: Path, request: pytest.FixtureRequest) -> PackedFrames:
     rng = np.random.default_rng(0)
     feats = {f"u{i}": rng.normal(size=(n, 40)).astype(request.param) for i, n in enumerate((200, 333, 641, 410))}
     senones = {utterance: rng.integers(0, 900, len(each)) for utterance, each in feats.items()}
-    pack(tmp_path / "x", feats, senones, 900, utterances=list(feats), dtype=request.param)
+    write_frames(tmp_path / "x", feats, senones, 900, utterances=list(feats), dtype=request.param)
     return open_packed(tmp_path / "x")
 
 

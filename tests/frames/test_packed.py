@@ -10,8 +10,8 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.frames import packed as packed_module
-from speech3.frames import sections as sections_module
-from speech3.frames.packed import PackedFrames, open_packed, pack, verify_once
+from speech3.frames import packed as sections_module
+from speech3.frames.packed import PackedFrames, open_packed, verify_once, write_frames
 
 
 def _corpus(count=40, dim=5, senones=7, seed=0):
@@ -25,7 +25,7 @@ def _corpus(count=40, dim=5, senones=7, seed=0):
 def test_round_trip(tmp_path, dtype):
     feats, alignments = _corpus()
     order = list(feats)[::-1]
-    report = pack(tmp_path / "x.frames", feats, alignments, 7, utterances=order, dtype=dtype, info={"seed": 3})
+    report = write_frames(tmp_path / "x.frames", feats, alignments, 7, utterances=order, dtype=dtype, info={"seed": 3})
     packed = open_packed(tmp_path / "x.frames")
     expected_NF = np.concatenate([feats[utt] for utt in order]).astype(dtype)
     senones_N = np.concatenate([alignments[utt] for utt in order])
@@ -44,7 +44,7 @@ def test_round_trip(tmp_path, dtype):
 def test_variance_keeps_its_digits_far_from_zero(tmp_path):
     rng = np.random.default_rng(1)
     feats = {"a": (1e4 + rng.normal(0, 0.01, (500, 2))).astype(np.float32)}
-    pack(tmp_path / "x", feats, {"a": np.zeros(500, np.int32)}, 1, utterances=["a"])
+    write_frames(tmp_path / "x", feats, {"a": np.zeros(500, np.int32)}, 1, utterances=["a"])
     np.testing.assert_allclose(open_packed(tmp_path / "x").variance_F, feats["a"].astype(np.float64).var(0), rtol=1e-9)
 
 
@@ -52,7 +52,7 @@ def test_many_senones_and_many_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(sections_module, "BLOCK_BYTES", 1000)
     feats, _ = _corpus()
     alignments = {utt: np.full(len(x), 39_999, np.int32) for utt, x in feats.items()}
-    pack(tmp_path / "x", feats, alignments, 40_000, utterances=list(feats))
+    write_frames(tmp_path / "x", feats, alignments, 40_000, utterances=list(feats))
     packed = open_packed(tmp_path / "x")
     packed.verify()
     assert set(packed.senones_N) == {39_999}
@@ -62,7 +62,7 @@ def test_many_senones_and_many_blocks(tmp_path, monkeypatch):
 def test_lengths_may_differ_by_two_frames(tmp_path):
     feats = {"a": np.ones((10, 2), np.float32), "b": np.ones((10, 2), np.float32)}
     alignments = {"a": np.zeros(8, np.int32), "b": np.zeros(12, np.int32)}
-    report = pack(tmp_path / "x", feats, alignments, 1, utterances=["a", "b"])
+    report = write_frames(tmp_path / "x", feats, alignments, 1, utterances=["a", "b"])
     assert report.frames == 18
 
 
@@ -74,7 +74,7 @@ def test_bad_utterances_are_skipped_and_listed(tmp_path, capsys):
     feats[bad[2]][0, 0] = np.nan
     feats[bad[3]] = feats[bad[3]][:0]
     alignments[bad[3]] = alignments[bad[3]][:0]
-    report = pack(tmp_path / "x", feats, alignments, 7, utterances=list(feats))
+    report = write_frames(tmp_path / "x", feats, alignments, 7, utterances=list(feats))
     assert set(report.skipped) == set(bad)
     assert open_packed(tmp_path / "x").utterances == tuple(list(feats)[4:])
     said = capsys.readouterr().err
@@ -83,33 +83,33 @@ def test_bad_utterances_are_skipped_and_listed(tmp_path, capsys):
     for utt in list(feats)[4:8]:
         del alignments[utt]
     with pytest.raises(Speech3Error, match=r"6 of 100 utterances so far.*\n.*no alignment"):  # not after the last
-        pack(tmp_path / "y", feats, alignments, 7, utterances=list(feats))
+        write_frames(tmp_path / "y", feats, alignments, 7, utterances=list(feats))
     assert not (tmp_path / "y").exists()
 
 
 def test_values_beyond_float16_are_a_bad_utterance(tmp_path):
     feats = {"a": np.full((3, 2), 1e6, np.float32)}
     with pytest.raises(Speech3Error, match="a: features that are not finite numbers in float16"):
-        pack(tmp_path / "x", feats, {"a": np.zeros(3, np.int32)}, 1, utterances=["a"], dtype="float16")
+        write_frames(tmp_path / "x", feats, {"a": np.zeros(3, np.int32)}, 1, utterances=["a"], dtype="float16")
 
 
 def test_senone_beyond_the_count_names_the_utterance(tmp_path):
     feats, alignments = _corpus()
     alignments["utt-é005"][2] = 7
     with pytest.raises(Speech3Error, match="utt-é005, frame 2: senone 7, but there are 7"):
-        pack(tmp_path / "x", feats, alignments, 7, utterances=list(feats))
+        write_frames(tmp_path / "x", feats, alignments, 7, utterances=list(feats))
 
 
 def test_nothing_to_pack(tmp_path):
     with pytest.raises(Speech3Error, match="no utterance"):
-        pack(tmp_path / "x", {}, {}, 7, utterances=[])
+        write_frames(tmp_path / "x", {}, {}, 7, utterances=[])
 
 
 def test_flipped_byte_is_found_anywhere(tmp_path, monkeypatch):
     monkeypatch.setattr(sections_module, "BLOCK_BYTES", 4096)
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
-    pack(path, feats, alignments, 7, utterances=list(feats))
+    write_frames(path, feats, alignments, 7, utterances=list(feats))
     whole = path.read_bytes()
     for position in [0, 9, *range(4096, len(whole), 997), len(whole) - 1]:
         damaged = bytearray(whole)
@@ -129,7 +129,7 @@ def test_flipped_byte_of_a_large_file_is_found_when_it_is_verified(tmp_path, mon
     monkeypatch.setattr(packed_module, "_VERIFIED_AT_OPENING_BYTES", 0)
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
-    pack(path, feats, alignments, 7, utterances=list(feats))
+    write_frames(path, feats, alignments, 7, utterances=list(feats))
     start, size = open_packed(path)._sections._places[section]
     whole = path.read_bytes()
     for position in (start, start + size // 2, start + size - 1):
@@ -144,7 +144,7 @@ def test_flipped_byte_of_a_large_file_is_found_when_it_is_verified(tmp_path, mon
 def test_flipped_byte_in_the_head(tmp_path):
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
-    pack(path, feats, alignments, 7, utterances=list(feats))
+    write_frames(path, feats, alignments, 7, utterances=list(feats))
     whole = path.read_bytes()
     for position in range(sections_module._HEAD.size):
         for bit in (1, 128):
@@ -177,7 +177,7 @@ def test_files_are_verified_once_a_run(tmp_path, verified):
         tmp_path / "run" / "v.json",
     )
     for path in paths:
-        pack(path, feats, alignments, 7, utterances=list(feats))
+        write_frames(path, feats, alignments, 7, utterances=list(feats))
     (tmp_path / "data").chmod(0o500)
     try:
         for _ in range(2):
@@ -200,12 +200,12 @@ def test_files_are_verified_once_a_run(tmp_path, verified):
 def test_pickled_it_is_its_path(tmp_path):
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
-    pack(path, feats, alignments, 7, utterances=list(feats))
+    write_frames(path, feats, alignments, 7, utterances=list(feats))
     pickled = pickle.dumps(open_packed(path))
     assert len(pickled) < 500
     np.testing.assert_array_equal(pickle.loads(pickled).frames_NF, open_packed(path).frames_NF)
     feats[next(iter(feats))][0] += 1
-    pack(path, feats, alignments, 7, utterances=list(feats))
+    write_frames(path, feats, alignments, 7, utterances=list(feats))
     with pytest.raises(Speech3Error, match=r"x.frames: was packed again while it was in use"):
         pickle.loads(pickled)
 
@@ -213,7 +213,7 @@ def test_pickled_it_is_its_path(tmp_path):
 def test_cut_short(tmp_path):
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
-    pack(path, feats, alignments, 7, utterances=list(feats))
+    write_frames(path, feats, alignments, 7, utterances=list(feats))
     whole = path.read_bytes()
     for length in [*range(40), *range(40, len(whole), 499), len(whole) - 1]:
         path.write_bytes(whole[:length])
@@ -262,7 +262,9 @@ def test_files_that_contradict_themselves(tmp_path, wrong, told):
 
 def test_an_utterance_of_another_size_is_left_out(tmp_path):
     feats = {f"u{n:02}": np.ones((5, 2 if n != 8 else 3), np.float32) for n in range(30)}
-    report = pack(tmp_path / "x", feats, {key: np.zeros(5, np.int32) for key in feats}, 1, utterances=list(feats))
+    report = write_frames(
+        tmp_path / "x", feats, {key: np.zeros(5, np.int32) for key in feats}, 1, utterances=list(feats)
+    )
     assert report.skipped == {"u08": "3 feature bins, those before it have 2"}
     assert list(open_packed(tmp_path / "x").utterances) == [key for key in feats if key != "u08"]
 
@@ -270,12 +272,14 @@ def test_an_utterance_of_another_size_is_left_out(tmp_path):
 @pytest.mark.parametrize("shape", [(5, 0), (5,)])
 def test_features_without_bins_are_a_bad_utterance(tmp_path, shape):
     with pytest.raises(Speech3Error, match=rf"a: features of shape {re.escape(str(shape))}, not frames x bins"):
-        pack(tmp_path / "x", {"a": np.ones(shape, np.float32)}, {"a": np.zeros(5, np.int32)}, 1, utterances=["a"])
+        write_frames(
+            tmp_path / "x", {"a": np.ones(shape, np.float32)}, {"a": np.zeros(5, np.int32)}, 1, utterances=["a"]
+        )
 
 
 def test_senones_beyond_the_count_in_the_file_name_the_block(tmp_path):
     feats, alignments = _corpus()
-    pack(tmp_path / "x", feats, alignments, 7, utterances=list(feats))
+    write_frames(tmp_path / "x", feats, alignments, 7, utterances=list(feats))
     packed = open_packed(tmp_path / "x")
     object.__setattr__(packed, "num_senones", int(packed.senones_N.max()))
     with pytest.raises(Speech3Error, match=r"x: block 0: frame \d+ has senone 6, but there are 6"):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.mel import mel_scale
-from speech3.frames.masks import SpecAugment
-from speech3.frames.packed import open_packed, pack
-from speech3.frames.sequences import Sequences
-from speech3.frames.warp import FrequencyWarp, MelColumns
+from speech3.features.filterbank import mel_scale
+from speech3.frames.chunks import Sequences
+from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
+from speech3.frames.packed import open_packed, write_frames
 
 LENGTHS = (1, 2, 30, 7, 64, 5, 20, 21, 3, 40, 11)
 FRAMES = sum(LENGTHS)
@@ -23,7 +22,7 @@ def corpus(tmp_path, request):
     ends = np.cumsum(LENGTHS)
     # A senone that is the frame's own number tells which frame a target belongs to.
     senones = {u: np.arange(end - len(x), end) for (u, x), end in zip(feats.items(), ends, strict=True)}
-    pack(tmp_path / "x", feats, senones, FRAMES, utterances=list(feats), dtype=request.param)
+    write_frames(tmp_path / "x", feats, senones, FRAMES, utterances=list(feats), dtype=request.param)
     return feats, open_packed(tmp_path / "x")
 
 
@@ -205,7 +204,7 @@ def test_an_utterance_is_warped_alike_in_all_its_chunks(tmp_path):
     warp = FrequencyWarp(np.linspace(centres[0], centres[-1], 8), 0.2)
     rng = np.random.default_rng(3)
     feats = {f"u{i}": np.tile(rng.normal(size=(1, 16)), (30, 1)).astype(np.float32) for i in range(6)}
-    pack(tmp_path / "x", feats, {u: np.full(30, i) for i, u in enumerate(feats)}, 6, utterances=list(feats))
+    write_frames(tmp_path / "x", feats, {u: np.full(30, i) for i, u in enumerate(feats)}, 6, utterances=list(feats))
     packed = open_packed(tmp_path / "x")
     plain, warped = _sequences(packed, streams=2), _sequences(packed, streams=2, warp=warp)
     seen = {}

@@ -7,8 +7,8 @@ import torch
 from speech3.config import FeatureConfig, PitchConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
-from speech3.features.mel import hertz, mel_scale
-from speech3.frames.warp import frequency_warp
+from speech3.features.filterbank import mel_scale, mel_to_hertz
+from speech3.frames.masks import frequency_warp
 
 CONFIG = load_preset(FeatureConfig, "features", "fbank40").model_copy(update={"sample_frequency": 16000})
 
@@ -23,7 +23,7 @@ def tone(hz: float) -> np.ndarray:
 def test_a_warped_bin_is_interpolated_at_the_warped_frequency(factor: float) -> None:
     warp = frequency_warp(CONFIG, 40, 0.1)
     frame_M = np.random.default_rng(1).normal(size=40)
-    place_M = mel_scale(factor * hertz(warp.centre_M))
+    place_M = mel_scale(factor * mel_to_hertz(warp.centre_M))
     expected = np.interp(place_M, warp.centre_M, frame_M)
     np.testing.assert_allclose(warp.matrix(factor) @ frame_M, expected, atol=1e-5)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.frames.packed import open_packed, pack
-from speech3.frames.whole import WholeUtterances, padded_frames
+from speech3.frames.chunks import WholeUtterances, padded_frames
+from speech3.frames.packed import open_packed, write_frames
 
 LEFT, RIGHT, SUBSAMPLING = 4, 2, 3
 
@@ -18,7 +18,7 @@ def packed(tmp_path):
     lengths = np.random.default_rng(0).permutation(60) + 5
     feats = {f"u{i:02}": np.array([[i, t] for t in range(n)], np.float32) for i, n in enumerate(lengths)}
     labels = {name: np.full(len(feats_TF), i) for i, (name, feats_TF) in enumerate(feats.items())}
-    pack(tmp_path / "f.frames", feats, labels, 60, utterances=list(feats))
+    write_frames(tmp_path / "f.frames", feats, labels, 60, utterances=list(feats))
     return open_packed(tmp_path / "f.frames")
 
 
@@ -61,7 +61,9 @@ def test_minibatches_are_of_about_one_length_and_size(packed):
 def test_a_sentence_does_not_get_among_words(tmp_path):
     lengths = [20] * 300 + [900] * 3
     feats = {f"u{i:03}": np.zeros((n, 1), np.float32) for i, n in enumerate(lengths)}
-    pack(tmp_path / "f.frames", feats, {u: np.zeros(len(x), int) for u, x in feats.items()}, 1, utterances=list(feats))
+    write_frames(
+        tmp_path / "f.frames", feats, {u: np.zeros(len(x), int) for u, x in feats.items()}, 1, utterances=list(feats)
+    )
     mixed = source(open_packed(tmp_path / "f.frames"), minibatch=1000)
     for number in range(len(mixed)):
         size, frames, _ = mixed.draw(1, number)[0].feats_BTF.shape

@@ -5,11 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from speech3.hmm.biphone_loop import Biphones, biphones
-from speech3.hmm.model import Hmm
-from speech3.hmm.topology import FIRST_AND_LOOP
-from speech3.hmm.tree import context_free_tree, monophone_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.hmm.model import FIRST_AND_LOOP, Hmm, context_free_tree, monophone_tree
+from speech3.hmm.phone_loop import Biphones, biphones
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 PDFS, PHONES = 6, 3
 

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups, phone_sets, read_phone_sets
-from speech3.hmm.questions import log_likelihood, merge_questions
-from speech3.hmm.topology import THREE_STATES
-from speech3.hmm.tree import monophone_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions
+from speech3.hmm.clustering import (
+    ContextStats,
+    build_tree,
+    log_likelihood,
+    merge_questions,
+    merge_stats,
+    phone_groups,
+    phone_sets,
+    read_phone_sets,
+)
+from speech3.hmm.model import THREE_STATES, monophone_tree
+from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 
 STATES = THREE_STATES.states
 PHONES = "p t k a e o"

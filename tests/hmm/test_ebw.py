@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.ebw import smallest_d, update
-from speech3.hmm.gmm import Gmm, GmmStats
+from speech3.hmm.gmm import Gmm, GmmStats, extended_baum_welch, smallest_d
 
 
 def drawn_gmm(seed: int, sizes: tuple[int, ...] = (1, 3, 2), dim: int = 3) -> Gmm:
@@ -35,20 +34,20 @@ def stats_of(values: list[float]) -> GmmStats:
 
 def test_one_gaussian_has_its_closed_form() -> None:
     """With tau 4 and one frame in the denominator, D is 6; n is 2, so the frames of the old Gaussian are 6 of 8."""
-    new = update(one_gaussian(1.0, 2.0), stats_of([1, 2, 3]), stats_of([0]), tau=4)
+    new = extended_baum_welch(one_gaussian(1.0, 2.0), stats_of([1, 2, 3]), stats_of([0]), tau=4)
     assert new.mean[0, 0] == pytest.approx((6 + 6 * 1) / 8)
     assert new.var[0, 0] == pytest.approx((14 + 6 * (2 + 1)) / 8 - (12 / 8) ** 2)
     assert new.weight.tolist() == [1.0]
 
 
 def test_without_a_denominator_and_smoothing_it_is_maximum_likelihood() -> None:
-    new = update(one_gaussian(1.0, 2.0), stats_of([1, 2, 6]), stats_of([]), tau=0)
+    new = extended_baum_welch(one_gaussian(1.0, 2.0), stats_of([1, 2, 6]), stats_of([]), tau=0)
     assert (new.mean[0, 0], new.var[0, 0]) == (pytest.approx(3), pytest.approx(np.var([1, 2, 6])))
 
 
 def test_equal_statistics_change_nothing() -> None:
     gmm = drawn_gmm(0)
-    new = update(gmm, drawn_stats(gmm, 1), drawn_stats(gmm, 1), tau=100)
+    new = extended_baum_welch(gmm, drawn_stats(gmm, 1), drawn_stats(gmm, 1), tau=100)
     for name in ("offset", "weight", "mean", "var"):
         np.testing.assert_allclose(getattr(new, name), getattr(gmm, name), rtol=1e-9)
 
@@ -59,7 +58,7 @@ def test_a_gaussian_without_statistics_remains_as_it_is(tau: float) -> None:
     stats, nothing = drawn_stats(gmm, 1), drawn_stats(gmm, 1, frames=0)
     for array in (stats.count, stats.first, stats.second):
         array[2] = 0
-    new = update(gmm, stats, nothing, tau)
+    new = extended_baum_welch(gmm, stats, nothing, tau)
     np.testing.assert_allclose([new.mean[2], new.var[2]], [gmm.mean[2], gmm.var[2]])
     assert not np.allclose(new.mean[1], gmm.mean[1])
 
@@ -81,7 +80,7 @@ def test_below_the_smallest_d_a_variance_is_negative_and_above_it_none(seed: int
     limited = d > np.maximum(-count, 0) + 1e-3  # by a variance, not by the count
     assert limited.any()
     assert (new_variances(d - 1e-4).min(1)[limited] < 0).all()
-    assert (update(gmm, said, other, tau=0).var > 0).all()
+    assert (extended_baum_welch(gmm, said, other, tau=0).var > 0).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -89,7 +88,7 @@ def test_weights_maximise_their_function(seed: int) -> None:
     gmm = drawn_gmm(seed, sizes=(3,))
     said, other = drawn_stats(gmm, seed + 10), drawn_stats(gmm, seed + 20)
     said.count[0] *= 4
-    new = update(gmm, said, other, tau=100)
+    new = extended_baum_welch(gmm, said, other, tau=100)
 
     one, two = (grid.ravel() for grid in np.mgrid[0.001:1:0.001, 0.001:1:0.001])
     weight_W3 = np.stack([one, two, 1 - one - two], axis=1)[one + two < 0.9995]
@@ -102,4 +101,4 @@ def test_nan_in_the_statistics_is_refused() -> None:
     gmm, stats = drawn_gmm(0), drawn_stats(drawn_gmm(0), 1)
     stats.second[0, 0] = np.nan
     with pytest.raises(Speech3Error, match="not finite"):
-        update(gmm, stats, drawn_stats(gmm, 2), tau=100)
+        extended_baum_welch(gmm, stats, drawn_stats(gmm, 2), tau=100)

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment import Alignment
-from speech3.hmm.first_and_loop import convert, left_biphone_pdfs, middle_frames, train_tree
-from speech3.hmm.model import Hmm
-from speech3.hmm.passes import alignment_stats
-from speech3.hmm.topology import FIRST_AND_LOOP
-from speech3.hmm.tree import CENTRE, LEFT, context_free_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.hmm.alignments import Alignment
+from speech3.hmm.first_and_loop import left_biphone_pdfs, middle_frames, to_first_and_loop, train_tree
+from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, context_free_tree
+from speech3.hmm.train import alignment_stats
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 
 def alignment_of(lengths: list[int], phones: list[int] | None = None) -> Alignment:
@@ -26,7 +24,7 @@ def alignment_of(lengths: list[int], phones: list[int] | None = None) -> Alignme
 
 
 def test_boundaries_go_to_the_nearest_output() -> None:
-    found = convert(alignment_of([4, 6, 7, 3]))  # boundaries at 4, 10, 17 of 20 frames: 1.33, 3.33, 5.67
+    found = to_first_and_loop(alignment_of([4, 6, 7, 3]))  # boundaries at 4, 10, 17 of 20 frames: 1.33, 3.33, 5.67
     assert found.starts.tolist() == [0, 1, 3, 6, 7]
     assert found.states.tolist() == [0, 0, 1, 0, 1, 1, 0]
     assert found.words.tolist() == [0, 1, 2, 3] and found.score == -1.0
@@ -43,9 +41,9 @@ def test_every_phone_has_an_output_and_boundaries_hardly_move(lengths: list[int]
     alignment, outputs = alignment_of(lengths), -(-sum(lengths) // 3)
     if outputs < len(lengths):
         with pytest.raises(Speech3Error, match="too short at a third of the frame rate"):
-            convert(alignment)
+            to_first_and_loop(alignment)
         return
-    found = convert(alignment)
+    found = to_first_and_loop(alignment)
     assert found.num_frames == outputs == found.starts[-1] and found.starts[0] == 0
     assert (np.diff(found.starts) >= 1).all()
     first_K = np.isin(np.arange(outputs), found.starts)
@@ -58,20 +56,20 @@ def test_every_phone_has_an_output_and_boundaries_hardly_move(lengths: list[int]
 
 @given(st.lists(st.integers(3, 12), min_size=1, max_size=8))
 def test_phones_of_three_states_move_by_no_more_than_one_output(lengths: list[int]) -> None:
-    found = convert(alignment_of(lengths))
+    found = to_first_and_loop(alignment_of(lengths))
     boundaries_s = found.starts[1:-1] * 3 - alignment_of(lengths).starts[1:-1]
     assert np.abs(boundaries_s).max(initial=0) <= 3
 
 
 def test_the_rate_may_stay() -> None:
-    found = convert(alignment_of([3, 4, 3]), 1)
+    found = to_first_and_loop(alignment_of([3, 4, 3]), 1)
     assert found.starts.tolist() == [0, 3, 7, 10]
     assert found.states.tolist() == [0, 1, 1, 0, 1, 1, 1, 0, 1, 1]
 
 
 def test_utterances_that_are_too_short_are_refused() -> None:
     with pytest.raises(Speech3Error, match="too short at a third of the frame rate: 4 phones, 2 outputs"):
-        convert(alignment_of([1, 1, 1, 1]))
+        to_first_and_loop(alignment_of([1, 1, 1, 1]))
 
 
 def test_an_output_takes_the_frame_in_its_middle() -> None:
@@ -98,7 +96,7 @@ def drawn() -> tuple[Lexicon, dict[str, Alignment], dict[str, np.ndarray]]:
             row -= 6.0 * (phone == ids["b"] and right in (ids["p"], ids["t"]))
             row += 3.0 * (phone == ids["SIL"] and left == ids["m"])
             rows.append(row)
-        alignments[f"u{number}"] = convert(alignment_of(lengths, phones))
+        alignments[f"u{number}"] = to_first_and_loop(alignment_of(lengths, phones))
         feats[f"u{number}"] = np.concatenate(rows).astype(np.float32)
     return lexicon, alignments, feats
 
@@ -134,7 +132,9 @@ def test_the_biphones_of_many_phones_are_not_kept_in_memory() -> None:
 
 
 def test_statistics_are_gathered_only_for_neighbours_that_may_be_asked_about() -> None:
-    found = alignment_stats(convert(alignment_of([6, 6, 3], [2, 3, 2])), np.ones((5, 2), np.float32), (LEFT, CENTRE))
+    found = alignment_stats(
+        to_first_and_loop(alignment_of([6, 6, 3], [2, 3, 2])), np.ones((5, 2), np.float32), (LEFT, CENTRE)
+    )
     assert found.context.tolist() == [[0, 2, 0, 0], [0, 2, 0, 1], [2, 3, 0, 0], [2, 3, 0, 1], [3, 2, 0, 0]]
     assert found.stats.tolist() == [[1.0] * 5] * 5
 

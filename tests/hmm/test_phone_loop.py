@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from drawn import draw
 
-from speech3.hmm.model import Hmm
-from speech3.hmm.phone_loop import LoopPhones, best_phones, errors, loop_phones, phone_bigram
-from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.hmm.model import Hmm, Tree, context_free_tree, monophone_tree
+from speech3.hmm.phone_loop import LoopPhones, best_phones, edit_distance, loop_phones, phone_bigram
+from speech3.language.lexicon import Lexicon, Pronunciation
 
 
 def _made(repeats, ends, phones=2, seed=0):
@@ -137,7 +136,7 @@ def test_errors_are_jiwers():
     for _ in range(50):
         ref, hyp = rng.integers(0, 3, rng.integers(1, 9)), rng.integers(0, 3, rng.integers(0, 9))
         texts = (" ".join(map(str, each)) for each in (ref, hyp))
-        assert errors(ref, hyp) == round(jiwer.wer(*texts) * len(ref))
+        assert edit_distance(ref, hyp) == round(jiwer.wer(*texts) * len(ref))
 
 
 def test_a_known_language_is_recognised(hmm):
@@ -149,7 +148,7 @@ def test_a_known_language_is_recognised(hmm):
         loglikes = -0.5 * ((feats[:, None] - drawn.means) ** 2).sum(2)
         # Likelihoods are posteriors times priors, whatever the priors are.
         scores = loop.scores((loglikes + np.log(0.3)).astype(np.float32), np.log(np.full(hmm.num_pdfs, 0.3)))
-        wrong += errors(loop.spoken(truth[name]), best_phones(loop, bigram, scores, 1.0))
+        wrong += edit_distance(loop.spoken(truth[name]), best_phones(loop, bigram, scores, 1.0))
         total += len(loop.spoken(truth[name]))
     assert total > 50 and wrong <= 0.02 * total
 

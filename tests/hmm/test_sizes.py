@@ -2,8 +2,8 @@
 
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.sizes import lfmmi_passes, sized
-from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions
+from speech3.hmm.train import lfmmi_passes, with_sizes
+from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 
 OPEN = HmmConfig(
     mono=MonophoneConfig(gaussians=0), aligner=MonophoneConfig(gaussians=0), tri=TriphoneConfig(leaves=0, gaussians=0)
@@ -15,14 +15,14 @@ def test_places_in_the_word_and_stress_share_roots_and_ask_for_no_more_leaves() 
     plain = Lexicon(tuple(Pronunciation(pron.word, (pron.phones[0], "E", "t")) for pron in prons))
     marked = mark_positions(Lexicon(tuple(prons)))
     assert len(marked.phones) > len(plain.phones)
-    by_marked, by_plain = (sized(OPEN, 0.25, len(phone_groups(lexicon))) for lexicon in (marked, plain))
+    by_marked, by_plain = (with_sizes(OPEN, 0.25, len(phone_groups(lexicon))) for lexicon in (marked, plain))
     assert by_marked == by_plain
     assert 0 < by_plain.tri.leaves < by_plain.tri.gaussians
 
 
 def test_more_speech_gives_larger_models_and_what_is_given_stays() -> None:
     given = OPEN.model_copy(update={"tri": TriphoneConfig(leaves=77, gaussians=0)})
-    small, large = sized(given, 0.25, 20), sized(given, 100.0, 20)
+    small, large = with_sizes(given, 0.25, 20), with_sizes(given, 100.0, 20)
     assert small.tri.leaves == large.tri.leaves == 77
     assert small.tri.gaussians < large.tri.gaussians
     assert small.mono.gaussians < large.mono.gaussians

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speech3.hmm import passes, stored, workers
-from speech3.hmm.alignment import Alignment
+from speech3.hmm import alignments, train
+from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
-from speech3.hmm.stored import Merged, StoredAlignments, WordLists
-from speech3.hmm.workers import Share
+from speech3.hmm.train import WorkerShare
 
 
 def alignment(segments: int) -> Alignment:
@@ -32,7 +31,7 @@ def equal(one: Alignment, other: Alignment) -> bool:
 
 @pytest.mark.parametrize("in_memory", [0, 64 << 20])
 def test_alignments_come_back_as_they_were(in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(alignments, "_IN_MEMORY", in_memory)
     for store in (StoredAlignments(), StoredAlignments(tmp_path / "a.ali")):
         for size in (5, 1, 9):
             store[f"u{size}"] = alignment(size)
@@ -81,9 +80,9 @@ def test_hmms_beyond_the_limit_are_made_again(monkeypatch: pytest.MonkeyPatch) -
         made.append(words)
         return SimpleNamespace(nbytes=100)
 
-    monkeypatch.setattr(workers, "transcript_graph", graph)
-    monkeypatch.setattr(workers, "_GRAPHS_BYTES", 150)
-    share = Share({name: [name] for name in "abc"}, {})
+    monkeypatch.setattr(train, "transcript_graph", graph)
+    monkeypatch.setattr(train, "_GRAPHS_BYTES", 150)
+    share = WorkerShare({name: [name] for name in "abc"}, {})
     for _ in range(2):
         for name in "abc":
             share.graph(name, hmm)
@@ -101,4 +100,4 @@ def test_statistics_are_the_same_however_they_are_merged(monkeypatch: pytest.Mon
     whole = merge_stats(parts)
     np.testing.assert_array_equal(found.context, whole.context)
     np.testing.assert_array_equal(found.stats, whole.stats)
-    assert merged_stats([]) == [] and passes.context_stats(Share({}, {})) == []
+    assert merged_stats([]) == [] and train.context_stats(WorkerShare({}, {})) == []

@@ -11,14 +11,11 @@ from small_language import asking
 from test_transcript import graph_paths, phone_paths
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment import equal_alignment, evened_out, from_path
-from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES, num_outputs
-from speech3.hmm.transcript import transcript_graph
-from speech3.hmm.tree import LEFT, RIGHT, monophone_tree
-from speech3.hmm.viterbi import best_path
-from speech3.io.atomic import read_json, write_json
-from speech3.lexicon.lexicon import Lexicon
+from speech3.hmm.alignments import equal_alignment, evened_out, from_path
+from speech3.hmm.model import FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, load_hmm, monophone_tree, num_outputs
+from speech3.hmm.transcript import best_path, transcript_graph
+from speech3.language.lexicon import Lexicon
+from speech3.runtime.files import read_json, write_json
 
 
 @pytest.fixture

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from drawn import Drawn, draw
 
-from speech3.alignment.align import align, usable_transcripts
 from speech3.config import HmmConfig
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.alignment import Alignment
+from speech3.hmm.alignment.align import align_utterances, usable_transcripts
+from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
-from speech3.hmm.workers import Share, Workers
-from speech3.io.progress import Metrics, read_metrics
-from speech3.lexicon.lexicon import Lexicon, Pronunciation, read_lexicon
+from speech3.hmm.train import GmmSystem, Workers, WorkerShare, train_monophone, train_triphone
+from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
+from speech3.runtime.progress import Metrics, read_metrics
 
 CONFIG = HmmConfig.model_validate({
     "mono": {"iterations": 12, "gaussians": 20, "max_iteration_increase": 8},
@@ -24,7 +23,7 @@ CONFIG = HmmConfig.model_validate({
 })  # fmt: skip
 
 
-def _alignments(share: Share) -> dict[str, Alignment]:
+def _alignments(share: WorkerShare) -> dict[str, Alignment]:
     return dict(share.alignments)
 
 
@@ -73,7 +72,7 @@ def test_short_and_unknown_utterances_are_named(lexicon: Lexicon, hmm: Hmm) -> N
     texts["u000"], texts["u001"] = "ab nonsense", None
     drawn.feats["u002"] = drawn.feats["u002"][:4]
     transcripts = usable_transcripts(texts, lexicon, drawn.feats)
-    found = align(hmm, true_gmm(hmm, drawn), transcripts, drawn.feats, beam=10, retry_beam=40, jobs=1)
+    found = align_utterances(hmm, true_gmm(hmm, drawn), transcripts, drawn.feats, beam=10, retry_beam=40, jobs=1)
     bad = found.bad
     assert set(bad) == {"u000", "u001", "u002"} and len(found.alignments) == 57
     assert "nonsense" in bad["u000"] and "no transcript" in bad["u001"] and "too few for its phones" in bad["u002"]

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.model import Hmm
-from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Hmm, Tree
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
-from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
-from speech3.lexicon.lexicon import Lexicon, Silences
+from speech3.language.lexicon import Lexicon, Silences
 
 STATES = THREE_STATES.states
 

@@ -6,16 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.hmm.workers import Share, Workers
-from speech3.io import progress as progress_module
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.hmm.train import Workers, WorkerShare
+from speech3.runtime import progress as progress_module
 
 FEATS = {f"u{n}": np.zeros((1, 1), np.float32) for n in range(5)}
 WORDS = {utterance: ["A"] for utterance in FEATS}
 
 
-def _shown(share: Share) -> tuple[int, int, list[str]]:
+def _shown(share: WorkerShare) -> tuple[int, int, list[str]]:
     return share.number, share.parts, list(share.shown("pass"))
 
 
@@ -30,13 +29,13 @@ def test_only_the_first_share_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(progress_module, "_QUIET_SECONDS", 0.0)
     for number in (0, 1):
-        list(Share(WORDS, FEATS, number, 2).shown("alignment"))
+        list(WorkerShare(WORDS, FEATS, number, 2).shown("alignment"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4 and lines[0].startswith("alignment (one of 2 processes): 1/5, ")
 
 
 def test_the_hmm_of_a_transcript_is_made_once_for_each_tree(hmm: Hmm) -> None:
-    share = Share({"u": hmm.lexicon.known(["ab"])}, {})
+    share = WorkerShare({"u": hmm.lexicon.known(["ab"])}, {})
     first = share.graph("u", hmm)
     assert share.graph("u", pickle.loads(pickle.dumps(hmm))) is first  # as a worker process gets it
     one_pdf_each = monophone_tree(np.zeros(len(hmm.lexicon.phones), int))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.io.ark import read_matrix, read_scp, write_ark
-from speech3.io.arkscan import ark_entries, is_ark, is_integer_ark
+from speech3.io.ark import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp, write_ark
 
 RNG = np.random.default_rng(0)
 MATRICES = {

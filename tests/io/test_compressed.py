@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.io.ark import ArkReader, write_ark
-from speech3.io.compressed import read_compressed, write_compressed
+from speech3.io.ark import ArkReader, read_compressed, write_ark, write_compressed
 
 ORIGINAL = np.array(
     [[0.5, -3], [1.25, 7], [-2, 100], [3, 55.5], [0.1, 0], [0.2, -1], [9, 2], [4, 3], [1, 1], [0, 20]], np.float32

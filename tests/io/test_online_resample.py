@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
+from speech3.data.resample import OnlineResampler, resample
 from speech3.errors import Speech3Error
-from speech3.io.online_resample import OnlineResampler
-from speech3.io.torchaudio_ import resample
 
 
 def noise(samples: int) -> np.ndarray:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from speech3.models.linear import product, use
+from speech3.models.dnn import gemm_library, use_gemm_library
 
 
 @pytest.fixture(params=["onednn", "stock"])
 def library(request):
-    before = product()
-    use(request.param)
-    if product() != request.param:
+    before = gemm_library()
+    use_gemm_library(request.param)
+    if gemm_library() != request.param:
         pytest.skip("this PyTorch has no oneDNN product")
     yield request.param
-    use(before)
+    use_gemm_library(before)

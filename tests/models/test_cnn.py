@@ -11,14 +11,13 @@ from torch import nn
 from speech3.config import CnnConfig, ConvolutionConfig, ModelConfig, TrainConfig, TrainingConfig, load_preset, parse
 from speech3.engine import optimizers as sgd
 from speech3.errors import Speech3Error
-from speech3.frames.packed import pack
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
+from speech3.frames.packed import write_frames
+from speech3.hmm.model import Hmm, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
+from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import build, cnn, load_network, logits, network_tensors
 from speech3.models.cnn import Convolution
-from speech3.training import train
+from speech3.train import train
 
 SMALL = CnnConfig(
     convolutions=(ConvolutionConfig(maps=8, kernel=(3, 4), pool=2), ConvolutionConfig(maps=12, kernel=(2, 3))),
@@ -276,7 +275,9 @@ def corpus(tmp_path):
             static = bump[place] * size[:, None] + rng.normal(0, 0.1, (36, 8))
             feats[f"{name}{u}"] = np.hstack([static, np.gradient(static, axis=0)]).astype(np.float32)
             labels[f"{name}{u}"] = senones.repeat(6).astype(np.int32)
-        pack(tmp_path / f"{name}.frames", feats, labels, 6, utterances=list(feats), info={"features": "made up"})
+        write_frames(
+            tmp_path / f"{name}.frames", feats, labels, 6, utterances=list(feats), info={"features": "made up"}
+        )
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(tmp_path / "hmm")
     return tmp_path
 

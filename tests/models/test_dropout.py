@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from speech3.models.dropout import Dropout
+from speech3.models.dnn import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

@@ -27,8 +27,7 @@ from speech3.hmm.gmm import Gmm
 from speech3.io.checkpoint import save_tensors
 from speech3.models import AcousticModel, build, logits, network_tensors
 from speech3.models.cnn import Convolution
-from speech3.models.describe import facts, words
-from speech3.models.info import layers_of, model_info, name_of_features
+from speech3.models.info import describe_model, layers_of, model_facts, model_info, name_of_features
 
 F, S = 120, 800
 
@@ -75,13 +74,13 @@ def test_what_the_features_look_at_is_waited_for(tmp_path):
     features = FeatureConfig(pitch=pitch, deltas=1, right_context=1, cmvn="sliding", sample_frequency=8000)
     info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), features))
     assert info.latency_frames == 3 + 30 + 10 + 2 + 1
-    assert facts(info)["latency"] == (
+    assert model_facts(info)["latency"] == (
         "46 frames (460 ms): 3 of the model, 43 of the features; not counting normalisation of the features"
     )
     slope = features.model_copy(update={"pitch": PitchConfig(add_normalized_log_pitch=False), "cmvn": "global"})
     info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), slope))
-    assert facts(info)["latency"] == "8 frames (80 ms): 3 of the model, 5 of the features"
-    assert "normalised by global statistics" in facts(info)["features"]
+    assert model_facts(info)["latency"] == "8 frames (80 ms): 3 of the model, 5 of the features"
+    assert "normalised by global statistics" in model_facts(info)["features"]
 
 
 def test_cnn_in_closed_form():
@@ -113,7 +112,7 @@ def test_lstm_in_closed_form(tmp_path, projection, bidirectional):
     assert info.left_context is None
     assert info.right_context == (None if bidirectional else 2 + 5)
     assert info.latency_ms == (None if bidirectional else 110.0)
-    assert ("whole utterance" in facts(info)["latency"]) == bidirectional
+    assert ("whole utterance" in model_facts(info)["latency"]) == bidirectional
 
 
 @pytest.mark.parametrize("subsampling", [1, 3])
@@ -136,8 +135,8 @@ def test_time_delay_network_in_closed_form(tmp_path, subsampling):
         each.numel() for each in build(config, F, S, 1).parameters()
     )
     of = "the frame itself" if subsampling == 1 else "the 3 frames that an output is for"
-    assert facts(info)["context"] == f"{beside} frames before and {beside} after {of}"
-    assert f"{beside + subsampling - 1} of the model, 4 of the features" in facts(info)["latency"]
+    assert model_facts(info)["context"] == f"{beside} frames before and {beside} after {of}"
+    assert f"{beside + subsampling - 1} of the model, 4 of the features" in model_facts(info)["latency"]
 
 
 @pytest.mark.parametrize("library", ["stock"], indirect=True)
@@ -178,7 +177,7 @@ def test_gaussians(tmp_path):
     assert info.parameters == 5 * (1 + 39 + 39)
     assert info.flops == 2 * 5 * 2 * 39
     assert info.latency_ms is None, "nobody says how long a frame is"
-    assert "5 Gaussians of 39 dimensions" in words(info)
+    assert "5 Gaussians of 39 dimensions" in describe_model(info)
 
 
 def test_features_are_named_by_their_preset():

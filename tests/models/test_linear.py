@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from speech3.models import linear as linear_module
-from speech3.models.linear import Linear, linear, product, use
-from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
+from speech3.models import dnn as linear_module
+from speech3.models.base import SmoothedCrossEntropy, cross_entropy
+from speech3.models.dnn import Linear, gemm_library, linear, use_gemm_library
 
 
 def _relative(a, b):
@@ -65,7 +65,7 @@ def test_the_choice_is_measured_once(monkeypatch):
     measured = []
     monkeypatch.setattr(linear_module, "_chosen", None)
     monkeypatch.setattr(linear_module, "_measure", lambda: measured.append(1) or "stock")
-    assert (product(), product(), len(measured)) == ("stock", "stock", 1)
+    assert (gemm_library(), gemm_library(), len(measured)) == ("stock", "stock", 1)
 
 
 def test_without_the_private_operator_the_product_is_stock(monkeypatch):
@@ -74,9 +74,9 @@ def test_without_the_private_operator_the_product_is_stock(monkeypatch):
 
     monkeypatch.setattr(linear_module, "_mm", missing)
     monkeypatch.setattr(linear_module, "_chosen", None)
-    assert product() == "stock"
-    use("onednn")
-    assert product() == "stock"
+    assert gemm_library() == "stock"
+    use_gemm_library("onednn")
+    assert gemm_library() == "stock"
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])

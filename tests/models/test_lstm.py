@@ -9,8 +9,8 @@ from torch import nn
 
 from speech3.config import LstmConfig, ModelConfig, load_preset, parse
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed, pack
-from speech3.frames.sequences import SequenceInputs, Sequences
+from speech3.frames.chunks import SequenceInputs, Sequences
+from speech3.frames.packed import open_packed, write_frames
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.models import lstm as module
 
@@ -210,7 +210,7 @@ def test_an_utterance_is_scored_as_its_frames_are_held_out(tmp_path, keys, insid
     rng = np.random.default_rng(0)
     feats = {f"u{i}": rng.normal(size=(n, DIM)).astype(np.float32) for i, n in enumerate((1, 2, 30, 7, 12))}
     labels = {u: np.full(len(x), i) for i, (u, x) in enumerate(feats.items())}
-    pack(tmp_path / "x", feats, labels, SENONES, utterances=list(feats))
+    write_frames(tmp_path / "x", feats, labels, SENONES, utterances=list(feats))
     source = Sequences(
         open_packed(tmp_path / "x"), left=model.left_context, right=model.right_context, delay=model.delay,
         chunk=40 if model.bidirectional else 8, streams=2, seed=1, device=torch.device("cpu"),

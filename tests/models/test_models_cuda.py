@@ -14,12 +14,11 @@ from torch import Tensor
 from speech3.config import ModelConfig, load_preset
 from speech3.engine.gradient import precision
 from speech3.engine.optimizers import AdamW, Muon, Sgd
-from speech3.frames.chunks import RecurrentChunks
-from speech3.frames.sequences import SequenceInputs
+from speech3.frames.chunks import RecurrentChunks, SequenceInputs
 from speech3.models import AcousticModel, build, logits
-from speech3.models.dropout import Dropout
-from speech3.models.loss import cross_entropy
-from speech3.models.tdnn_lstm import TdnnLstm
+from speech3.models.base import cross_entropy
+from speech3.models.dnn import Dropout
+from speech3.models.tdnn import TdnnLstm
 
 SENONES = 200
 FAMILIES = ("dnn", "cnn", "lstm", "lstmp", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn", "tdnn_lstm")

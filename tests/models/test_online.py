@@ -46,7 +46,7 @@ def network(name: str) -> torch.nn.Module:
 
 
 def online(model: Any) -> OnlineNetwork:
-    """As `speech3.decoding.online_scores` makes it, without the priors."""
+    """As `speech3.decode.streaming` makes it, without the priors."""
     left, right = model.left_context, model.right_context
     if isinstance(model, Lstm):
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from speech3.models.layers import BatchNorm
-from speech3.models.rectified import rectified
+from speech3.models.dnn import BatchNorm, rectified
 
 CASES = ["plain", "norm first", "dropout", "bypass", "dropout and bypass"]
 

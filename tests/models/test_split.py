@@ -21,7 +21,7 @@ from speech3.engine.flat import flatten
 from speech3.engine.papers.replicas import Slices
 from speech3.errors import Speech3Error
 from speech3.models import build
-from speech3.models.loss import cross_entropy
+from speech3.models.base import cross_entropy
 from speech3.models.split import SplitCrossEntropy, split
 
 DIM, SENONES, FRAMES = 6, 11, 24  # 11 senones: uneven for two members as for three

@@ -10,8 +10,7 @@ from speech3.config import ModelConfig, TdnnConfig, TdnnLstmConfig, TrainConfig,
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import RecurrentChunks
 from speech3.models import build, logits
-from speech3.models.tdnn import Tdnn
-from speech3.models.tdnn_lstm import TdnnLstm, TimeDelay
+from speech3.models.tdnn import Tdnn, TdnnLstm, TimeDelay
 
 BINS, SENONES, CELLS = 11, 7, 5
 CONVOLUTIONS = [{"maps": 4, "kernel": [3, 5], "stride": 2}, {"maps": 5, "kernel": [2, 3]}]

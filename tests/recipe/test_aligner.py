@@ -9,20 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.alignment.align import align, usable_transcripts
-from speech3.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import digits
-from speech3.corpus.datadir import DataDir, read_datadir
-from speech3.features.extract import extract
+from speech3.data.datadir import DataDir, read_datadir
+from speech3.evaluate.boundaries import compare_boundaries
+from speech3.features.extraction import extract
+from speech3.hmm.alignment.align import align_utterances, usable_transcripts
+from speech3.hmm.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.sizes import sized
-from speech3.hmm.train import train_monophone
-from speech3.hmm.workers import Workers
+from speech3.hmm.train import Workers, train_monophone, with_sizes
 from speech3.io.ark import ArkReader
-from speech3.io.progress import Metrics
-from speech3.lexicon.lexicon import SILENCE, read_lexicon
-from speech3.scoring.boundaries import compare_boundaries
+from speech3.language.lexicon import SILENCE, read_lexicon
+from speech3.runtime.progress import Metrics
 
 BOUNDARIES = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
 
@@ -45,7 +43,9 @@ def _aligned(
     config = hmm.model_copy(update={"mono": hmm.aligner})
     with Workers(words[train.path].words, feats[train.path], jobs) as workers:
         system = train_monophone(workers, lexicon, config, np.random.default_rng(1), Metrics(out / "metrics"))
-    aligned = align(system.hmm, system.gmm, words[test.path], feats[test.path], beam=15, retry_beam=60, jobs=1)
+    aligned = align_utterances(
+        system.hmm, system.gmm, words[test.path], feats[test.path], beam=15, retry_beam=60, jobs=1
+    )
     assert len(aligned.bad) <= 0.01 * len(feats[test.path])
     return {key: phone_segments(a, lexicon, frame_clock(features)) for key, a in aligned.alignments.items()}
 
@@ -55,7 +55,7 @@ def _aligned(
 def test_boundaries_that_people_corrected(tmp_path: Path) -> None:
     data, lexicon = read_datadir(BOUNDARIES), BOUNDARIES / "lang" / "lexicon.txt"
     # The sizes that recipe `any` chooses for 0.30 hours.
-    hmm = sized(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
+    hmm = with_sizes(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
     found, reference = _aligned(hmm, lexicon, data, data, tmp_path, 2), read_ctm(BOUNDARIES / "ref.ctm")
     off_s = []
     for word, truth in reference.items():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.lexicon import espeak
+from speech3.language import espeak
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 

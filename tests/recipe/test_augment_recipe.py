@@ -10,7 +10,7 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.ark import read_int_ark
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
 from speech3.recipe.steps import make_plan
 
 FRAMES = ["train/tri.frames", "train/dnn", "decode/dnn", "score", "report"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.recipe.expected import Cost, totals
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps as steps_of
+from speech3.recipe.plan import Cost, totals_table
+from speech3.recipe.plan import steps as steps_of
 from speech3.recipe.steps import Step, make_plan, run_plan
 
 
@@ -102,5 +102,5 @@ def test_the_networks_of_a_recipe_and_their_expected_time(tmp_path: Path, overri
     e = open_experiment("digits", tmp_path / "out", None, ["lfmmi={}", "lfmmi.least_minutes=0", *overrides], "")
     plan = make_plan(steps_of(e), e.out, None, None)
     expected = {"train/dnn": Cost(60), "train/lfmmi": Cost(80)}
-    (row,) = [line.split("  ") for line in totals(expected, plan, e).splitlines() if line.startswith("train ")]
+    (row,) = [line.split("  ") for line in totals_table(expected, plan, e).splitlines() if line.startswith("train ")]
     assert [cell.strip() for cell in row if cell][-2] == time, "on 16 cores"

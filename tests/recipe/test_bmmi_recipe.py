@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from speech3.hmm.gmm import load_gmm
-from speech3.io.progress import read_metrics
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
+from speech3.runtime.progress import read_metrics
 
 BMMI = ("hmm.tri.discriminative=bmmi", "hmm.bmmi.iterations=2", "hmm.bmmi.longer_histories=100")
 

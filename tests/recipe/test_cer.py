@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.decoding.calibration import Calibration
-from speech3.decoding.tune import Point, Tuning
-from speech3.io.atomic import read_json, write_json, write_text
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.decode.tune import Calibration, Point, Tuning
 from speech3.recipe import evaluation
 from speech3.recipe.experiment import Experiment, open_experiment
+from speech3.runtime.files import read_json, write_json, write_text
 
 
 @pytest.fixture

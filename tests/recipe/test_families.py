@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from speech3.config import LstmConfig, ModelConfig, load_preset, presets
-from speech3.config.tdnn import TIME_DELAY
-from speech3.io.atomic import read_json
+from speech3.config.models import TIME_DELAY
 from speech3.models.info import model_info
 from speech3.recipe.experiment import MAKES_ITS_OWN, open_experiment, recipes
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
 from speech3.recipe.steps import make_plan
+from speech3.runtime.files import read_json
 
 CNN = ("model=cnn_small", "model.width=32")  # after `tiny`, whose model.width is the DNN's
 

@@ -9,13 +9,12 @@ import yaml
 
 from speech3.config import FeatureConfig, load_preset
 from speech3.errors import Speech3Error
-from speech3.frames.packed import open_packed
-from speech3.frames.segments import segment_numbers
+from speech3.frames.packed import open_packed, segment_numbers
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import write_ark
-from speech3.recipe import flat, lfmmi
+from speech3.recipe import stages
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.sequence.denominator import load_denominator
+from speech3.sequence.lfmmi import load_denominator
 
 LEXICON = "one W AH N\ntwo T UW\ntwo T UH\nthree TH R IY\n"
 USUAL = 40  # utterances of "one two three", 8 phones, in 30 frames
@@ -47,7 +46,7 @@ def experiment(root: Path, *odd: tuple[str, int]) -> Experiment:
 
 def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     e = experiment(tmp_path, ("one two three", 21), ("one two four", 30), ("one two one two", 300))
-    flat.prepare(e)
+    stages.prepare_flat(e)
     hmm, denominator = load_hmm(e.model("flat_hmm")), load_denominator(e.model("flat_hmm"))
     assert hmm.num_pdfs == denominator.num_pdfs == 2 * len(hmm.lexicon.phones)
     said = capsys.readouterr().err
@@ -71,29 +70,29 @@ def test_too_many_short_utterances_stop_it(tmp_path: Path) -> None:
     with pytest.raises(
         Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*too short at a third"
     ):
-        flat.prepare(e)
+        stages.prepare_flat(e)
 
 
 def test_what_cannot_be_trained_is_named_by_the_recipe_s_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     e = experiment(tmp_path)
-    flat.prepare(e)
+    stages.prepare_flat(e)
     smoothed = e.recipe.flat.training.model_copy(update={"label_smoothing": 0.1})
     config = e.recipe.flat.model_copy(update={"training": smoothed})
     e = Experiment(e.name, e.recipe.model_copy(update={"flat": config}), e.out, None, "")
     with pytest.raises(
         Speech3Error, match=r"^flat\.training\.label_smoothing=0\.1: only for flat\.training\.objective="
     ):
-        flat.train_network(e)
+        stages.train_flat(e)
 
     def fail(*_: object) -> None:
         raise Speech3Error("a/model.safetensors: lower training.learning_rate, or set model.width=24, not model=dnn")
 
-    monkeypatch.setattr("speech3.training.train", fail)
+    monkeypatch.setattr("speech3.train.train", fail)
     with pytest.raises(
         Speech3Error,
         match=r"^a/model\.s\w+: lower lfmmi\.training\.l\w+, or set lfmmi\.model\.width=24, not lfmmi\.model=dnn$",
     ):
-        lfmmi.train_network(e)
+        stages.train_lfmmi(e)
 
 
 def test_nothing_but_long_utterances_names_the_key(tmp_path: Path) -> None:
@@ -101,4 +100,4 @@ def test_nothing_but_long_utterances_names_the_key(tmp_path: Path) -> None:
     short = e.recipe.flat.model_copy(update={"longest_s": 0.2})
     e = Experiment(e.name, e.recipe.model_copy(update={"flat": short}), e.out, None, "")
     with pytest.raises(Speech3Error, match=r"flat\.longest_s=0\.2"):
-        flat.prepare(e)
+        stages.prepare_flat(e)

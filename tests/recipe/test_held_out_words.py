@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from speech3.config import FeatureConfig
-from speech3.decoding.recognizer import Recognizer
+from speech3.decode.recognizer import Recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
+from speech3.hmm.model import Hmm, monophone_tree
 from speech3.io.ark import write_ark
-from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions
+from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.recipe import stages
 from speech3.recipe.experiment import open_experiment
 

@@ -5,20 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.decode.graph import load_graph
 from speech3.errors import Speech3Error
-from speech3.graph.decoding_graph import load_graph
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.io.atomic import write_text
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
-from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
-from speech3.lm.kneser_ney import estimate
-from speech3.lm.perplexity import perplexity
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
+from speech3.language.kneser_ney import estimate_lm
+from speech3.language.lexicon import Lexicon, Pronunciation
+from speech3.language.train_lm import perplexity
 from speech3.recipe import language
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
 from speech3.recipe.steps import make_plan
+from speech3.runtime.files import write_text
 
 TEXT = ["a b", "c", "a a", "b c", "c", "b b a"]
 SAID = {"train": ["a b", "c"], "dev": ["b c", "c"], "test": ["a d"]}  # "c" is said in train, too
@@ -45,7 +44,7 @@ def with_given(out: Path, text: bool = True) -> Experiment:
     source = out.parent / "source"
     (source / "lang").mkdir(parents=True)
     e = experiment(out, source=source, name="minilibri")
-    write_arpa(estimate([line.split() for line in TEXT], 1), e.out / "data" / "lm.arpa.gz")
+    write_arpa(estimate_lm([line.split() for line in TEXT], 1), e.out / "data" / "lm.arpa.gz")
     write_text(source / "lang" / "lexicon.txt", "a A\n")
     if text:
         (source / "lang" / "lm_train.txt.gz").write_bytes(gzip.compress("".join(f"{t}\n" for t in TEXT).encode()))
@@ -73,7 +72,7 @@ def test_words_that_the_text_lacks_are_in_our_model(tmp_path: Path, capsys: pyte
         total = sum(10 ** found.log10_prob(history, word) for word in (*found.words, "</s>"))
         assert total == pytest.approx(1, abs=1e-5)
         assert 10 ** found.log10_prob(history, "rare") > 1e-3
-    assert same(found, estimate([line.split() for line in TEXT], 3, {"a", "b", "c", "rare"}))
+    assert same(found, estimate_lm([line.split() for line in TEXT], 3, {"a", "b", "c", "rare"}))
     said = capsys.readouterr().err
     assert "1 of the lexicon's 4 words are not in the text" in said
     value, skipped = perplexity(found, [["a", "d"]])
@@ -96,7 +95,7 @@ def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(
     language.make_lm(e)
     assert "1 of the text's 6 sentences are in dev" in capsys.readouterr().err
     kept = [line.split() for line in TEXT if line != "b c"]
-    assert same(lm(e, "tuning"), estimate(kept, 2, {"a", "b", "c", "rare"}))
+    assert same(lm(e, "tuning"), estimate_lm(kept, 2, {"a", "b", "c", "rare"}))
     assert not (e.out / "lm" / "own.arpa.gz").exists(), "lm.arpa.gz is ours"
     write_text(e.out / "data" / "lm_text", "a b\nc\n")
     language.make_lm(e)
@@ -107,16 +106,16 @@ def test_transcripts_of_train_alone_need_no_second_model(tmp_path: Path) -> None
     e = experiment(tmp_path / "out")
     language.make_lm(e)
     assert [path.name for path in (e.out / "lm").iterdir()] == ["lm.arpa.gz"]
-    assert same(lm(e, "lm"), estimate([["a", "b"], ["c"]], 3, {"a", "b", "c", "rare"}))
+    assert same(lm(e, "lm"), estimate_lm([["a", "b"], ["c"]], 3, {"a", "b", "c", "rare"}))
 
 
 def test_a_given_model_gets_ours_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     e = with_given(tmp_path / "out")
     language.make_lm(e)
-    assert same(lm(e, "lm"), estimate([line.split() for line in TEXT], 1))
+    assert same(lm(e, "lm"), estimate_lm([line.split() for line in TEXT], 1))
     words = {"a", "b", "c", "rare"}
-    assert same(lm(e, "own"), estimate([line.split() for line in TEXT], 1, words)), "of the given one's order"
-    assert same(lm(e, "tuning"), estimate([t.split() for t in TEXT if t != "b c"], 1, words))
+    assert same(lm(e, "own"), estimate_lm([line.split() for line in TEXT], 1, words)), "of the given one's order"
+    assert same(lm(e, "tuning"), estimate_lm([t.split() for t in TEXT if t != "b c"], 1, words))
     said = capsys.readouterr().err
     for name in ("lm", "own", "tuning"):
         value, _ = perplexity(lm(e, name), [["b", "c"], ["c"]])
@@ -135,8 +134,8 @@ def test_pieces_are_compared_as_words(tmp_path: Path) -> None:
     write_text(e.out / "data" / "pieces.txt", "▁\n▁a\n▁b\n▁c\na\nb\n")
     language.make_lm(e)
     pieces = {"▁", "▁a", "▁b", "▁c", "a", "b"}
-    assert same(lm(e, "lm"), estimate([["▁a", "▁b"], ["▁", "b", "▁c"], ["▁c", "a"]], 2, pieces))
-    assert same(lm(e, "tuning"), estimate([["▁a", "▁b"], ["▁c", "a"]], 2, pieces))
+    assert same(lm(e, "lm"), estimate_lm([["▁a", "▁b"], ["▁", "b", "▁c"], ["▁c", "a"]], 2, pieces))
+    assert same(lm(e, "tuning"), estimate_lm([["▁a", "▁b"], ["▁c", "a"]], 2, pieces))
 
 
 def test_a_graph_for_each_model(tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Pat
     e = with_text(tmp_path / "own", "lm.order=2", "lm.rescore=3")
     language.make_rescoring_lm(e)
     kept = [line.split() for line in TEXT if line != "b c"]
-    assert same(read_arpa(e.rescoring_lm), estimate(kept, 3, {"a", "b", "c", "rare"}))
+    assert same(read_arpa(e.rescoring_lm), estimate_lm(kept, 3, {"a", "b", "c", "rare"}))
     plan = {step.name: step for step in steps(e)}
     assert "graph/rescore" in plan["decode/tri"].needs and plan["graph/rescore"].outputs == [e.rescoring_lm]
     plain = {step.name: step for step in steps(with_text(tmp_path / "plain", "lm.order=2"))}
@@ -209,7 +208,7 @@ def test_the_ids_of_kaldis_text_are_no_words(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"utt_{n:02d} {line}\n" for n, line in enumerate(TEXT)))
     e = experiment(tmp_path / "out", f"lm.text={tmp_path / 'text'}")
     language.make_lm(e)
-    assert same(lm(e, "lm"), estimate([line.split() for line in TEXT], 3, {"a", "b", "c", "rare"}))
+    assert same(lm(e, "lm"), estimate_lm([line.split() for line in TEXT], 3, {"a", "b", "c", "rare"}))
     (tmp_path / "text").write_text("a b\n<s> b </s>\n")
     with pytest.raises(Speech3Error, match=r"text:2: </s> and <s> in the text"):
         language.check_given(e)  # in the stage `data`

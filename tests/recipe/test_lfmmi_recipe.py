@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from speech3.alignment.times import read_ctm
 from speech3.config import CnnTdnnConfig, DecodeConfig, RecipeConfig, TdnnConfig, load_config, shipped
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
+from speech3.data.datadir import read_datadir
+from speech3.data.stats import lengths_s
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
-from speech3.io.atomic import read_json
-from speech3.io.progress import read_metrics
+from speech3.hmm.alignment.times import read_ctm
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.lfmmi import config_of
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
+from speech3.recipe.stages import config_of
+from speech3.runtime.files import read_json
+from speech3.runtime.progress import read_metrics
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
 

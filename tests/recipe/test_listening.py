@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from speech3.corpus.datadir import DataDir, Utterance
-from speech3.recipe import listening
+from speech3.data.datadir import DataDir, Utterance
+from speech3.evaluate.wer import score
+from speech3.recipe import evaluation
 from speech3.recipe.experiment import open_experiment
-from speech3.scoring.wer import score
 
 
 def test_utterances_of_which_no_system_recognised_a_word() -> None:
     ref = {"a": "one two", "b": "one two", "c": "one two", "d": "one"}
     first = score(ref, {"a": "three four", "b": "three", "c": "three two", "d": "three"})
     other = score(ref, {"a": "five", "b": "one", "c": "five", "d": "five"})
-    assert listening._differ_entirely({"tri": first}) == ["a", "b"]  # c has a right word, d is short
-    assert listening._differ_entirely({"tri": first, "dnn": other}) == ["a"]
+    assert evaluation._differ_entirely({"tri": first}) == ["a", "b"]  # c has a right word, d is short
+    assert evaluation._differ_entirely({"tri": first, "dnn": other}) == ["a"]
 
 
 def test_where_a_recording_is(tmp_path: Path) -> None:
@@ -23,9 +23,9 @@ def test_where_a_recording_is(tmp_path: Path) -> None:
         "rest": Utterance("rest", "command", "s", "a", 1.25, None),
     }
     data = DataDir(tmp_path, {"tape": "wav/tape.wav", "command": "sph2pipe x |"}, utterances)
-    assert listening._place(data, "whole") == f"{tmp_path}/wav/tape.wav"
-    assert listening._place(data, "part") == f"{tmp_path}/wav/tape.wav, 1.25 s to 2.50 s"
-    assert listening._place(data, "rest") == "sph2pipe x |, 1.25 s to its end"
+    assert evaluation._place(data, "whole") == f"{tmp_path}/wav/tape.wav"
+    assert evaluation._place(data, "part") == f"{tmp_path}/wav/tape.wav, 1.25 s to 2.50 s"
+    assert evaluation._place(data, "rest") == "sph2pipe x |, 1.25 s to its end"
 
 
 def test_only_public_corpora_get_rows_for_their_table_of_results(tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.io.atomic import write_text
-from speech3.recipe.evaluation import score_of
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.recipe.evaluation import error_rate, score_of, spoken
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.recipe.noises import error_rate, spoken
+from speech3.runtime.files import write_text
 
 
 def test_noises_do_not_count_in_tuning() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from speech3.corpora.digits import DIGITS
-from speech3.decoding.recognizer import load_recognizer
+from speech3.decode.recognizer import load_recognizer
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import read_int_ark
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from speech3.io.ark import ArkReader, read_int_ark
-from speech3.io.atomic import read_json
+from speech3.runtime.files import read_json
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]

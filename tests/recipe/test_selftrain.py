@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from speech3.alignment.times import Segment, write_ctm
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.hmm.alignment.times import Segment, write_ctm
 from speech3.io.ark import read_int_ark, write_ark
 from speech3.recipe import selftrain
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.recipe.steps import Step, describe, make_plan, run_plan
+from speech3.recipe.steps import Step, describe_plan, make_plan, run_plan
 
 
 class Kitchen:
@@ -343,7 +343,7 @@ def test_records_of_an_earlier_release_count(done: Kitchen) -> None:
 def test_describe(done: Kitchen) -> None:
     done.config["eat"] = 2
     expected = {"eat": "; about 5 min", "chop": "; about 9 min"}
-    assert describe(make_plan(done.steps(), done.out, None, None), expected).splitlines() == [
+    assert describe_plan(make_plan(done.steps(), done.out, None, None), expected).splitlines() == [
         "chop: done", "cook/soup: done", "cook/bread: done", "eat: would run (config 1 -> 2); about 5 min"
     ]  # fmt: skip
     assert done.ran == ALL

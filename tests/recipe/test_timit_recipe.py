@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from timit_tree import make_timit
 
-from speech3.io.atomic import read_json
-from speech3.recipe.expected import costs, find_speech
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import expected_costs, hours_of_speech, steps
 from speech3.recipe.steps import make_plan
+from speech3.runtime.files import read_json
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 # Few passes and Gaussians; the lexicon has all 61 phones, each of which needs three leaves.
@@ -62,14 +61,14 @@ def test_phone_error_rates_and_boundaries(source: Path, tmp_path: Path, speech3:
 
     e = open_experiment("timit", out, source, list(TINY), "").settled()
     plan = make_plan(steps(e), e.out, None, None)
-    speech = find_speech(e, plan)
+    speech = hours_of_speech(e, plan)
     assert speech and speech.exact and not any(each.why for each in plan)
-    for name, cost in costs(e, speech).items():
+    for name, cost in expected_costs(e, speech).items():
         if name.startswith("features/"):
             there = sum(path.stat().st_size for path in (out / name).glob("*/feats.ark"))
             assert cost.size == pytest.approx(there, rel=0.05), name  # the ends of utterances have fewer frames
     packed = sum(path.stat().st_size for path in (out / "frames" / "tri").glob("*.frames"))
-    assert costs(e, speech)["train/tri.frames"].size == pytest.approx(packed, rel=0.1)
+    assert expected_costs(e, speech)["train/tri.frames"].size == pytest.approx(packed, rel=0.1)
 
 
 def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> None:

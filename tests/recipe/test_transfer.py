@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from speech3.config import FeatureConfig, ModelConfig, load_preset
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import save_tensors
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.recipe.outline import steps
+from speech3.recipe.plan import steps
 
 
 def _model(directory: Path, preset: str, features: str, objective: str = "cross_entropy", **changes: object) -> Path:

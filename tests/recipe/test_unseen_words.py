@@ -5,18 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.decode.grammar import read_spelling
+from speech3.decode.graph import load_graph
 from speech3.errors import Speech3Error
-from speech3.graph.decoding_graph import load_graph
-from speech3.graph.spelling import read_spelling
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.io.atomic import write_text
-from speech3.lexicon.lexicon import mark_positions, read_lexicon
-from speech3.lm.arpa import read_arpa
-from speech3.lm.letters import weight_for
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.language.added_words import new_word_weight
+from speech3.language.arpa import read_arpa
+from speech3.language.lexicon import mark_positions, read_lexicon
 from speech3.recipe import language
 from speech3.recipe.experiment import Experiment, open_experiment
+from speech3.runtime.files import write_text
 
 SAID = {"train": ["ba nga", "ngaba"], "dev": ["ba ab", "nganga ba", "ba nga"], "test": ["abab"]}
 
@@ -44,8 +43,8 @@ def test_graphs_spell_words_of_the_letters_of_train(tmp_path: Path, capsys: pyte
     assert letters.ngrams[1]["<s>", "ng￭"] > letters.ngrams[1]["<s>", "a￭"], "each word counts once, noises not at all"
     language.make_graphs(e, "tri")
     dev = [line.split() for line in SAID["dev"]]
-    weight = weight_for(read_arpa(e.out / "lm" / "tuning.arpa.gz"), dev)  # the other model has seen dev
-    assert weight != pytest.approx(weight_for(read_arpa(e.out / "lm" / "lm.arpa.gz"), dev), rel=0.01)
+    weight = new_word_weight(read_arpa(e.out / "lm" / "tuning.arpa.gz"), dev)  # the other model has seen dev
+    assert weight != pytest.approx(new_word_weight(read_arpa(e.out / "lm" / "lm.arpa.gz"), dev), rel=0.01)
     for name in ("graph", "graph_tuning"):
         found = read_spelling(e.model("tri") / name)
         assert found is not None and found.weight == pytest.approx(weight)

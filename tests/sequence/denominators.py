@@ -5,9 +5,8 @@ import math
 
 import numpy as np
 
-from speech3.sequence.denominator import Denominator, assemble
-from speech3.sequence.graph import Graph
-from speech3.sequence.phone_lm import PhoneLm, estimate
+from speech3.sequence.graph import Graph, PhoneLm, estimate_phone_lm
+from speech3.sequence.lfmmi import Denominator, assemble
 
 
 def toy_denominator(seed: int = 0, phones: int = 3, pdfs: int = 7) -> Denominator:
@@ -15,7 +14,7 @@ def toy_denominator(seed: int = 0, phones: int = 3, pdfs: int = 7) -> Denominato
     generator = np.random.default_rng(seed)
     sequences = [generator.integers(1, phones + 1, generator.integers(2, 7)).tolist() for _ in range(8)]
     pdfs_PP2 = generator.integers(0, pdfs, (phones + 1, phones + 1, 2)).astype(np.int32)
-    return assemble(estimate(sequences, longer_histories=4), pdfs, pdfs_PP2)
+    return assemble(estimate_phone_lm(sequences, longer_histories=4), pdfs, pdfs_PP2)
 
 
 def toy_senones(seed: int = 0, senones: int = 4) -> tuple[np.ndarray, np.ndarray]:

@@ -11,18 +11,15 @@ from denominators import enumerated_paths, toy_senones
 
 from speech3.config import BmmiConfig, RecipeConfig, load_config, shipped
 from speech3.errors import Speech3Error
-from speech3.hmm.ebw import update
-from speech3.hmm.gmm import Gmm, accumulate_weighted, zero_stats
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.hmm.workers import Share, Workers
+from speech3.hmm.gmm import Gmm, accumulate_weighted, extended_baum_welch, zero_stats
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.hmm.train import Workers, WorkerShare
 from speech3.io.ark import read_int_ark, write_ark
-from speech3.io.progress import Metrics, read_metrics
-from speech3.lexicon.lexicon import UNKNOWN, Lexicon, Pronunciation
+from speech3.language.lexicon import UNKNOWN, Lexicon, Pronunciation
+from speech3.runtime.progress import Metrics, read_metrics
 from speech3.sequence import bmmi
 from speech3.sequence.bmmi import Statistics, batches, collect, cut, stretches, train, unknown_senones, weights
-from speech3.sequence.discriminative import Discriminative
-from speech3.sequence.senones import senone_graph
+from speech3.sequence.discriminative import Discriminative, senone_graph
 
 SENONES, DIM, LEAK = 4, 2, 0.1
 NOTHING = np.zeros(SENONES, bool)
@@ -54,8 +51,8 @@ def corpus(tmp_path: Path) -> tuple[dict[str, np.ndarray], Path]:
     return feats, tmp_path / "ali.ark"
 
 
-def share_of(feats: dict[str, np.ndarray], *utterances: str) -> Share:
-    return Share({utterance: [] for utterance in utterances or feats}, feats)
+def share_of(feats: dict[str, np.ndarray], *utterances: str) -> WorkerShare:
+    return WorkerShare({utterance: [] for utterance in utterances or feats}, feats)
 
 
 def enumerated_criterion(criterion: Discriminative, gmm: Gmm, feats_TD: np.ndarray, said: tuple[int, ...]) -> float:
@@ -106,7 +103,7 @@ def test_each_iteration_raises_the_criterion(corpus, boost: float) -> None:
     for _ in range(6):
         found = collect(share_of(feats), gmm, toy_criterion(boost), alignment, NOTHING, "toy")
         values.append(found.log_posterior / found.frames)
-        gmm = update(gmm, found.numerator, found.denominator, tau=20)
+        gmm = extended_baum_welch(gmm, found.numerator, found.denominator, tau=20)
     assert all(after > before for before, after in pairwise(values)), values
     assert values[-1] > values[0] + 0.05
 

@@ -8,17 +8,13 @@ import torch
 from denominators import enumerated_paths, toy_denominator, toy_senones
 
 from speech3.errors import Speech3Error
-from speech3.hmm.model import Hmm
-from speech3.hmm.tree import monophone_tree
-from speech3.lexicon.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation
-from speech3.sequence import passes
-from speech3.sequence.discriminative import Discriminative
-from speech3.sequence.forward_backward import expected_accuracy
-from speech3.sequence.graph import sources
-from speech3.sequence.passes import accuracy
-from speech3.sequence.phone_lm import estimate
-from speech3.sequence.senones import path_log_weights, runs, senone_graph, silence_senones
-from speech3.sequence.sparse import expected_accuracy as by_autograd
+from speech3.hmm.model import Hmm, monophone_tree
+from speech3.language.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation
+from speech3.sequence import forward_backward
+from speech3.sequence.discriminative import Discriminative, path_log_weights, runs, senone_graph, silence_senones
+from speech3.sequence.forward_backward import accuracy, expected_accuracy
+from speech3.sequence.forward_backward import sparse_expected_accuracy as by_autograd
+from speech3.sequence.graph import estimate_phone_lm, sources
 
 LEAK, SENONES, FRAMES, SCALE = 0.1, 4, 3, 0.5
 
@@ -68,7 +64,7 @@ def test_the_graph_has_the_probabilities_of_the_alignment():
 
 def test_histories_of_one_and_of_two_are_distinguished():
     text = [[1, 2, 3], [4, 2, 1]] * 2
-    short, long = (estimate(text, longer, history=1) for longer in (0, 2))
+    short, long = (estimate_phone_lm(text, longer, history=1) for longer in (0, 2))
     assert short.log_prob([1, 2, 1]) == pytest.approx(math.log(1 / 2 * 1 / 2 * 1 / 2 * 1 / 2))
     assert long.log_prob([1, 2, 1]) == -math.inf
     assert len(sources(long)) == len(long.prob_A)
@@ -189,7 +185,7 @@ def test_devices_without_compiled_passes_get_the_same(changes, monkeypatch):
         y = y_BTS.clone().requires_grad_()
         values.append(loss(y, said_N)[0])
         gradients.append(torch.autograd.grad(values[-1], y)[0])
-        monkeypatch.setattr(passes, "_compiled", lambda _: False)
+        monkeypatch.setattr(forward_backward, "_compiled", lambda _: False)
     torch.testing.assert_close(*values)
     torch.testing.assert_close(*gradients)
 

@@ -11,8 +11,7 @@ import torch
 from denominators import toy_senones
 from torch import Tensor
 
-from speech3.sequence.discriminative import Discriminative
-from speech3.sequence.senones import senone_graph
+from speech3.sequence.discriminative import Discriminative, senone_graph
 
 SENONES, FRAMES, CHUNKS = 30, 50, 8
 

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from speech3.sequence.lanes import WIDTH, at_least_zero, load, spread, store
+from speech3.sequence.forward_backward import WIDTH, at_least_zero, load, spread, store
 
 
 @numba.njit(error_model="numpy")

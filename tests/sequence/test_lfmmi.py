@@ -12,14 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
-from speech3.frames.segments import segment_labels
-from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.denominator import assemble
-from speech3.sequence.forward_backward import denominator_posteriors
-from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerators import NEVER, UNSEEN, numerator_posteriors
-from speech3.sequence.phone_lm import START, estimate
-from speech3.sequence.sparse import denominator_log_z
+from speech3.frames.packed import segment_labels
+from speech3.sequence.forward_backward import denominator_log_z, denominator_posteriors
+from speech3.sequence.graph import NEVER, START, UNSEEN, estimate_phone_lm, numerator_posteriors
+from speech3.sequence.lfmmi import AlignmentNumerators, LfMmi, assemble
 
 LEAK = 0.1
 
@@ -184,7 +180,7 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
 def test_a_chunk_begins_in_the_state_that_its_utterance_has_reached() -> None:
     generator, often = np.random.default_rng(1), 1 / np.arange(1, 13)
     said = [(1 + generator.choice(12, 80, p=often / often.sum())).tolist() for _ in range(60)]
-    lm = estimate(said, longer_histories=600)
+    lm = estimate_phone_lm(said, longer_histories=600)
     graph = assemble(lm, 2, np.zeros((13, 13, 2), np.int32))
     for phones in said:
         state, log_probs = START, []
@@ -285,7 +281,7 @@ def test_another_number_of_outputs_is_refused() -> None:
 
 
 def test_phone_lm_is_relative_frequency() -> None:
-    lm = estimate([[1, 2, 3], [1, 2, 2], [1, 2, 3]], longer_histories=0)
+    lm = estimate_phone_lm([[1, 2, 3], [1, 2, 2], [1, 2, 3]], longer_histories=0)
     # After the start always 1; after (0, 1) always 2; after (1, 2) 3 twice and 2 once; then always the end.
     assert lm.log_prob([1, 2, 3]) == pytest.approx(math.log(2 / 3))
     assert lm.log_prob([1, 2, 2]) == pytest.approx(math.log(1 / 3))
@@ -295,18 +291,20 @@ def test_phone_lm_is_relative_frequency() -> None:
 
 def test_longer_histories_are_distinguished() -> None:
     text = [[1, 2, 3, 1], [4, 2, 3, 4]] * 3
-    short, long = estimate(text, 0), estimate(text, 10)
+    short, long = estimate_phone_lm(text, 0), estimate_phone_lm(text, 10)
     assert short.log_prob([1, 2, 3, 1]) == pytest.approx(2 * math.log(1 / 2))
     assert long.log_prob([1, 2, 3, 1]) == pytest.approx(math.log(1 / 2))
     with pytest.raises(ValueError, match="no phones"):
-        estimate([])
+        estimate_phone_lm([])
 
 
 def test_initial_weights_sum_to_one_and_leave_no_state_out() -> None:
     graph = toy_denominator(0)
     assert graph.initial_J.sum() == pytest.approx(1, abs=1e-6)
     assert (graph.initial_J > 0).all()
-    one_after_another = estimate([list(range(1, 151))])  # its last phones come later than the frames averaged over
+    one_after_another = estimate_phone_lm(
+        [list(range(1, 151))]
+    )  # its last phones come later than the frames averaged over
     graph = assemble(one_after_another, 2, np.zeros((151, 151, 2), np.int32))
     assert graph.initial_J.min() == pytest.approx(UNSEEN, rel=1e-3)
     assert graph.initial_J.sum() == pytest.approx(1, abs=1e-6)

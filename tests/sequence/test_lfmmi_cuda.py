@@ -10,10 +10,9 @@ from denominators import toy_denominator
 from torch import Tensor
 
 from speech3.frames.chunks import Chunk
-from speech3.frames.segments import segment_labels
-from speech3.sequence.alignments import AlignmentNumerators
-from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerators import Numerators
+from speech3.frames.packed import segment_labels
+from speech3.sequence.graph import Numerators
+from speech3.sequence.lfmmi import AlignmentNumerators, LfMmi
 
 OUTPUTS = 30
 GRAPH = toy_denominator(2, phones=20, pdfs=40)

@@ -9,17 +9,19 @@ import torch
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
-from speech3.frames.segments import segment_numbers
-from speech3.hmm.model import Hmm
-from speech3.hmm.topology import FIRST_AND_LOOP
-from speech3.hmm.tree import LEFT, Tree, context_free_tree
-from speech3.lexicon.lexicon import Lexicon, Pronunciation
-from speech3.sequence.denominator import Denominator, make_denominator
-from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerators import numerator_posteriors
-from speech3.sequence.phone_lm import START, estimate
-from speech3.sequence.sparse import denominator_log_z
-from speech3.sequence.transcripts import TranscriptNumerators, random_phones, word_labels
+from speech3.frames.packed import segment_numbers
+from speech3.hmm.model import FIRST_AND_LOOP, LEFT, Hmm, Tree, context_free_tree
+from speech3.language.lexicon import Lexicon, Pronunciation
+from speech3.sequence.forward_backward import denominator_log_z
+from speech3.sequence.graph import START, estimate_phone_lm, numerator_posteriors
+from speech3.sequence.lfmmi import (
+    Denominator,
+    LfMmi,
+    TranscriptNumerators,
+    make_denominator,
+    random_phones,
+    word_labels,
+)
 
 # "x" and "x y" before "y z" and "z": the sequence x y z can be read in two ways.
 LEXICON = Lexicon(
@@ -81,7 +83,7 @@ def enumerated(y_TS: np.ndarray, words: list[str], graph: Denominator) -> float:
 
 def denominator(hmm: Hmm, *transcripts: list[str], all_spellings: bool = True) -> Denominator:
     said = [phones for words in transcripts for phones in sorted(spellings(words))]
-    return make_denominator(estimate(said if all_spellings else said[:2], 3), hmm)
+    return make_denominator(estimate_phone_lm(said if all_spellings else said[:2], 3), hmm)
 
 
 def chunk(words: list[str], outputs: int) -> Chunk:

@@ -58,7 +58,7 @@ from speech3.engine.interface import (
 )
 from speech3.engine.optimizers import SLOTS, STATE, AdamW, Sgd, optimizer_of
 from speech3.errors import Speech3Error
-from speech3.io.parallel import end_processes
+from speech3.runtime import end_processes
 
 REPORT_STEPS = 50  # most steps between two reports, for each of which the processes add up their results
 _FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not known yet how long a step takes

@@ -40,8 +40,7 @@ import torch.multiprocessing
 from speech3.engine.gradient import use_device
 from speech3.engine.server import Status
 from speech3.errors import Speech3Error
-from speech3.io.limits import memory_left
-from speech3.io.parallel import NOT_BEGUN, end_processes, end_with_parent, starting_workers
+from speech3.runtime import NOT_BEGUN, end_processes, end_with_parent, memory_left, starting_workers
 
 IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")

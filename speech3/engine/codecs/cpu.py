@@ -16,7 +16,7 @@ Axes: P values, B buckets, T tiles, M words.
 import numba
 import numpy as np
 
-from speech3.io.compiled import jit
+from speech3.runtime import jit
 
 _inline = numba.njit(inline="always")
 

@@ -25,7 +25,7 @@ from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
 from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
 from speech3.errors import Speech3Error, listed
-from speech3.io.parallel import available_jobs
+from speech3.runtime import available_jobs
 
 _OF_PRESETS = {
     "world",

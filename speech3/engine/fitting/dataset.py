@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, de
 from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded
 from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed
 from speech3.errors import Speech3Error, listed
-from speech3.io.device import to_device
+from speech3.runtime import to_device
 
 LABELS = "labels"  # the entry of a minibatch of named tensors that is its target, as in Hugging Face's models
 

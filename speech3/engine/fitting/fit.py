@@ -61,9 +61,7 @@ from speech3.engine.interface import (
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import Speech3Error, listed
-from speech3.io.interrupt import Interrupt, deferred_interrupt
-from speech3.io.malloc import keep_freed_memory
-from speech3.io.progress import progress, say
+from speech3.runtime import Interrupt, deferred_interrupt, keep_freed_memory, progress, say
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
 

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
 from speech3.errors import Speech3Error
-from speech3.io.parallel import end_with_parent, starting_workers
+from speech3.runtime import end_with_parent, starting_workers
 
 _LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
 _ALIGN = 64

@@ -17,9 +17,8 @@ from speech3.engine.interface import (
     shares,
 )
 from speech3.errors import Speech3Error
-from speech3.io.atomic import explained_disk_errors
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.io.lock import locked_directory
+from speech3.io import load_tensors, save_tensors
+from speech3.runtime import explained_disk_errors, locked_directory
 
 
 @dataclass(frozen=True)

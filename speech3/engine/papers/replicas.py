@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
 from speech3.engine.interface import BuildOn, Rate, WorkerParts
-from speech3.io.parallel import end_with_parent
+from speech3.runtime import end_with_parent
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
 

@@ -1,0 +1,471 @@
+"""`speech3 transcribe`: recordings in, text out.
+
+`speech3 decode`: recognition of the utterances of a data directory.
+
+`speech3 rescore`: rescore lattices with another language model.
+
+`speech3 graph`: new words, another language model or a grammar for a trained model.
+
+`speech3 align`: times and confidences of words and phones.
+
+`speech3 tune`: find the best decoding parameters of a model.
+
+`speech3 forward`: log likelihoods for another decoder, such as Kaldi's.
+
+`speech3 export`: a network as an ONNX file.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from speech3.cli import _verb
+
+
+def transcribe(
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.", autocompletion=_verb.models)
+    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
+    ctm: Annotated[
+        bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
+    ] = False,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
+    ] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            metavar="MODEL",
+            autocompletion=_verb.models,
+            help="Average the scores with those of another model; may be repeated.",
+        ),
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
+    ] = False,
+    rate: Annotated[
+        int | None,
+        typer.Option(metavar="HZ", help="With --stream: sample rate of raw audio, in Hz. Default: the model's."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
+    ] = False,
+) -> None:
+    """Print the text of recordings: of one file the text alone, of several files a line `FILE text` each.
+
+    `speech3 transcribe exp/digits/dnn hello.wav more.flac`
+
+    Recordings with a different sample rate from the model's are resampled. Several channels become one:
+    their average, unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut
+    at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
+    prints a line for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`,
+    times in seconds.
+
+    `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
+
+    With `--stream`, raw audio (16 bits, little endian, one channel) or WAV is recognised while it arrives. A terminal
+    shows the words so far on a line that is rewritten as they change; without a terminal, lines `partial WORDS` and
+    `final WORDS` are printed. A pause of half a second ends a line. Ctrl-C ends the audio.
+    """
+    from speech3.decode import (
+        load_recognizer,
+        replace_graph,
+        same_features,
+        transcribe,
+        transcribe_arriving,
+        transcription_json,
+        with_mean_scores,
+    )
+    from speech3.errors import Speech3Error
+    from speech3.hmm import ctm_line
+
+    recognizer = replace_graph(load_recognizer(model), graph, hot)
+    if others:
+        if stream:
+            raise Speech3Error("--with: cannot be combined with --stream")
+        more = [load_recognizer(other) for other in others]
+        if differs := [other.directory for other in more if not same_features(recognizer, other)]:
+            raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
+        recognizer = with_mean_scores(recognizer, more)
+    if stream:
+        if len(files) != 1 or ctm:
+            raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
+        transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
+        return
+    if rate is not None:
+        raise Speech3Error("--rate is only for --stream; a finished file contains its sample rate")
+
+    for result in transcribe(recognizer, files, times=ctm or as_json):
+        if as_json:
+            print(transcription_json(result))
+        elif ctm:
+            for word in result.words:
+                print(ctm_line("_".join(result.name.split()), word))
+        elif len(files) > 1:
+            print(f"{result.name} {result.text}".rstrip())
+        else:
+            print(result.text)
+
+
+def decode(
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
+    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
+    nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
+    lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
+    mbr: Annotated[
+        bool, typer.Option("--mbr", help="Write the words with the fewest expected errors (minimum Bayes risk).")
+    ] = False,
+    jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
+    ] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            metavar="MODEL",
+            autocompletion=_verb.models,
+            help="Average the scores with those of another model; may be repeated.",
+        ),
+    ] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
+) -> None:
+    """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
+
+    `speech3 decode exp/digits/dnn data/new exp/new && speech3 score data/new/text exp/new/hyp.txt`
+
+    `hyp.txt` is Kaldi text (`utterance word word ...`). `hyp.ctm` has the times of each word and its confidence: its
+    posterior in the lattice, calibrated on the data that the model was tuned on. Utterances of more than five minutes
+    are cut at pauses; lattices and N-best lists are then those of the parts, `UTTERANCE-BEGIN-END` (hundredths of a
+    second).
+
+    `--nbest 10` adds `nbest.jsonl`: a line for each of the best word sequences, with `utterance`, `rank`, `cost`,
+    `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3
+    rescore` and `speech3 score` (oracle error rate) read. Each line of the `--hot` file is a word or phrase, which
+    becomes e^BOOST times as probable; the default of BOOST is 3.
+
+    `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
+    likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
+    """
+    from speech3.data import read_datadir
+    from speech3.decode import (
+        NBEST_FILE,
+        UtteranceParts,
+        WantedResults,
+        cut_long_utterances,
+        decode_latticed,
+        features_of_all,
+        load_recognizer,
+        replace_graph,
+        say_skipped,
+        without_words,
+        write_decoding,
+    )
+    from speech3.features import silent_in
+    from speech3.runtime import available_jobs
+
+    recognizer, jobs = replace_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
+    more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
+    given = any(each.features.kind == "given" for each in (recognizer, *more))
+    data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
+    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
+    decoding, kept = decode_latticed(recognizer, feats, out, WantedResults(nbest, lattice, mbr), jobs)
+    decoding = without_words(decoding, silent_in(out / "feats"))
+    written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
+    say_skipped({**skipped, **decoding.failed}, "not decoded")
+    say_skipped(kept.without, "no lattice")
+    times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
+    paths = f", {out / NBEST_FILE}" if nbest else ""
+    print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
+    if lattice:
+        print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")
+
+
+def rescore(
+    decoded: Annotated[Path, typer.Argument(metavar="DECODE", help="Directory that `decode --lattice` wrote.")],
+    lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file (also .gz) of any order, or module:function.")],
+    out: Annotated[Path, typer.Argument(help="Directory for hyp.txt, rescore.json and, with ARPA, the new lattices.")],
+    weight: Annotated[
+        float,
+        typer.Option(
+            metavar="W", help="1: LM replaces the graph's; less: they are interpolated (in log).", min=0, max=1
+        ),
+    ] = 1.0,
+    tune: Annotated[
+        Path | None, typer.Option(metavar="TEXT", help="Kaldi text file of references to choose the best weight on.")
+    ] = None,
+    nbest: Annotated[
+        int | None, typer.Option(metavar="N", help="Paths in nbest.jsonl; with a function, 100 by default.", min=1)
+    ] = None,
+    ctm: Annotated[bool, typer.Option("--ctm", help="Also write hyp.ctm.")] = False,
+    old: Annotated[
+        Path | None, typer.Option(metavar="ARPA", help="The graph's language model, if the graph does not keep it.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes for --ctm; 0: one per core.", min=0)] = 0,
+) -> None:
+    """Replace the language model costs in lattices with those of another language model.
+
+    `speech3 decode exp/dnn data/dev exp/dev --lattice && speech3 rescore exp/dev 4gram.arpa.gz exp/dev4 --tune
+    data/dev/text`
+
+    `speech3 decode exp/dnn data/new exp/new --lattice && speech3 rescore exp/new 4gram.arpa.gz exp/new4 --weight 0.7`
+
+    A function, such as a neural language model, gets a list of the N best word sequences (tuples) of an utterance and
+    returns the natural logarithm of the probability of each. Its module may be in the working directory:
+
+    `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
+    """
+    from speech3.decode import RescoreOptions, open_lattices, rescore, write_times
+    from speech3.evaluate import read_text
+    from speech3.runtime import available_jobs
+
+    references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
+    directory = open_lattices(decoded)
+    paths = nbest or (0 if Path(lm).exists() or ":" not in lm else 100)
+    outcome = rescore(directory, lm, out, RescoreOptions(weight, references, paths, old, ctm))
+    if ctm:
+        write_times(directory, out, outcome.decoding, jobs or available_jobs())
+    for tried, rate in outcome.rates.items():
+        print(f"weight {tried:g}: WER {100 * rate:.2f} %")
+    print(f"{len(outcome.decoding.hypotheses)} utterances: {out}/hyp.txt, weight {outcome.weight:g}")
+
+
+def graph(
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.", autocompletion=_verb.models),
+    ],
+    out: Annotated[Path, typer.Argument(help="Directory for the graph, for --graph of `decode` and `transcribe`.")],
+    add: Annotated[Path | None, typer.Option(help="Words to add to the language model, one per line.")] = None,
+    lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be compressed.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Text to estimate another language model from.")] = None,
+    order: Annotated[int | None, typer.Option(help="Order of the model from --text; default: 3.", min=1, max=6)] = None,
+    grammar: Annotated[Path | None, typer.Option(help="JSGF grammar to use in place of a language model.")] = None,
+    sentences: Annotated[Path | None, typer.Option(help="The only sentences to recognise, one per line.")] = None,
+    lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that replace the model's own.")] = None,
+    lang: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
+    ] = None,
+) -> None:
+    """Build another decoding graph for a trained model, in seconds and without training.
+
+    `speech3 graph exp/minilibri/lfmmi exp/names --add names.txt --lang en-us`
+
+    `speech3 decode exp/minilibri/lfmmi data/calls exp/calls --graph exp/names`
+
+    A line of the `--add` file is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as
+    that) or `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`,
+    `--grammar` and `--sentences` without a pronunciation get one from espeak-ng if `--lang` is given, otherwise from
+    their letters, by the rules of the model's lexicon. Words of `--lm` and `--text` without a pronunciation get one
+    only if `--lang` is given; otherwise they are left out and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the
+    new pronunciations: to correct them, edit the file and pass it to `--lexicon`.
+
+    The model's tuned acoustic scale and word penalty stay in use.
+    """
+    from speech3.decode import GRAPH_LEXICON, GraphSources, make_graph
+
+    found = make_graph(model, out, GraphSources(lm, text, order, grammar, sentences, lexicon, add, lang))
+    guessed, about = found.guessed, found.about
+    if guessed.pronunciations:
+        words = len({pron.word for pron in guessed.pronunciations})
+        print(f"{words} words pronounced {guessed.how}: {out / GRAPH_LEXICON}")
+        for pron in guessed.pronunciations[:20]:
+            print(f"  {pron.word} {' '.join(pron.phones)}")
+        if len(guessed.pronunciations) > 20:
+            print(f"  and {len(guessed.pronunciations) - 20} more")
+    if about["dropped"]:
+        print(f"{len(about['dropped'])} words have no pronunciation and cannot be recognised: {out}/dropped.txt")
+    print(f"{out}: {about['words']:,} words, {about['states']:,} states, {about['arcs']:,} arcs")
+
+
+def align(
+    model: Annotated[
+        Path, typer.Argument(help="Model directory, such as exp/digits/tri.", autocompletion=_verb.models)
+    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory with text.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: ali.ark, phones.ctm, words.ctm, textgrid/ and lists.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    lexicon: Annotated[Path | None, typer.Option(help="Additional pronunciations, in the model's phones.")] = None,
+    lang: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
+    ] = None,
+) -> None:
+    """Align transcripts with recordings; write pdf, phone and word alignments for Kaldi and Praat.
+
+    `speech3 align exp/digits/tri data/new exp/new_align`
+
+    `words.ctm` and `phones.ctm` hold times in seconds and, in the sixth column, confidences: 1 where no pdf of the
+    model fits better than the aligned ones, 0 where a pdf picked at random would fit just as well.
+    `textgrid/UTTERANCE.TextGrid` is the same for Praat; `ali.ark` has a pdf for each frame (Kaldi int32 vectors).
+    Times count from the start of the utterance.
+
+    Lists with tab-separated fields: `confidence.txt` (utterance, confidence, its worst word, the confidence of that
+    word, seconds); `suspicious.txt`, the utterances that are probably mistranscribed, worst first (utterance,
+    confidence, reason, the transcript with * around doubtful words); `oov.txt`, words that are not in the lexicon
+    (word, count, utterances). `bad.txt` lists utterances that could not be aligned, with the reason.
+
+    An utterance longer than a minute is searched for the words of its transcript and cut at pauses; its transcript may
+    omit parts of the recording or contain text that was not spoken. CTM and TextGrid cover the whole utterance;
+    `split/` is a data directory of its parts, ready for training; `gaps.txt` lists what has no counterpart in the
+    recording or the transcript (utterance, start, end, words if any).
+
+    `speech3 align exp/minilibri/aligner data/lectures exp/lectures --lang en-us` also pronounces words that are not in
+    the lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
+    """
+    from speech3.data import read_datadir
+    from speech3.decode import align_datadir, load_recognizer
+    from speech3.runtime import available_jobs
+
+    found = align_datadir(
+        load_recognizer(model), read_datadir(directory), out, jobs or available_jobs(), lexicon=lexicon, lang=lang
+    )
+    print(
+        f"{len(found.aligned.alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark"
+    )
+    print(f"{len(found.suspicious)} suspicious: {out}/suspicious.txt")
+    if found.unknown:
+        print(
+            f"{len(found.unknown)} words are not in the lexicon: {out}/oov.txt; add their pronunciations with --lexicon"
+            " or --lang"
+        )
+    if found.layouts:
+        print(f"{len(found.layouts)} long utterances: parts in {out}/split, unmatched text or speech in {out}/gaps.txt")
+
+
+def tune(
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.", autocompletion=_verb.models),
+    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory, neither train nor test.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the search and its grid.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+) -> None:
+    """Find the acoustic scale and word penalty with the lowest error rate, and store them with the model.
+
+    `speech3 tune exp/dnn exp/digits/data/dev`
+
+    `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
+
+    Recipes do this themselves; a model from `speech3 train` needs it once before `decode` and `transcribe`. The result,
+    with a calibration of the confidences, is `decode.json` in the model directory. The grid and the metric are those of
+    the model's recipe (`tuning.json` in the model directory) unless keys change them.
+    """
+    from tempfile import TemporaryDirectory
+
+    from speech3.config import changed
+    from speech3.data import read_datadir
+    from speech3.decode import (
+        DECODE_SETTINGS,
+        TUNING_FILE,
+        features_for,
+        load_recognizer,
+        load_tuning,
+        say_skipped,
+        tune_recognizer,
+    )
+    from speech3.errors import Speech3Error, listed
+    from speech3.evaluate import ERROR_RATES
+    from speech3.runtime import available_jobs
+
+    recognizer, jobs = load_recognizer(model), jobs or available_jobs()
+    config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
+    data = read_datadir(directory)
+    texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
+    if silent := [key for key, words in texts.items() if not words]:
+        raise Speech3Error(
+            f"{directory}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
+            f" {listed(silent, 5)}; add transcripts to {directory}/text, or leave these utterances out"
+            " (`speech3 subset`)"
+        )
+    _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
+    with TemporaryDirectory(prefix="speech3-") as scratch:
+        feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
+        say_skipped(skipped, "left out")
+        best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
+    print(f"{recognizer.directory / DECODE_SETTINGS}: acoustic scale {best.acoustic_scale:g},", end=" ")
+    print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")
+
+
+def forward(
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory of a network or of GMMs, such as exp/dnn.", autocompletion=_verb.models),
+    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: loglikes.ark and loglikes.scp.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes for the features; 0: one per core.", min=0)] = 0,
+) -> None:
+    """Write the log likelihood of every pdf in every frame (for a network: log posterior minus log prior).
+
+    `speech3 forward exp/dnn data/test exp/dnn/forward_test`
+
+    `latgen-faster-mapped --acoustic-scale=0.1 final.mdl HCLG.fst ark:exp/dnn/forward_test/loglikes.ark ark:lat`
+
+    `final.mdl` and `HCLG.fst` are those of the alignment that `speech3 import` read, or come from `speech3
+    export-kaldi`. For a model trained with LF-MMI the scores are the network's outputs, one row per three frames: run
+    Kaldi's decoder with `--acoustic-scale=1.0` and, where a program or script has the option, with
+    `--frame-subsampling-factor=3`.
+
+    The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
+    """
+    from speech3.data import read_datadir
+    from speech3.decode import features_for, load_recognizer, say_skipped, write_loglikes
+    from speech3.runtime import available_jobs
+
+    recognizer = load_recognizer(model)
+    feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
+    written = write_loglikes(recognizer, feats, out, skipped)
+    say_skipped(skipped, "left out")
+    print(f"{written} utterances, {recognizer.outputs.num_pdfs} pdfs: {out}/loglikes.scp")
+
+
+def export(
+    model: Annotated[
+        Path,
+        typer.Argument(help="Model directory of a network, such as exp/digits/dnn.", autocompletion=_verb.models),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write; OUT.decode/ is written beside it.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Store weights in int8 (dynamic quantisation).")] = False,
+) -> None:
+    """Write a network for onnxruntime, checked against PyTorch, and the files that decoding needs.
+
+    `speech3 export exp/digits/dnn digits.onnx && speech3 transcribe digits.onnx hello.wav`
+
+    The network takes features (`feats`: frames x bins, float32) and returns log posteriors minus log priors
+    (`loglikes`; after LF-MMI training, its outputs); it includes normalisation and splicing, and its metadata hold the
+    config of the features. `OUT.decode/` holds lexicon, senones, decoding graph and settings: always move both
+    together. `transcribe`, `decode`, `align`, `forward` and `tune` accept OUT.onnx in place of a model directory. The
+    speeds printed are those of the network alone on one thread. To measure how many errors int8 costs:
+
+    `speech3 decode float.onnx DIR float && speech3 decode int8.onnx DIR int8`
+
+    `speech3 score DIR/text float/hyp.txt --against int8/hyp.txt`
+    """
+    from speech3.decode import export
+
+    done = export(model, out, int8=int8)
+    for form in done.forms:
+        print(
+            f"{form.name:8} {form.num_bytes / 1e6:8.2f} MB  {form.frames_per_s:8.0f} frames/s"
+            + (f"  differs by at most {form.largest_difference:.2g}, on average {form.mean_difference:.2g}"
+               if form.name != "PyTorch" else "")
+        )  # fmt: skip
+    if int8:
+        print(f"{done.int8_products} of {done.products} matrix products are in int8")
+    print(f"{done.path}, {done.rest}")
+    if not done.graph:
+        print(f"{model} has no decoding graph: the file can score and align, but not decode")
+    elif not done.tuned:
+        print(f"{model} was not tuned: run speech3 tune {done.path} DIR before decoding")

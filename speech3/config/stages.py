@@ -1,0 +1,209 @@
+"""The bootstrap from words to senones.
+
+Augmentation of recordings: the possible distortions of an utterance, their probabilities and strengths.
+
+Language model, decoding graph and search.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from speech3.config.base import Config
+
+
+class MonophoneConfig(Config):
+    """Flat-started context-independent GMMs (Kaldi's train_mono.sh)."""
+
+    phone_iterations: int = Field(
+        20, ge=0, description="initial iterations with one Gaussian shared by all states of a phone"
+    )
+    iterations: int = Field(40, ge=1)
+    gaussians: int = Field(1000, ge=0, description="total at the end; 0: chosen according to the amount of speech")
+    max_iteration_increase: int = Field(30, description="last iteration that splits Gaussians")
+    realign: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38)
+
+
+class TriphoneConfig(Config):
+    """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
+
+    iterations: int = Field(35, ge=1)
+    leaves: int = Field(2000, ge=0, description="0: chosen according to the amount of speech")
+    gaussians: int = Field(10000, ge=0, description="0: chosen according to the amount of speech")
+    max_iteration_increase: int = 25
+    realign: tuple[int, ...] = (10, 20, 30)
+    min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")
+    discriminative: Literal["bmmi"] | None = Field(
+        None, description="bmmi: also the system bmmi, these GMMs trained further with boosted MMI (keys hmm.bmmi.*)"
+    )
+
+
+class BmmiConfig(Config):
+    """Boosted MMI of GMMs (Povey et al. 2008; `speech3.sequence.bmmi`)."""
+
+    iterations: int = Field(4, ge=1)
+    acoustic_scale: float = Field(0.1, gt=0, description="scale of the log likelihoods, as in decoding")
+    boost: float = Field(0.1, ge=0, description="cost of each correct frame of a path in the denominator")
+    tau: float = Field(400.0, ge=0, description="I-smoothing towards the GMMs of the iteration before, in frames")
+    e: float = Field(2.0, ge=1, description="E of extended Baum-Welch: larger is slower")
+    leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
+    longer_histories: int = Field(
+        5000, ge=0, description="number of histories of two senones in the denominator, besides all single senones"
+    )
+
+
+class HmmConfig(Config):
+    """The bootstrap: from words to one senone per frame."""
+
+    flat_start: Literal["gmm", "lfmmi"] = Field(
+        "gmm",
+        description="lfmmi: instead of GMMs, a small network that learns from the transcripts alone (keys flat.*)",
+    )
+    features: str = Field("mfcc13_d2", description="preset in conf/features")
+    mono: MonophoneConfig = MonophoneConfig()
+    tri: TriphoneConfig = TriphoneConfig()
+    bmmi: BmmiConfig = BmmiConfig()
+    aligner_features: str = Field(
+        "mfcc13_d2_cmvn", description="preset for the monophones that place the boundaries of phones"
+    )
+    aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
+    silence_prob: float = Field(0.5, gt=0, lt=1, description="probability of the optional silence between words")
+    position_dependent: bool = Field(
+        False, description="phones are marked by their position in the word (not with SentencePiece units)"
+    )
+    extra_questions: str | None = Field(
+        None, description="file with additional questions of the tree: one set of phones per line"
+    )
+    lexicon_probs: bool = Field(
+        False, description="estimate probabilities of pronunciations and of silence from the alignment"
+    )
+    power: float = Field(0.25, description="a pdf's number of Gaussians grows with its count to this power")
+    beam: float = Field(10.0, gt=0)
+    retry_beam: float = Field(40.0, gt=0)
+
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Range = tuple[float, float]
+_RANGES = ("rt60_s", "overlap_snr_db", "noise_snr_db", "babble_snr_db", "babble_voices", "volume_db")
+
+
+class AugmentConfig(Config):
+    """The distortions of an utterance, applied in this order; values are drawn uniformly from each range.
+
+    A signal-to-noise ratio (SNR) compares mean powers over the whole utterance, as in Kaldi's wav-reverberate and in
+    torchaudio.
+    """
+
+    speed: tuple[Annotated[float, Field(ge=0.5, le=2.0)], ...] = Field(
+        (), description="factors, one of which is drawn (1: unchanged); pitch and length change with it"
+    )
+    reverb_prob: Probability = 0.0
+    rir_dir: str | None = Field(
+        None,
+        description="directory of room impulse responses: audio files, or Kaldi's rir_list; none: synthesised rooms",
+    )
+    rt60_s: Range = Field((0.2, 0.8), description="synthesised rooms: seconds in which the sound decays by 60 dB")
+    overlap_prob: Probability = Field(0.0, description="another speaker of the data talks at the same time")
+    overlap_snr_db: Range = (5.0, 20.0)
+    noise_prob: Probability = Field(
+        0.0, description="an utterance gets noise, babble or neither: noise_prob + babble_prob is at most 1"
+    )
+    noise_snr_db: Range = (5.0, 20.0)
+    noise_dir: str | None = Field(
+        None,
+        description="directory of audio files, or Kaldi data directory (MUSAN: its speech makes the babble); none: "
+        "synthesised noise",
+    )
+    babble_prob: Probability = Field(0.0, description="many speakers of the data, or of MUSAN, talk in the background")
+    babble_snr_db: Range = (5.0, 20.0)
+    babble_voices: tuple[int, int] = (3, 7)
+    telephone_prob: Probability = Field(0.0, description="band-limited to 300 to 3400 Hz")
+    telephone_mu_law: bool = Field(True, description="telephone: also quantised to 8-bit mu-law")
+    volume_prob: Probability = 0.0
+    volume_db: Range = (-12.0, 6.0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "AugmentConfig":
+        for name in _RANGES:
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: [{low:g}, {high:g}] is reversed; give the smaller number first")
+        if self.noise_prob + self.babble_prob > 1 + 1e-9:
+            raise ValueError(
+                f"noise_prob {self.noise_prob:g} and babble_prob {self.babble_prob:g} add up to more than 1: an"
+                " utterance gets at most one of the two; lower one of them"
+            )
+        if not (self.rt60_s[0] >= 0.05 and self.rt60_s[1] <= 10):
+            raise ValueError(f"rt60_s: [{self.rt60_s[0]:g}, {self.rt60_s[1]:g}]: give values between 0.05 and 10 s")
+        if self.babble_voices[0] < 1:
+            raise ValueError(f"babble_voices: {self.babble_voices[0]}: at least one voice is needed")
+        for given, used, probs in (
+            ("rir_dir", self.rir_dir, (self.reverb_prob,)),
+            ("noise_dir", self.noise_dir, (self.noise_prob, self.babble_prob)),
+        ):
+            if used and not any(probs):
+                raise ValueError(f"{given} is never used: set {'reverb' if given == 'rir_dir' else 'noise'}_prob, too")
+        if not (self.speed or any(value for key, value in self if key.endswith("_prob"))):
+            raise ValueError("this config changes nothing: set one of the keys *_prob, or speed")
+        return self
+
+
+class LmConfig(Config):
+    """The language model (exactly one of an n-gram from text, an ARPA file and a grammar) and its graph."""
+
+    order: int | None = Field(
+        None, ge=1, le=6, description="order of an interpolated Kneser-Ney n-gram, estimated on the text"
+    )
+    text: str | None = Field(
+        None,
+        description="file with one sentence per line; none: the transcripts of train. With arpa: the text that the"
+        " ARPA model was estimated on, for a second model estimated here",
+    )
+    arpa: str | None = None
+    grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
+    rescore: int | str | None = Field(
+        None,
+        description="a second n-gram model for the lattices: an ARPA file, or the order (1 to 6) of one that is "
+        "estimated on the text without dev's sentences",
+    )
+    letters: int | None = Field(
+        None,
+        ge=0,
+        le=6,
+        description="order (2 to 6) of an n-gram of letters, which spells words that the language model lacks; 0: they"
+        " cannot be recognised; none: 6 with lexicon=graphemes, else 0",
+    )
+    self_loop_scale: float = Field(
+        0.1, ge=0, description="scale of the transitions' log probabilities in the graph, as in mkgraph.sh"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "LmConfig":
+        if sum(value is not None for value in (self.order, self.arpa, self.grammar)) != 1:
+            raise ValueError("give exactly one of order, arpa, grammar; null removes one: lm.order=null lm.arpa=FILE")
+        if self.letters == 1:
+            raise ValueError("letters: an order from 2 to 6, or 0 for a closed vocabulary, not 1")
+        if isinstance(self.rescore, int) and not 1 <= self.rescore <= 6:
+            raise ValueError(f"rescore: an order from 1 to 6 or an ARPA file, not {self.rescore}")
+        if self.rescore is not None and self.grammar:
+            raise ValueError("rescore: the lattices of a grammar have no n-grams to be replaced; use order or arpa")
+        return self
+
+
+class DecodeConfig(Config):
+    """The search, and the grid from which the acoustic scale and the word penalty are chosen on dev."""
+
+    beam: float = Field(15.0, gt=0)
+    max_active: int = Field(7000, ge=1)
+    tuning_max_active: int = Field(2000, ge=1, description="max_active while scale and penalty are tuned")
+    tuning_minutes: float = Field(
+        10.0, gt=0, description="minutes of dev on which the grid is searched, drawn at random (always the same)"
+    )
+    acoustic_scales: tuple[float, ...] = Field(
+        (0.03, 0.045, 0.06, 0.08, 0.1, 0.14, 0.2, 0.28), min_length=1, description="for GMMs and hybrid networks"
+    )
+    lfmmi_acoustic_scales: tuple[float, ...] = Field(
+        (0.6, 0.8, 1.0, 1.25, 1.6), min_length=1, description="for networks trained with LF-MMI"
+    )
+    word_penalties: tuple[float, ...] = Field((-1.0, -0.5, 0.0, 0.5, 1.0), min_length=1)
+    metric: Literal["WER", "CER", "PER"] = Field("WER", description="minimised by tuning; a recipe uses its own metric")

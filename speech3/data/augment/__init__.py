@@ -1,0 +1,1 @@
+"""Augmentation of audio: noise, other speakers, reverberation, speed, volume, telephone channels."""

@@ -1,0 +1,367 @@
+"""Augmentation of one utterance: the seed and the utterance's key determine all changes, whichever process makes them.
+
+Their order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
+
+Legend: S samples.
+
+Augmentation of waveforms: noise, other speakers, rooms, speed, volume, the telephone.
+
+Pure functions of float32 tensors, on the CPU or a GPU: sounds to add are passed as tensors, random values as numbers.
+All functions but `change_speed` keep lengths and timing, so alignments stay valid. Samples beyond an utterance's length
+are zero in the output. Signal-to-noise ratios are ratios of mean powers over whole utterances, as in Kaldi's
+wav-reverberate and torchaudio, so that figures are comparable.
+
+Axes: N utterances, S samples, M samples of another speaker's speech, R taps of an impulse response.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import AugmentConfig
+from speech3.data.audio import AudioError
+from speech3.data.augment.noises import (
+    Sound,
+    babble,
+    colored_noise,
+    find_responses,
+    find_sounds,
+    hum,
+    read_response,
+    read_sound,
+    read_whole,
+    room_response,
+    some,
+    split_speech,
+    utterance_sounds,
+)
+from speech3.data.datadir import DataDir, Utterance
+from speech3.data.resample import torchaudio_functional
+from speech3.errors import Speech3Error
+
+TELEPHONE_HZ = 8000
+_BAND_HZ = (300.0, 3400.0)
+_TAPS = 161  # 20 ms at 8 kHz: the transition band is 165 Hz wide
+_TRANSFORM = 4096  # lengths of Fourier transforms are multiples of this
+_PEAK = 32767 / 32768  # the largest value of 16-bit audio
+
+
+def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: Tensor) -> Tensor:
+    """Add noise of the same length at a signal-to-noise ratio of `snr_db_N`; silent noise changes nothing."""
+    waves_NS, noises_NS = _cut(waves_NS, lengths_N), _cut(noises_NS, lengths_N)
+    heard_NS = torchaudio_functional().add_noise(waves_NS, noises_NS, snr_db_N, lengths_N)
+    return torch.where(_power(noises_NS, lengths_N)[:, None] > 0, heard_NS, waves_NS)
+
+
+def overlap(
+    waves_NS: Tensor, lengths_N: Tensor, others_NM: Tensor, other_lengths_N: Tensor, start_N: Tensor, snr_db_N: Tensor
+) -> Tensor:
+    """Add another speaker from sample `start_N` (which may be negative) on; what does not fit is cut off.
+
+    The power of each signal is its mean over its own length, before the cut.
+    """
+    waves_NS, others_NM = _cut(waves_NS, lengths_N), _cut(others_NM, other_lengths_N)
+    place_NS = torch.arange(waves_NS.shape[1], device=waves_NS.device) - start_N[:, None]
+    heard_NS = others_NM.gather(1, place_NS.clamp(0, others_NM.shape[1] - 1))
+    heard_NS = heard_NS * ((place_NS >= 0) & (place_NS < other_lengths_N[:, None]))
+    ratio_N = _power(waves_NS, lengths_N) / _power(others_NM, other_lengths_N).clamp_min(1e-20)
+    gain_N = torch.sqrt(ratio_N * 10 ** (-snr_db_N / 10))
+    return waves_NS + gain_N[:, None] * _cut(heard_NS, lengths_N)
+
+
+def reverberate(waves_NS: Tensor, lengths_N: Tensor, responses_NR: Tensor) -> Tensor:
+    """Convolve with room impulse responses.
+
+    Equal to Kaldi's wav-reverberate with its defaults: the delay of the response's peak (the direct sound) is removed,
+    so that timing is unchanged; the power is unchanged, too; the tail beyond the end is cut off.
+    """
+    dry_NS = _cut(waves_NS, lengths_N)
+    full_NX = _convolved(dry_NS, responses_NR)
+    direct_N1 = responses_NR.abs().argmax(dim=1, keepdim=True)
+    wet_NS = full_NX.gather(1, direct_N1 + torch.arange(waves_NS.shape[1], device=waves_NS.device))
+    wet_NS = _cut(wet_NS, lengths_N)
+    before_N, after_N = _power(dry_NS, lengths_N), _power(wet_NS, lengths_N)
+    gain_N = torch.where(after_N > 0, torch.sqrt(before_N / after_N), after_N)
+    return wet_NS * gain_N[:, None]
+
+
+def change_speed(waves_NS: Tensor, lengths_N: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """Play faster (`factor` above 1) or slower, which changes the pitch, too; returns waves, lengths (Ko et al. 2015).
+
+    Uses `resample` because torchaudio's `speed` truncates the rate to a whole number (1.15 times 8000 Hz becomes 9199).
+    """
+    ratio = Fraction(factor).limit_denominator(1000)
+    changed_NS = torchaudio_functional().resample(_cut(waves_NS, lengths_N), ratio.numerator, ratio.denominator)
+    lengths_N = -(-lengths_N * ratio.denominator // ratio.numerator)
+    return _cut(changed_NS, lengths_N), lengths_N
+
+
+def change_volume(waves_NS: Tensor, lengths_N: Tensor, gain_db_N: Tensor) -> Tensor:
+    """Make louder or softer, but never so loud that 16-bit audio would clip."""
+    louder_NS = _cut(waves_NS, lengths_N) * (10 ** (gain_db_N / 20))[:, None]
+    return louder_NS * (_PEAK / louder_NS.abs().amax(1, keepdim=True).clamp_min(_PEAK))
+
+
+def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_law: bool = True) -> Tensor:
+    """Limit to the telephone band of 300 to 3400 Hz, by resampling to 8 kHz and back.
+
+    Parameters
+    ----------
+    mu_law
+        Quantise to 8 bits by mu-law, which G.711 approximates; samples above full scale are clipped.
+    """
+    functional, rate_hz = torchaudio_functional(), min(sample_rate_hz, TELEPHONE_HZ)
+    narrow_NS = functional.resample(_cut(waves_NS, lengths_N), sample_rate_hz, rate_hz)
+    narrow_lengths_N = -(-lengths_N * rate_hz // sample_rate_hz)
+    band_R = _band(rate_hz).to(narrow_NS)
+    full_NX = _convolved(_cut(narrow_NS, narrow_lengths_N), band_R.expand(len(narrow_NS), -1))
+    narrow_NS = full_NX[:, _TAPS // 2 : _TAPS // 2 + narrow_NS.shape[1]]
+    if mu_law:
+        narrow_NS = functional.mu_law_decoding(functional.mu_law_encoding(narrow_NS.clamp(-1, 1), 256), 256)
+    wide_NS = functional.resample(_cut(narrow_NS, narrow_lengths_N), rate_hz, sample_rate_hz)
+    return _cut(wide_NS[:, : waves_NS.shape[1]], lengths_N)
+
+
+def _convolved(waves_NS: Tensor, responses_NR: Tensor) -> Tensor:
+    """The full convolution, padded with zeros: Fourier transforms of arbitrary length would be five times slower."""
+    missing = -(waves_NS.shape[1] + responses_NR.shape[1] - 1) % _TRANSFORM
+    return torchaudio_functional().fftconvolve(waves_NS, torch.nn.functional.pad(responses_NR, (0, missing)))
+
+
+def _band(rate_hz: int) -> Tensor:
+    """A symmetric band-pass filter (windowed sinc), without delay if its middle tap is taken as time 0."""
+    time_R = torch.arange(_TAPS, dtype=torch.float64) - _TAPS // 2
+    low, high = (2 * min(hz, rate_hz / 2) / rate_hz for hz in _BAND_HZ)
+    ideal_R = high * torch.sinc(high * time_R) - low * torch.sinc(low * time_R)
+    return ideal_R * torch.hamming_window(_TAPS, periodic=False, dtype=torch.float64)
+
+
+def _cut(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
+    """Set everything beyond the lengths to zero, NaNs included."""
+    return waves_NS.masked_fill(torch.arange(waves_NS.shape[1], device=waves_NS.device) >= lengths_N[:, None], 0.0)
+
+
+def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
+    """Mean square of waves that are zero beyond their lengths."""
+    return waves_NS.square().sum(1) / lengths_N.clamp_min(1)
+
+
+_MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
+_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
+_LONGEST_VOICE_S = 30.0
+# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
+_WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
+
+
+def seed_of(name: str) -> int:
+    """A 64-bit seed derived from an utterance's name alone, the same in every process and every run."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class Augmenter:
+    """Augments utterances. Picklable: made once by `make_augmenter` and sent to every process.
+
+    Attributes
+    ----------
+    noises, babblers, voices, responses
+        The sounds to draw from. If there are no noises or no responses, they are synthesised.
+    """
+
+    config: AugmentConfig
+    seed: int
+    noises: tuple[Sound, ...] = ()
+    babblers: tuple[Sound, ...] = ()
+    voices: tuple[Sound, ...] = ()
+    responses: tuple[Sound, ...] = ()
+
+    def __call__(
+        self, wave_S: np.ndarray, sample_rate_hz: int, utterance: Utterance, key: str = ""
+    ) -> tuple[np.ndarray, str]:
+        """Augment the samples of an utterance.
+
+        Parameters
+        ----------
+        wave_S
+            float32 in [-1, 1), one utterance.
+        key
+            The changes drawn depend on it and on the seed; default: the utterance's id.
+
+        Returns
+        -------
+        wave_S
+            float32, of the same length unless the speed changed; never beyond full scale.
+        done
+            What was done, such as ``reverb=rt60:0.41s noise=coloured,12.3dB``, or ``clean`` if nothing was.
+
+        Raises
+        ------
+        Speech3Error
+            A noise, an impulse response or the speech of other speakers cannot be read.
+        """
+        rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
+        chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)
+        for link in (chain.speed, chain.room, chain.other_speaker, chain.background, chain.line, chain.level):
+            link()
+        return chain.wave_1S[0].numpy(), " ".join(chain.done) or "clean"
+
+
+def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter:
+    """Find the sounds that the config needs: the files in its directories, and the other speakers of `data`.
+
+    Raises
+    ------
+    Speech3Error
+        A directory is missing or has no audio of the kind that is needed; the config asks for other speakers, but there
+        is only one utterance.
+    """
+    rng = np.random.default_rng(seed)
+    noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
+    if config.noise_dir and config.noise_prob and not noises:
+        raise Speech3Error(f"{config.noise_dir}: has only speech, but noise_prob asks for noise; set noise_prob to 0")
+    if config.noise_dir and not config.noise_prob and not babblers:
+        raise Speech3Error(
+            f"{config.noise_dir}: holds no speech (a directory of that name, as in MUSAN) for babble, and noise_prob is"
+            " 0: leave noise_dir out for babble of the data's own speakers, or set noise_prob"
+        )
+    responses = find_responses(Path(config.rir_dir)) if config.rir_dir else []
+    voices: list[Sound] = []
+    if config.overlap_prob or (config.babble_prob and not babblers):
+        if len(data.utterances) < 2:
+            raise Speech3Error(
+                f"{data.path}: there is no other utterance, but babble_prob or overlap_prob asks for other speakers;"
+                " set them to 0, or augment more utterances together"
+            )
+        voices = utterance_sounds(data)
+    kept = (some(noises, _MOST_FILES, rng), some(babblers, _MOST_FILES, rng), some(voices, _MOST_VOICES, rng))
+    return Augmenter(config, seed, *kept, some(responses, _MOST_FILES, rng))
+
+
+@dataclass
+class _Chain:
+    """An utterance, and what has been done to it so far."""
+
+    of: Augmenter
+    wave_S: np.ndarray
+    rate_hz: int
+    utterance: Utterance
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self.wave_1S = torch.from_numpy(np.ascontiguousarray(self.wave_S, np.float32))[None]
+        self.lengths_1 = torch.tensor([len(self.wave_S)])
+        self.done: list[str] = []
+
+    def speed(self) -> None:
+        if not self.of.config.speed:
+            return
+        factor = float(self.rng.choice(self.of.config.speed))
+        if factor != 1:
+            self.wave_1S, self.lengths_1 = change_speed(self.wave_1S, self.lengths_1, factor)
+            self.done.append(f"speed={factor:g}")
+
+    def room(self) -> None:
+        if self.rng.random() >= self.of.config.reverb_prob:
+            return
+        if self.of.responses:
+            sound = self._one(self.of.responses)
+            response_R, about = read_response(sound, self.rate_hz), sound.name
+        else:
+            rt60_s = self.rng.uniform(*self.of.config.rt60_s)
+            wall_m, direct_db = self.rng.uniform(*_WALL_M), self.rng.uniform(*_DIRECT_DB)
+            response_R = room_response(self.rate_hz, rt60_s, wall_m, direct_db, self.rng)
+            about = f"rt60:{rt60_s:.2f}s"
+        self.wave_1S = reverberate(self.wave_1S, self.lengths_1, _tensor(response_R))
+        self.done.append(f"reverb={about}")
+
+    def other_speaker(self) -> None:
+        if self.rng.random() >= self.of.config.overlap_prob:
+            return
+        voice_M, name = self._voice(self._others(self.of.voices))
+        own, other = self.wave_1S.shape[1], len(voice_M)
+        start = int(self.rng.integers(-other // 2, max(own - other // 2, 1)))  # at least half of the shorter is heard
+        snr_db = self.rng.uniform(*self.of.config.overlap_snr_db)
+        self.wave_1S = overlap(
+            self.wave_1S, self.lengths_1, _tensor(voice_M), torch.tensor([other]), torch.tensor([start]),
+            _number(snr_db),
+        )  # fmt: skip
+        self.done.append(f"overlap={name},{snr_db:.1f}dB")
+
+    def background(self) -> None:
+        config, chance = self.of.config, self.rng.random()
+        if chance >= config.noise_prob + config.babble_prob:
+            return
+        count = self.wave_1S.shape[1]
+        if chance < config.noise_prob:
+            snr_db = self.rng.uniform(*config.noise_snr_db)
+            noise_S, about = self._noise(count)
+        else:
+            snr_db = self.rng.uniform(*config.babble_snr_db)
+            noise_S, about = self._babble(count)
+        self.wave_1S = add_noise(self.wave_1S, self.lengths_1, _tensor(noise_S), _number(snr_db))
+        self.done.append(f"noise={about},{snr_db:.1f}dB")
+
+    def line(self) -> None:
+        if self.rng.random() < self.of.config.telephone_prob:
+            mu_law = self.of.config.telephone_mu_law
+            self.wave_1S = telephone(self.wave_1S, self.lengths_1, self.rate_hz, mu_law=mu_law)
+            self.done.append("telephone")
+
+    def level(self) -> None:
+        """Change the volume; if none is drawn after other changes, by 0 dB, which limits the peak to full scale."""
+        gain_db = 0.0
+        if self.rng.random() < self.of.config.volume_prob:
+            gain_db = self.rng.uniform(*self.of.config.volume_db)
+            self.done.append(f"volume={gain_db:.1f}dB")
+        if self.done:
+            self.wave_1S = change_volume(self.wave_1S, self.lengths_1, _number(gain_db))
+
+    def _noise(self, count: int) -> tuple[np.ndarray, str]:
+        if self.of.noises:
+            sound = self._one(self.of.noises)
+            return read_sound(sound, self.rate_hz, count, self.rng), sound.name
+        colored_S = colored_noise(count, self.rng.uniform(*_SLOPE_DB), self.rng)
+        if self.rng.random() < _HUM:
+            return colored_S + hum(count, self.rate_hz, self.rng), "hum"
+        return colored_S, "coloured"
+
+    def _babble(self, count: int) -> tuple[np.ndarray, str]:
+        low, high = self.of.config.babble_voices
+        voices = int(self.rng.integers(low, high + 1))
+        if self.of.babblers:
+            heard = [read_sound(self._one(self.of.babblers), self.rate_hz, count, self.rng) for _ in range(voices)]
+        else:
+            others = self._others(self.of.voices)
+            heard = [self._voice(others)[0] for _ in range(voices)]
+        return babble(heard, count, self.rng), f"babble:{voices}"
+
+    def _one(self, sounds: Sequence[Sound]) -> Sound:
+        return sounds[int(self.rng.integers(len(sounds)))]
+
+    def _others(self, voices: Sequence[Sound]) -> Sequence[Sound]:
+        """Utterances of other speakers, or, if there are none, other utterances of the same speaker."""
+        others_speech = [voice for voice in voices if voice.speaker != self.utterance.speaker]
+        return others_speech or [voice for voice in voices if voice.name != self.utterance.id]
+
+    def _voice(self, voices: Sequence[Sound]) -> tuple[np.ndarray, str]:
+        for _ in range(_TRIES):
+            voice = self._one(voices)
+            try:
+                return read_whole(voice, self.rate_hz, int(_LONGEST_VOICE_S * self.rate_hz)), voice.name
+            except AudioError as error:
+                fault = error
+        raise fault
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float32)
+
+
+def _tensor(wave_S: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(wave_S, np.float32))[None]

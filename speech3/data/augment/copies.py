@@ -1,0 +1,196 @@
+"""Write augmented copies of a data directory: Kaldi's augment_data_dir.py and reverberate_data_dir.py in one.
+
+Legend: S samples.
+
+Speed perturbation: slower or faster copies of each utterance, as if by other speakers (Ko et al. 2015).
+
+Pitch and formants change with the speed, so a copy is a new speaker for normalisation, as in Kaldi's
+utils/data/perturb_data_dir_speed.sh.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+from speech3.config import AugmentConfig
+from speech3.data import audio
+from speech3.data.augment.augmenter import Augmenter, make_augmenter
+from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.data.paths import moved_value
+from speech3.errors import Speech3Error, check_bad
+from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
+
+_TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
+
+
+@dataclass
+class AugmentReport:
+    """What was written and what was skipped."""
+
+    data: DataDir
+    done: dict[str, str]  # id of a copy -> what was done to it
+    skipped: dict[str, str] = field(default_factory=dict)  # utterance -> why it could not be read
+
+
+def copy_prefix(copy: int) -> str:
+    """Prefix of the ids and speakers of a copy (numbered from 1), as Kaldi's recipes prefix copies at other speeds."""
+    return f"aug{copy}-"
+
+
+def augment_data(
+    data: DataDir, out: Path, config: AugmentConfig, *, copies: int = 1, seed: int = 1, jobs: int = 0
+) -> AugmentReport:
+    """Write a data directory of augmented copies without the originals, with 16-bit audio in ``out/wav``.
+
+    Parameters
+    ----------
+    copies
+        Number of copies of each utterance, all different. Ids and speakers begin with ``aug1-``, ``aug2-``, ...
+    jobs
+        Processes; 0: one per core. The result does not depend on their number.
+
+    Notes
+    -----
+    ``out/augment.txt`` says for each copy what was done to it. ``out/skipped.txt`` lists the utterances that cannot be
+    read, if there are any.
+
+    Raises
+    ------
+    Speech3Error
+        As for `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the utterances cannot be
+        used; `out` is the directory to augment.
+    """
+    if out.resolve() == data.path.resolve():
+        raise Speech3Error(f"{out}: this is the directory to augment; give another one for the copies")
+    augmenter = make_augmenter(config, data, seed)
+    ids = list(data.utterances)
+    for utterance in data.utterances.values():
+        data.recording(utterance)  # raises here, before any work is done, if there is no audio
+    items = [
+        (_part(data, ids[start : start + _TASK_SIZE]), copy)
+        for copy in range(1, copies + 1)
+        for start in range(0, len(ids), _TASK_SIZE)
+    ]
+    with explained_disk_errors(out):  # if this is killed, OUT must not look complete with the lists of an earlier run
+        (out / "wav.scp").unlink(missing_ok=True)
+    work = functools.partial(_copies, augmenter=augmenter, out=out)
+    report = AugmentReport(DataDir(out, {}, {}), {})
+    utterances: dict[str, Utterance] = {}
+    for made, done, skipped in parallel_map(work, items, jobs or available_jobs(), "augmentation"):
+        utterances |= made
+        report.done |= done
+        report.skipped |= skipped
+        remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
+        check_bad(report.skipped, len(ids), str(data.path), "cannot be used", remedy)
+    recordings = {key: f"wav/{key}.wav" for key in sorted(utterances)}
+    report.data = DataDir(out, recordings, dict(sorted(utterances.items())))
+    write_text(out / "augment.txt", "".join(f"{key} {done}\n" for key, done in sorted(report.done.items())))
+    if report.skipped:
+        lines = (f"{key} {' '.join(reason.split())}\n" for key, reason in sorted(report.skipped.items()))
+        write_text(out / "skipped.txt", "".join(lines))
+    else:
+        (out / "skipped.txt").unlink(missing_ok=True)
+    write_datadir(report.data, out)
+    return report
+
+
+def _part(data: DataDir, ids: list[str]) -> DataDir:
+    utterances = {key: data.utterances[key] for key in ids}
+    return DataDir(data.path, {utt.recording: data.recording(utt) for utt in utterances.values()}, utterances)
+
+
+def _copies(
+    item: tuple[DataDir, int], augmenter: Augmenter, out: Path
+) -> tuple[dict[str, Utterance], dict[str, str], dict[str, str]]:
+    data, copy = item
+    prefix = copy_prefix(copy)
+    utterances: dict[str, Utterance] = {}
+    done: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    for utterance in data.utterances.values():
+        try:
+            wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
+        except Speech3Error as error:
+            skipped[utterance.id] = str(error)
+            continue
+        key = prefix + utterance.id
+        wave_S, done[key] = augmenter(wave_S, rate_hz, utterance, key)
+        audio.write_wav(out / "wav" / f"{key}.wav", wave_S, rate_hz)
+        utterances[key] = replace(
+            utterance, id=key, recording=key, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None
+        )
+    return utterances, done, skipped
+
+
+def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: int = 0) -> DataDir:
+    """Write a data directory with `data` and a copy of it for each factor, the copies' 16-bit audio in ``out/wav``.
+
+    Parameters
+    ----------
+    factors
+        1.1 is a tenth faster and higher in pitch. The ids and speakers of that copy begin with ``sp1.1-``.
+    jobs
+        Number of processes; 0: one per core.
+
+    Raises
+    ------
+    Speech3Error
+        A factor is not between a half and two, or is one; a copy already exists; more than 5 % of the utterances cannot
+        be read. The others of which there is no copy are listed.
+    """
+    for factor in factors:
+        if not 0.5 <= factor <= 2.0 or factor == 1.0:
+            raise Speech3Error(f"speed factor {factor:g}: give factors from 0.5 to 2, other than 1")
+    recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
+    utterances = dict(data.utterances)
+    items = [
+        (_alone(data, utterance), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances.values()
+    ]
+    names = set(utterances)
+    for alone, _, prefix in items:
+        for name in (prefix + key for key in alone.utterances):
+            if name in names:
+                raise Speech3Error(f"{name}: {data.path} already has this copy, or the factor is given twice")
+            names.add(name)
+    skipped: dict[str, str] = {}
+    for made in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):
+        if isinstance(made, Utterance):
+            utterances[made.id] = made
+            recordings[made.id] = f"wav/{made.id}.wav"
+        elif made[0] not in skipped:
+            say(f"  no copy of {made[0]}: {made[1]}")
+            skipped[made[0]] = made[1]
+            check_bad(skipped, len(data.utterances), str(data.path), "cannot be read")
+    result = DataDir(out, recordings, dict(sorted(utterances.items())))
+    write_datadir(result, out)
+    return result
+
+
+def _original(value: str, data: Path, out: Path) -> str:
+    """The original's value in wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
+    inside = not Path(value).is_absolute() and (data / value).is_file()
+    return os.path.relpath(data / value, out) if inside else moved_value(value, data, out)
+
+
+def _alone(data: DataDir, utterance: Utterance) -> DataDir:
+    # A process is sent this for each utterance instead of the whole directory.
+    return DataDir(data.path, {utterance.recording: data.recording(utterance)}, {utterance.id: utterance})
+
+
+def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance | tuple[str, str]:
+    """The copy, or the name of an utterance that cannot be read and the reason."""
+    from speech3.data.resample import resample
+
+    data, factor, prefix = item
+    (utterance,) = data.utterances.values()
+    try:
+        wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
+    except audio.AudioError as error:
+        return utterance.id, str(error)
+    name, ratio = prefix + utterance.id, Fraction(factor).limit_denominator(1000)
+    # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
+    audio.write_wav(out / "wav" / f"{name}.wav", resample(wave_S, ratio.numerator, ratio.denominator), rate_hz)
+    return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)

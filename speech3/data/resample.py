@@ -1,0 +1,234 @@
+"""Resamples a recording in progress: `torchaudio_.resample`, piece by piece.
+
+Axes: S samples, O samples of the new rate.
+
+torchaudio's pure-Python functions, even if its compiled part cannot be loaded.
+
+The torchaudio wheel from PyPI is compiled against CUDA; with a CPU build of torch `import torchaudio` raises OSError
+(libc10_cuda.so). The functions that speech3 uses are written in Python on top of torch, so it is enough to replace
+`torchaudio._extension` by a module that declares the compiled part to be missing.
+
+Checks of samples and sample rates that a program passes to functions of speech3.
+
+Axes: S samples.
+"""
+
+import importlib
+import math
+import numbers
+import os
+import sys
+import types
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from speech3.errors import Speech3Error
+
+
+def torchaudio_functional() -> Any:
+    """Return the module `torchaudio.functional`.
+
+    Raises
+    ------
+    Speech3Error
+        torchaudio is not installed, or is not compatible with the installed torch.
+    """
+    try:
+        return importlib.import_module("torchaudio.functional")
+    except (OSError, ImportError, RuntimeError, AttributeError):
+        _forget()
+    sys.modules["torchaudio._extension"] = _stand_in()
+    try:
+        return importlib.import_module("torchaudio.functional")
+    except Exception as error:
+        _forget()
+        raise Speech3Error(
+            f"torchaudio cannot be imported ({type(error).__name__}: {error});"
+            " install the torchaudio that matches your torch: pip install --upgrade torch torchaudio"
+        ) from error
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchaudio"]:
+        del sys.modules[name]
+
+
+def _stand_in() -> types.ModuleType:
+    def refuse(function: Any) -> Any:
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError(f"{function.__name__} needs torchaudio's compiled part, which cannot be loaded here")
+
+        return refused
+
+    module = types.ModuleType("torchaudio._extension")
+    vars(module).update(_IS_TORCHAUDIO_EXT_AVAILABLE=False, _IS_ALIGN_AVAILABLE=False, fail_if_no_align=refuse)
+    return module
+
+
+def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
+    """Change the sample rate by band-limited (windowed sinc) interpolation.
+
+    Parameters
+    ----------
+    samples
+        float32 (samples,).
+
+    Returns
+    -------
+    np.ndarray
+        float32 (ceil(samples * to_hz / from_hz),); `samples` itself if the rates are equal.
+    """
+    if from_hz == to_hz:
+        return samples
+    import torch
+
+    return np.asarray(torchaudio_functional().resample(torch.from_numpy(samples), from_hz, to_hz).numpy(), np.float32)
+
+
+_LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
+_MOST = 16.0  # floats have full scale 1; some decoders exceed it a little
+
+
+def checked_rate(rate_hz: Any, name: str = "rate") -> int:
+    """Return a sample rate as an int.
+
+    Parameters
+    ----------
+    name
+        The argument's, for the message.
+
+    Raises
+    ------
+    Speech3Error
+        It is not a whole number of samples per second from 1,000 to 768,000.
+    """
+    number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool | np.bool_) else 0.0
+    if 0 < number < _LEAST_HZ:
+        guess = f" ({round(1000 * number)} for {number:g} kHz)" if number >= 4 else ""
+        raise Speech3Error(
+            f"{name}={rate_hz!r}: not a sample rate; give samples per second, such as 16000{guess}, and at least"
+            f" {_LEAST_HZ:,}"
+        )
+    if not (0 < number <= _MOST_HZ and number.is_integer()):
+        raise Speech3Error(f"{name}={rate_hz!r}: not a sample rate; give samples per second, such as 16000")
+    return int(number)
+
+
+def checked_samples(samples: ArrayLike) -> np.ndarray:
+    """Samples as float32 (S,) in [-1, 1).
+
+    Parameters
+    ----------
+    samples
+        One channel, anything that numpy can convert to an array: floats from -1 to 1, or integers of 8 bits (unsigned),
+        16, 24 (in 32) or 32 bits over their whole range, as sound libraries return them.
+
+    Raises
+    ------
+    Speech3Error
+        There are several channels, the samples have another type or scale, or values are not finite.
+    """
+    if isinstance(samples, str | bytes | os.PathLike):
+        raise Speech3Error(
+            f"samples={samples!r}: give samples, not a file or its bytes; read it, for instance with soundfile.read"
+        )
+    try:
+        array = np.asarray(samples)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors of a GPU or with a gradient
+        raise Speech3Error(f"samples: cannot be made an array of numbers ({error})") from error
+    if array.ndim == 2 and 1 in array.shape:
+        array = array.reshape(-1)
+    if array.ndim != 1:
+        raise Speech3Error(
+            f"samples of shape {array.shape}, but one channel is expected, (samples,); average the channels, or"
+            " recognise them one at a time"
+        )
+    if not array.size:
+        return np.zeros(0, np.float32)
+    if array.dtype == np.uint8:
+        return (array.astype(np.float32) - 128) / 128
+    if array.dtype in (np.int16, np.int32):
+        return (array / -float(np.iinfo(array.dtype).min)).astype(np.float32)
+    if array.dtype.kind != "f":
+        raise Speech3Error(
+            f"samples of type {array.dtype}; give float from -1 to 1, or int16 (or int32, uint8) over its whole range"
+        )
+    if not np.isfinite(array).all():
+        place = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise Speech3Error(f"samples: sample {place} is not a finite number; remove it, or read the recording again")
+    if (largest := float(np.abs(array).max())) > _MOST:
+        raise Speech3Error(
+            f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or give int16"
+        )
+    return array.astype(np.float32)
+
+
+_ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
+_MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
+
+
+class OnlineResampler:
+    """Call `accept` with samples as they arrive, then `finish`: the result is that of the whole recording, to within
+    rounding.
+
+    Samples are returned in steps, once the later samples that the filter needs (about a millisecond) have arrived. A
+    step is 1 / (greatest common divisor of the rates) seconds: 10 ms from 44,100 to 16,000 Hz.
+
+    Raises
+    ------
+    Speech3Error
+        The common divisor of the rates is too small, as for 44,101 and 16,000 Hz.
+    """
+
+    def __init__(self, from_hz: int, to_hz: int) -> None:
+        check_rates(from_hz, to_hz)
+        divisor = math.gcd(from_hz, to_hz)
+        self._step, self._new = from_hz // divisor, to_hz // divisor  # samples of a step, before and after
+        width = math.ceil(_ZEROS * self._step / (min(self._step, self._new) * _ROLLOFF))
+        self._after, self._before = width, -(-width // self._step) * self._step
+        self._kept_S = np.zeros(0, np.float32)  # from `before` ahead of the next step on, or from the beginning
+        self._lead = self._samples = self._given = 0  # kept before the next step; accepted; returned
+
+    def accept(self, wave_S: np.ndarray) -> np.ndarray:
+        """Take the next samples, float32; return those of the new rate that are final."""
+        self._samples += len(wave_S)
+        if self._step == self._new:
+            return wave_S
+        self._kept_S = np.concatenate([self._kept_S, wave_S])
+        steps = (len(self._kept_S) - self._lead - self._after) // self._step
+        if steps <= 0:
+            return wave_S[:0]
+        done = self._lead + steps * self._step
+        new_O = self._resampled(self._kept_S[: done + self._after])[: steps * self._new]
+        self._kept_S = self._kept_S[max(0, done - self._before) :]
+        self._lead = min(done, self._before)
+        self._given += len(new_O)
+        return new_O
+
+    def finish(self) -> np.ndarray:
+        """Return the samples that were still waiting."""
+        if self._step == self._new or not len(self._kept_S):
+            return self._kept_S
+        left = -(-self._samples * self._new // self._step) - self._given
+        return self._resampled(self._kept_S)[:left]
+
+    def _resampled(self, wave_S: np.ndarray) -> np.ndarray:
+        """The new samples that belong to the next step and later ones."""
+        return resample(wave_S, self._step, self._new)[self._lead // self._step * self._new :]
+
+
+def can_resample(from_hz: int, to_hz: int) -> bool:
+    """Whether the filter has a reasonable length: it is long if the rates have no large common divisor."""
+    divisor = math.gcd(from_hz, to_hz)
+    return from_hz // divisor * (to_hz // divisor) <= _MOST_TAPS
+
+
+def check_rates(from_hz: int, to_hz: int) -> None:
+    """Refuse rates between which the filter would be too long; errors as for `OnlineResampler`."""
+    if not can_resample(from_hz, to_hz):
+        raise Speech3Error(
+            f"cannot resample {from_hz} Hz to {to_hz} Hz, which the model needs, with a filter of reasonable length; is"
+            " it the right rate? Usual ones are 8000, 16000, 22050, 44100 and 48000"
+        )

@@ -1,0 +1,487 @@
+"""Normalisation of transcripts: letter case, punctuation, Unicode composition, phone classes.
+
+Lower case by the rules of a language (Unicode's SpecialCasing.txt), where they differ from those of English.
+
+Turkish and Azeri have i with a dot and ı without one: I becomes ı, and İ becomes i. In Lithuanian, i and j keep their
+dot below another accent. Greek writes ς at the end of words. German ß is SS in capitals, so STRASSE may be straße.
+
+Text for language models: files with one sentence per line, or Kaldi's `text`, in blocks of whole lines.
+
+In Kaldi's `text` each line begins with the id of its utterance, which is not a word.
+
+TIMIT's 61 phones, Lee and Hon's 48 phones for training, and their 39 classes for scoring.
+
+K.-F. Lee, H.-W. Hon: Speaker-independent phone recognition using hidden Markov models, IEEE Trans. ASSP 37 (11), 1989.
+The table is ``data/timit/phones.txt``. The glottal stop ``q`` is deleted.
+"""
+
+import re
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+from speech3.config import shipped
+from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
+from speech3.errors import Speech3Error
+from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
+
+Size = Literal[39, 48]
+_DELETED = "-"
+
+
+class _Row(NamedTuple):
+    phone: str
+    of_48: str
+    of_39: str
+
+
+@lru_cache
+def _rows() -> tuple[_Row, ...]:
+    path = shipped("data") / "timit" / "phones.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
+    if any(len(row) != 3 for row in fields):
+        raise Speech3Error(f"{path}: every line needs three columns; restore the file that came with speech3")
+    return tuple(_Row(*row) for row in fields)
+
+
+def phones61() -> tuple[str, ...]:
+    """TIMIT's 61 phones, sorted."""
+    return tuple(row.phone for row in _rows())
+
+
+@lru_cache
+def _table(size: Size) -> dict[str, str]:
+    if size == 48:
+        return {row.phone: row.of_48 for row in _rows()}
+    return {name: row.of_39 for row in _rows() for name in (row.phone, row.of_48) if name != _DELETED}
+
+
+def fold(text: str, size: Size) -> str:
+    """Replace the phones of `text` by their classes; what the table lacks stays as it is.
+
+    Phones that are already folded to the 48, or to the same classes, are accepted, too.
+    """
+    table = _table(size)
+    return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
+
+
+_DOTLESS = frozenset({"tr", "tur", "az", "aze", "azj", "crh", "gag"})
+_LITHUANIAN = frozenset({"lt", "lit"})
+_GERMAN = frozenset({"de", "deu", "ger"})
+_DOT = "\u0307"
+_ACCENTS = "\u0300-\u0306\u0308-\u0314\u033d-\u0344\u034a-\u034c"  # above a letter, without the dot
+_WITHOUT_DOT = re.compile(f"([ij\u012f]\u0328?)(?=[{_ACCENTS}])")
+_FINAL_SIGMA, _OTHER_SIGMA = re.compile(r"(?<=\w)σ(?![\w'’])"), re.compile(r"ς(?=\w)")
+_WORD = re.compile(r"\w+")
+
+
+def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | None = None) -> str:
+    """A text in lower case, composed (NFC).
+
+    Parameters
+    ----------
+    language
+        Its code, such as ``tr``, ``tr-TR`` or an espeak-ng voice; empty if it is not known.
+    spellings
+        For words that are in capitals, their spelling in lower case, as `sharp_s` finds it.
+    """
+    if text.isascii() and (text.islower() or (not language and not spellings)):
+        return text.lower()
+    text = unicodedata.normalize("NFC", text)
+    if spellings:
+        text = _WORD.sub(lambda word: spellings.get(word[0].lower(), word[0]) if word[0].isupper() else word[0], text)
+    code = _code(language)
+    if code in _DOTLESS:
+        text = text.replace("I", "ı")
+    text = text.replace("İ", "i").lower()  # Python's lower would leave a combining dot on the i
+    text = _OTHER_SIGMA.sub("σ", _FINAL_SIGMA.sub("ς", text))
+    if code in _LITHUANIAN:
+        text = _WITHOUT_DOT.sub(rf"\1{_DOT}", unicodedata.normalize("NFD", text))
+    return unicodedata.normalize("NFC", text)
+
+
+def words_with_sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
+    """Words of German texts that occur with ß in lower case, by their spelling with ss; not those that have both.
+
+    >>> sharp_s(["Die Straße", "DIE STRASSE"], "de")
+    {'strasse': 'straße'}
+    """
+    if _code(language) not in _GERMAN:
+        return {}
+    words = {word.lower() for text in texts for word in _WORD.findall(text) if not word.isupper()}
+    with_ss = {word for word in words if "ss" in word}
+    return {plain: word for word in words if "ß" in word and (plain := word.replace("ß", "ss")) not in with_ss}
+
+
+def case_doubts(texts: Iterable[str]) -> str:
+    """What is not known of these texts in mixed case, if their language is not: a sentence, or nothing."""
+    dotless = dotted = sharp = capitals = ""
+    for text in texts:
+        if text.isascii() and text.islower():
+            continue
+        for word in unicodedata.normalize("NFC", text).split():
+            if re.search("[ıİ]", word):
+                dotless = dotless or word
+            if "I" in word or "İ" in word:
+                dotted = dotted or word
+            if "ß" in word:
+                sharp = sharp or word
+            if "SS" in word and word.isupper():
+                capitals = capitals or word
+    if dotless and dotted:
+        return (
+            f"the language of the text is not known, but it has ı or İ ({dotless}): in Turkish or Azeri, I would become"
+            f" ı, but it becomes i (as in {dotted}); give the language, as in lang=tr"
+        )
+    if sharp and capitals:
+        return (
+            f"the language of the text is not known, but it has ß ({sharp}) and SS in capitals ({capitals}), which"
+            " becomes ss; give the language: lang=de"
+        )
+    return ""
+
+
+def _code(language: str) -> str:
+    """``tr`` for ``tr``, ``TR_tr``, ``tr-Latn`` and espeak-ng's ``trk/tr``."""
+    return re.split("[-_]", language.rpartition("/")[2].lower())[0]
+
+
+STDIN = Path("-")
+
+_BLOCK_BYTES = 1 << 22
+_QUIET_SECONDS = 10.0
+_JUDGED = 2000  # lines by which a file is recognised as Kaldi's text
+_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
+_IDS = ("utt2spk", "segments", "wav.scp")  # files of a data directory that list the ids of its text
+_FIRST_FIELD = re.compile(r"^[^\S\n]*\S+", re.MULTILINE)
+_WRITTEN = tuple(sorted(SYMBOLS | {symbol.upper() for symbol in SYMBOLS}))
+
+
+class Lines(NamedTuple):
+    """Some whole lines of a file, the number of the first, and the (compressed) bytes read so far of all files."""
+
+    path: Path
+    text: str
+    first: int
+    done: int
+
+
+def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
+    """Read the lines of text files in blocks, as they are; `-` is standard input.
+
+    Raises
+    ------
+    Speech3Error
+        A file cannot be read, is truncated or is not text (with the line).
+    """
+    done = 0
+    for path in paths:
+        try:
+            if path == STDIN:
+                for block in _decoded(path, text_stream(sys.stdin.buffer, path)):
+                    yield Lines(path, *block, done)
+                continue
+            with open_text(path) as (stream, place):
+                for block in _decoded(path, stream):
+                    yield Lines(path, *block, done + place())
+                done += place()
+        except UNREADABLE as error:
+            raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _decoded(path: Path, stream: IO[bytes]) -> Iterator[tuple[str, int]]:
+    rest, first = b"", 1
+    while content := stream.read(_BLOCK_BYTES):
+        end = content.rfind(b"\n") + 1
+        if end:
+            yield _text(path, rest + content[:end], first), first
+            first += (rest + content[:end]).count(b"\n")
+            rest = b""
+        rest += content[end:]
+    if rest:
+        yield _text(path, rest, first), first
+
+
+def _text(path: Path, content: bytes, first: int) -> str:
+    if b"\0" in content:
+        raise has_nul(path, content, first)
+    try:
+        # Byte order marks remain where files were joined.
+        return composed(content.decode("utf-8").replace("\ufeff", ""), path)
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, content, error, first) from error
+
+
+def read_sentences(paths: Sequence[Path], forbidden: Iterable[str] = ()) -> Iterator[Lines]:
+    """Read sentences in blocks of lines; the utterance ids of Kaldi's `text` are removed, which is said once.
+
+    Parameters
+    ----------
+    forbidden
+        Further words that may not occur, besides `SYMBOLS`.
+
+    Raises
+    ------
+    Speech3Error
+        What `read_lines` raises, or a line contains a symbol.
+    """
+    forbidden, with_ids, file = frozenset(forbidden), False, None
+    for lines in read_lines(paths):
+        if lines.first == 1 or lines.path != file:
+            file, with_ids = lines.path, begin_with_ids(_first_lines(lines.text), lines.path)
+        if with_ids:
+            lines = lines._replace(text=_FIRST_FIELD.sub("", lines.text))
+        if any(symbol in lines.text for symbol in (*_WRITTEN, *forbidden)):
+            _refuse_symbols(lines, forbidden)
+        yield lines
+
+
+def sentences_of_file(path: Path, forbidden: Iterable[str] = ()) -> Iterator[list[str]]:
+    """The words of each sentence of a file, without empty ones; raises what `read_sentences` raises."""
+    for lines in read_sentences([path], forbidden):
+        yield from (words for line in lines.text.split("\n") if (words := line.split()))
+
+
+def _first_lines(text: str) -> list[str]:
+    lines = text.split("\n", _JUDGED)[:_JUDGED]
+    return lines if lines[-1].strip() else lines[:-1]
+
+
+def _refuse_symbols(lines: Lines, forbidden: frozenset[str]) -> None:
+    for number, line in enumerate(lines.text.split("\n"), lines.first):
+        words = line.split()
+        found = sorted({*symbols_in(words), *forbidden.intersection(words)})
+        if found:
+            shown = "|".join(found)
+            raise Speech3Error(
+                f"{lines.path}:{number}: {' and '.join(found)} in the text, which nobody can say; give the words alone,"
+                f" one sentence per line: sed -E 's:(^| )({shown})( |$): :g' {lines.path}"
+            )
+
+
+def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
+    """Does each line of a file begin with an utterance id, as in Kaldi's `text`? If so, that is said.
+
+    The ids are those of the data directory in which the file is, or differ from line to line, have digits or
+    underscores, and are not among the other words. Outside a data directory, a file with an empty line is plain text.
+    """
+    rows = [line.split(maxsplit=1) for line in lines]
+    ids = [row[0] for row in rows if row]
+    all_differ = len(rows) == len(ids) == len(set(ids))
+    found = bool(ids) and (_listed_beside(ids, path) or (all_differ and _are_ids(ids, rows, lines)))
+    if found:
+        _say_ids(path, ids[0])
+    return found
+
+
+def _listed_beside(ids: Sequence[str], path: Path) -> bool:
+    """Does the data directory list most of the ids?"""
+    if path == STDIN:
+        return False
+    for name in _IDS:
+        ignored: list[Fault] = []
+        if table := read_table(path.parent / name, ignored):
+            return 2 * sum(key in table.entries for key in ids) > len(ids)
+    return False
+
+
+def _are_ids(ids: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[str]) -> bool:
+    # More is asked than of references and hypotheses, whose ids must agree: lists of commands are not Kaldi's text.
+    if len(ids) < 2 or 2 * sum(len(row) > 1 for row in rows) < len(rows) or not looks_like_ids(ids, lines):
+        return False
+    numbered = sum(bool(re.search(r"[\d_]", name)) for name in ids)
+    return numbered >= 0.9 * len(ids) or (len(ids) >= _MANY_LINES and all("-" in name for name in ids))
+
+
+def looks_like_ids(ids: Sequence[str], lines: Sequence[str]) -> bool:
+    """Are the first fields of lines ids, and not the first words of sentences?"""
+    # Ids contain digits or underscores, are sorted or are many; first words of sentences also occur within sentences.
+    elsewhere = {word for line in lines for word in line.split()[1:]}
+    if 2 * sum(name in elsewhere for name in ids) > len(ids):
+        return False
+    if 2 * sum(bool(re.search(r"[\d_-]", name)) for name in ids) >= len(ids) or len(ids) >= _MANY_LINES:
+        return True
+    return len(ids) > 1 and list(ids) == sorted(ids) and len({len(name) for name in ids}) == 1
+
+
+@lru_cache  # a text may be read several times
+def _say_ids(path: Path, first: str) -> None:
+    say(f"{path}: each line begins with an utterance id ({first}, ...), as in Kaldi's text; the ids are left out")
+
+
+def with_progress(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterator[Lines]:
+    """Pass blocks of lines through and show progress: megabytes of files, or characters of standard input."""
+    if STDIN not in paths:
+        total = sum(path.stat().st_size for path in paths if path.exists())
+        yield from progress(blocks, total >> 20, f"{label}, MB", place=lambda lines: (lines.done >> 20, ""))
+        return
+    size, following = 0, time.monotonic() + _QUIET_SECONDS
+    for lines in blocks:
+        yield lines
+        size += len(lines.text)
+        if time.monotonic() >= following:
+            say(f"{label}: {size / 1e6:.0f} million characters")
+            following = time.monotonic() + _QUIET_SECONDS
+
+
+class _Punctuation(dict[int, str]):
+    """Table for str.translate: Unicode punctuation becomes a space, apostrophes are left to `_punct`."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        value = "'" if letter in "'\u2019" else letter
+        if unicodedata.category(letter).startswith("P") and value != "'":
+            value = " "
+        self[code] = value
+        return value
+
+
+_PUNCTUATION = _Punctuation()
+_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
+
+
+def _punct(text: str) -> str:
+    return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
+
+
+# Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
+APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
+_WITHIN_WORDS = "'-:·"
+_MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
+_SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
+
+
+class _Marks(dict[int, str]):
+    """Table for str.translate: apostrophes become ASCII, punctuation outside `_WITHIN_WORDS` a space."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        value = letter
+        if letter in APOSTROPHES and unicodedata.category(letter) != "Lm":
+            value = "'"
+        elif unicodedata.category(letter).startswith("P") and letter not in _WITHIN_WORDS:
+            value = " "
+        self[code] = value
+        return value
+
+
+_MARKS = _Marks()
+
+
+def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") -> str:
+    """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
+
+    Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
+    becomes ASCII. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` becomes
+    ``[laughs_loudly]``. NFKC is not used, since it would turn the sign of aspiration, U+02B0, into ``h``.
+
+    Parameters
+    ----------
+    graphemes
+        As `speech3.language.graphemes.read_graphemes` returns them. Where one of them matches, also at the edge of a
+        word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
+    language
+        Its code, for the rules of lower case (`speech3.data.transcripts`); empty if it is not known.
+    """
+    listed = _matching(tuple(graphemes))
+    words: list[str] = []
+    end = 0
+    for apart in _SET_APART.finditer(text):
+        words += _plain(text[end : apart.start()], listed, language)
+        words.append("_".join(lower_case(apart.group(), language).split()))
+        end = apart.end()
+    return " ".join([*words, *_plain(text[end:], listed, language)])
+
+
+@cache
+def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
+    """The longest of the graphemes that matches, as in spelling."""
+    longest_first = sorted(graphemes, key=lambda grapheme: (-len(grapheme), grapheme))
+    return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
+
+
+def _composed(text: str, language: str = "") -> str:
+    return to_one_form(lower_case(text, language))
+
+
+def _plain(text: str, listed: re.Pattern[str] | None, language: str) -> list[str]:
+    composed = _composed(text, language)
+    changed, kept = composed.translate(_MARKS), set[int]()
+    if listed:
+        typed = "".join("'" if letter in APOSTROPHES else letter for letter in composed)
+        kept = {place for match in listed.finditer(typed) for place in range(*match.span())}
+        changed = "".join(typed[place] if place in kept else letter for place, letter in enumerate(changed))
+    words = []
+    for match in re.finditer(r"\S+", changed):
+        first, end = match.span()
+        while first < end and changed[first] in _WITHIN_WORDS and first not in kept:
+            first += 1
+        while first < end and changed[end - 1] in _WITHIN_WORDS and end - 1 not in kept:
+            end -= 1
+        words.append(changed[first:end])
+    return [re.sub("(?<=.)[ʼʻ](?=.)", "'", word) for word in words if word]
+
+
+def marked_at_edge(text: str) -> list[str]:
+    """Words that `plain_words` takes an apostrophe, a colon or a middle dot from, at one edge only: not quotations."""
+    found = []
+    for written in _composed(_SET_APART.sub(" ", text)).translate(_MARKS).split():
+        word = written.strip(_WITHIN_WORDS)
+        before, _, after = written.partition(word) if word else ("", "", "")
+        if any((mark in before) != (mark in after) for mark in _MAYBE_LETTERS):
+            found.append(written)
+    return found
+
+
+_STEPS: dict[str, Callable[[str], str]] = {
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "lower": lower_case,
+    "punct": _punct,
+    "phones48": lambda text: fold(text, 48),
+    "phones39": lambda text: fold(text, 39),
+}
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Split ``nfkc,lower,punct`` into its steps.
+
+    Raises
+    ------
+    Speech3Error
+        A step is unknown.
+    """
+    steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
+    for step in steps:
+        if step not in _STEPS:
+            raise Speech3Error(f"--normalize: unknown step {step!r}; choose from {', '.join(_STEPS)}")
+    return steps
+
+
+def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lower_case) -> str:
+    """Apply `steps` in their order and join the words with single spaces.
+
+    ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
+    character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
+    ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
+    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.data.transcripts`).
+
+    Parameters
+    ----------
+    lower
+        What ``lower`` does; `speech3.data.transcripts.lower_case` with the language, if that is known.
+
+    Raises
+    ------
+    Speech3Error
+        A step is unknown.
+    """
+    for step in steps:
+        if step not in _STEPS:
+            raise Speech3Error(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
+        text = lower(text) if step == "lower" else _STEPS[step](text)
+    return " ".join(text.split())

@@ -1,0 +1,512 @@
+"""Find all faults of a data directory at once: a registry of small validators over one scan of the audio.
+
+A validator gets the parsed directory and the results of the scan, and yields faults. The faults of the text files
+themselves come from `datadir.parse`.
+
+Faults of feature archives: entries that cannot be read, are not numbers, or do not fit their recordings.
+
+Axes: T frames, F features.
+
+Write a repaired copy of a data directory: faults are repaired where possible, unusable utterances left out.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from speech3.data import paths
+from speech3.data.audio import AudioError, AudioInfo, channel_mix, read_blocks, segment_fault
+from speech3.data.audio import info as audio_info
+from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
+from speech3.data.lost_bytes import Damage, find_damage, write_mended
+from speech3.errors import Speech3Error
+from speech3.io import ark_key_at, not_finite, read_matrix
+from speech3.runtime import available_jobs, parallel_map
+
+_SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
+_NEAR = 0.05  # of the usual shift: the median of the features is as near to one of these, or their shift is not known
+_SLACK = 0.02, 10  # share of an utterance's frames, and number of frames, by which features may be longer or shorter
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """What is known about one matrix; `problem` says why it cannot be used."""
+
+    frames: int = 0
+    values: int = 0
+    problem: str = ""
+    key: str | None = None  # the name that its archive gives it, if that can be told
+
+
+def feature_faults(
+    data: DataDir, lengths_s: Mapping[str, float], scp: Path | None = None, jobs: int = 1
+) -> list[Fault]:
+    """The faults of the features of `data`, from its ``feats.scp`` or another one, and of its ``cmvn.scp``.
+
+    Parameters
+    ----------
+    lengths_s
+        Seconds of the utterances whose recordings could be read.
+
+    Raises
+    ------
+    Speech3Error
+        `scp` cannot be read.
+    """
+    faults: list[Fault] = []
+    path, locations, directory = data.path / "feats.scp", data.feats, data.path
+    if scp is not None:
+        table = read_table(scp, faults)
+        if table is None:
+            raise Speech3Error(f"{scp}: no such file")
+        path, directory = scp, scp.parent
+        locations = {key: entry.value for key, entry in table.entries.items() if entry.value}
+        for key in sorted(data.utterances.keys() - locations.keys()):
+            faults.append(Fault("no features", str(path), key, "has no features", "extract them", drop=(key,)))
+        if unused := sorted(locations.keys() - data.utterances.keys()):
+            problem = f"{len(unused)} entries are of no utterance of {data.path}"
+            faults.append(Fault("unknown utterance", str(path), unused[0], problem, "they are ignored", warning=True))
+    ids = [key for key in data.utterances if key in locations]
+    look = functools.partial(_look, directory)
+    found = dict(zip(ids, parallel_map(look, [locations[key] for key in ids], jobs, f"reading {path}"), strict=True))
+    faults += _faults(data, path, found)
+    faults += _lengths(path, found, lengths_s)
+    faults += _statistics(data) if scp is None else ()
+    return faults
+
+
+def _look(directory: Path, location: str) -> _Matrix:
+    try:
+        matrix = read_matrix(location, directory)
+    except Speech3Error as error:
+        return _Matrix(problem=str(error))
+    if matrix.ndim != 2 or not matrix.size:
+        return _Matrix(problem=f"{location}: not a matrix, or an empty one")
+    if problem := not_finite(matrix):
+        return _Matrix(len(matrix), matrix.shape[1], problem)
+    return _Matrix(len(matrix), matrix.shape[1], key=ark_key_at(location, directory))
+
+
+def _faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator[Fault]:
+    sizes = Counter(matrix.values for matrix in found.values() if matrix.values)
+    usual = max(sizes, key=lambda values: (sizes[values], values)) if sizes else 0
+    again = "compute them again, or remove the utterance"
+    for key, matrix in found.items():
+        if matrix.problem:
+            yield Fault("unusable features", str(path), key, matrix.problem, again, drop=(key,))
+        elif matrix.values != usual:
+            problem = f"has {matrix.values} values per frame, but {sizes[usual]} of the utterances have {usual}"
+            yield Fault("other feature size", str(path), key, problem, again, drop=(key,))
+        elif matrix.key not in (None, key) and matrix.key in data.utterances:
+            problem = f"its offset leads to the features of {matrix.key}"
+            yield Fault("wrong offset", str(path), key, problem, "write the scp again", drop=(key,))
+
+
+def _lengths(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[str, float]) -> Iterator[Fault]:
+    """Features that are much longer or shorter than their recordings, at the frame shift that most of them have."""
+    usable = {key: matrix.frames for key, matrix in found.items() if not matrix.problem and key in lengths_s}
+    if not usable:
+        return
+    median_s = float(np.median([lengths_s[key] / frames for key, frames in usable.items()]))
+    shift_s = min(_SHIFTS_S, key=lambda shift: abs(shift - median_s))
+    if abs(shift_s - median_s) > _NEAR * shift_s:
+        shift_s = median_s
+    share, most = _SLACK
+    for key, frames in usable.items():
+        expected = lengths_s[key] / shift_s
+        if abs(frames - expected) > max(share * expected, most):
+            problem = (
+                f"has {frames} frames of features, but its recording of {lengths_s[key]:.2f} s should have about"
+                f" {expected:.0f} ({1000 * shift_s:g} ms each, as for most utterances)"
+            )
+            remedy = "compute them again, or correct `segments`"
+            yield Fault("other length", str(path), key, problem, remedy, drop=(key,))
+
+
+def _statistics(data: DataDir) -> Iterator[Fault]:
+    path, speakers = data.path / "cmvn.scp", data.speakers()
+    for speaker, location in data.cmvn.items():
+        try:
+            stats_2G = read_matrix(location, data.path)
+            problem = "are not finite numbers" if not np.isfinite(stats_2G).all() else ""
+            problem = problem or ("are over no frame" if stats_2G[0, -1] < 1 else "")
+        except (Speech3Error, IndexError) as error:
+            problem = f"cannot be read: {error}"
+        if problem:
+            remedy = "compute them again, or remove the speaker's utterances"
+            yield Fault("unusable statistics", str(path), speaker, f"its statistics {problem}", remedy,
+                        drop=tuple(speakers.get(speaker, ())))  # fmt: skip
+
+
+FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
+# With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
+_MANY = 5000
+_BLOCK_S = 60.0  # of a recording in memory
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The result of scanning one recording."""
+
+    info: AudioInfo | None
+    error: AudioError | None
+    silent: frozenset[str]  # utterances whose samples are all the same
+    damage: Damage | None = None  # bytes that are missing or too many
+    channels: str = ""  # which of several channels are used, if not the average of all
+
+
+@dataclass(frozen=True)
+class ScannedData:
+    """A data directory with the scan of each recording that has utterances."""
+
+    data: DataDir
+    scans: dict[str, Scan]
+
+    def __iter__(self) -> Iterator[tuple[Utterance, AudioInfo]]:
+        for utterance in self.data.utterances.values():
+            scan = self.scans.get(utterance.recording)
+            if scan and scan.info:
+                yield utterance, scan.info
+
+    def where(self, recording: str) -> str:
+        """The file of a recording as the user wrote it."""
+        return self.data.recordings[recording]
+
+    @functools.cached_property
+    def of_recording(self) -> dict[str, tuple[str, ...]]:
+        """The utterances of each recording."""
+        table: dict[str, list[str]] = {}
+        for utterance in self.data.utterances.values():
+            table.setdefault(utterance.recording, []).append(utterance.id)
+        return {recording: tuple(ids) for recording, ids in table.items()}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `validate` found."""
+
+    data: DataDir
+    scanned: ScannedData
+    faults: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+
+    def summary(self) -> str:
+        """One line: how many faults of each kind, or what the directory contains."""
+        path, data = self.data.path, self.data
+        if self.faults:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
+            count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
+            remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.utterances else ""
+            return f"{path}: {count} ({kinds}){remedy}"
+        counts = f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers"
+        if not data.recordings:
+            return f"{counts}, features without audio"
+        hours = sum(duration_s(utterance, found) for utterance, found in self.scanned) / 3600
+        rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.scanned}))
+        return f"{counts}, {hours:.2f} hours, {rates} Hz"
+
+
+def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
+    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
+    before: Counter[str] = Counter()
+    ranks = []
+    for place, fault in enumerate(faults):
+        ranks.append((before[fault.kind], place))
+        before[fault.kind] += 1
+    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
+
+
+def duration_s(utterance: Utterance, found: AudioInfo) -> float:
+    """Seconds of the utterance that lie within its recording."""
+    end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
+    return max(end_s - utterance.start_s, 0.0)
+
+
+Validator = Callable[[ScannedData], Iterator[Fault]]
+VALIDATORS: list[Validator] = []
+
+
+def validator(function: Validator) -> Validator:
+    """Register a check."""
+    VALIDATORS.append(function)
+    return function
+
+
+def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
+    """Find every fault of a data directory, including those of its features if it has any.
+
+    Parameters
+    ----------
+    jobs
+        Number of processes that decode the audio; 0: one per core if there are many recordings.
+    need_text
+        Whether a missing file `text` is a fault.
+    features
+        An scp to look at instead of the directory's feats.scp.
+
+    Raises
+    ------
+    Speech3Error
+        `path` is not a directory, or `features` cannot be read.
+    """
+    data, structural = parse(path, need_text=need_text)
+    if not paths.refused():  # if they are, each of them is a fault
+        paths.check(data.path / "wav.scp", data.recordings)
+    scanned = ScannedData(data, _scan_all(data, jobs))
+    found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
+    if data.feats or features:
+        lengths_s = {utterance.id: duration_s(utterance, info) for utterance, info in scanned}
+        found += feature_faults(data, lengths_s, features, jobs or available_jobs())
+    faults = tuple(fault for fault in found if not fault.warning)
+    return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
+
+
+def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
+    parts: dict[str, list[Utterance]] = {}
+    for utterance in data.utterances.values() if data.recordings else ():
+        parts.setdefault(utterance.recording, []).append(utterance)
+    items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
+    jobs = jobs or (available_jobs() if len(items) >= _MANY else 1)
+    scans = parallel_map(functools.partial(_scan, data.path), items, jobs, f"reading the audio of {data.path}")
+    return dict(zip(parts, scans, strict=True))
+
+
+def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
+    value, utterances = item
+    try:
+        found = audio_info(value, directory=directory)
+        silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
+        channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
+        damage = find_damage(value, directory=directory)
+    except AudioError as error:
+        return Scan(None, error, frozenset())
+    return Scan(found, None, silent, damage, channels)
+
+
+def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
+    """The utterances of a recording in which all samples have the same value."""
+    first = [round(utterance.start_s * rate_hz) for utterance in utterances]
+    last = [sys.maxsize if u.end_s is None else round(u.end_s * rate_hz) for u in utterances]
+    lowest, highest = np.full(len(utterances), np.inf), np.full(len(utterances), -np.inf)
+    begin = 0
+    for block_S in blocks:
+        end = begin + len(block_S)
+        for place in range(len(utterances)):
+            part_S = block_S[max(0, first[place] - begin) : max(0, last[place] - begin)]
+            if len(part_S):
+                lowest[place] = min(lowest[place], part_S.min())
+                highest[place] = max(highest[place], part_S.max())
+        begin = end
+    return frozenset(u.id for u, low, high in zip(utterances, lowest, highest, strict=True) if low == high)
+
+
+@validator
+def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
+    """Missing, unreadable, empty and truncated files."""
+    for recording, scan in scanned.scans.items():
+        if scan.error:
+            ids = scanned.of_recording[recording]
+            yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
+
+
+@validator
+def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
+    """Files that lack too little at their end for any speech to be missing; they are used as they are."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.missing_s:
+            ids = scanned.of_recording[recording]
+            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
+            yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
+
+
+@validator
+def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that are noise from some place on, because a transfer changed their number of bytes."""
+    for recording, scan in scanned.scans.items():
+        if damage := scan.damage:
+            ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
+            yield Fault(
+                "lost byte",
+                scanned.where(recording),
+                _named(ids),
+                str(damage),
+                "get the file again, in binary mode" + ", or run `speech3 fix`" * damage.mended,
+                drop=() if damage.mended else ids,
+                repair=f"{damage.count} {how}, in a copy of the recording" if damage.mended else "",
+                mend=recording if damage.mended else "",
+            )
+
+
+@validator
+def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
+    """Files whose header gives another length than they have; they are read to their end."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.claim:
+            where, ids = scanned.where(recording), scanned.of_recording[recording]
+            remedy = "the audio in the file is read; listen to check that it is complete"
+            yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
+
+
+def _named(ids: tuple[str, ...]) -> str:
+    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
+
+
+@validator
+def several_channels(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that are not mono."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.channels > 1:
+            ids = scanned.of_recording[recording]
+            how = f"; as one channel, {scan.channels}" if scan.channels else ""
+            yield Fault(
+                "several channels",
+                scanned.where(recording),
+                _named(ids),
+                f"has {scan.info.channels} channels{how}",
+                "convert it to one channel, or set mix_channels: true in the feature configuration",
+                drop=ids,
+            )
+
+
+@validator
+def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings whose rate is not that of most utterances."""
+    rates = Counter(found.sample_rate_hz for _, found in scanned)
+    if len(rates) < 2:
+        return
+    usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.sample_rate_hz != usual_hz:
+            ids = scanned.of_recording[recording]
+            problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
+            yield Fault(
+                "other sample rate",
+                scanned.where(recording),
+                _named(ids),
+                problem,
+                "convert it, or set resample: true in the feature configuration",
+                drop=ids,
+            )
+
+
+@validator
+def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
+    """Segments that reach beyond their recording: clipped if a part lies inside."""
+    for utterance, found in scanned:
+        problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
+        inside = utterance.start_s < found.duration_s
+        if problem:
+            yield Fault(
+                "segment",
+                str(scanned.data.path / "segments"),
+                utterance.id,
+                problem,
+                "correct the times",
+                drop=() if inside else (utterance.id,),
+                end_s=found.duration_s if inside else None,
+                repair=f"end clipped to {found.duration_s:.3f} s" if inside else "",
+            )
+
+
+@validator
+def too_short(scanned: ScannedData) -> Iterator[Fault]:
+    """Utterances of less than one frame."""
+    for utterance, found in scanned:
+        length_s = duration_s(utterance, found)
+        if 0 < length_s < FRAME_S:
+            yield Fault(
+                "too short",
+                scanned.where(utterance.recording),
+                utterance.id,
+                f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms",
+                "remove the utterance",
+                drop=(utterance.id,),
+            )
+
+
+@validator
+def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
+    """Utterances without any sound; only a warning, since features can still be computed."""
+    for utterance, _ in scanned:
+        if utterance.id in scanned.scans[utterance.recording].silent:
+            yield Fault(
+                "digital silence",
+                scanned.where(utterance.recording),
+                utterance.id,
+                "all its samples are equal",
+                "check the recording, or remove the utterance",
+                warning=True,
+            )
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """What `fix` wrote, and what it changed."""
+
+    data: DataDir
+    removed: tuple[str, ...]  # utterances
+    changes: tuple[str, ...]  # a line for each fault
+    warnings: tuple[Fault, ...]
+
+
+def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
+    """Write a copy of the data directory `path` in which `validate` finds no fault.
+
+    Audio is not copied, except recordings that lost bytes: their mended copies are in ``out/mended``.
+
+    A missing file `text` cannot be repaired: like its source, the copy is for decoding only.
+
+    Parameters
+    ----------
+    jobs
+        As for `validate`.
+
+    Raises
+    ------
+    Speech3Error
+        No usable utterance is left, or `out` is `path` itself.
+    """
+    path, out = Path(path), Path(out)
+    if out.resolve() == path.resolve():
+        raise Speech3Error(f"{out}: the repaired copy cannot replace its source; give another directory")
+    report = validate(path, jobs=jobs)
+    drop = {key for fault in report.faults for key in fault.drop}
+    kept = _kept(report, drop)
+    if not kept.utterances:
+        listing = "\n".join(f"  {fault}" for fault in report.faults)
+        raise Speech3Error(f"{path}: no usable utterance is left, nothing was written\n{listing}")
+    write_datadir(_with_mended(kept, report, out), out)
+    return Repairs(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
+
+
+def _kept(report: Report, drop: set[str]) -> DataDir:
+    data = report.data.subset(set(report.data.utterances) - drop)
+    ends = {fault.subject: fault.end_s for fault in report.faults if fault.end_s is not None}
+    utterances = {
+        key: dataclasses.replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()
+    }
+    return dataclasses.replace(data, utterances=utterances)
+
+
+def _with_mended(kept: DataDir, report: Report, out: Path) -> DataDir:
+    """The directory with mended copies of recordings in which bytes are missing or too many."""
+    mended = {}
+    for fault in report.faults:
+        if fault.mend in kept.recordings:
+            path = out / "mended" / f"{quote(fault.mend, safe='')}.wav"
+            write_mended(kept.recordings[fault.mend], path, directory=kept.path)
+            mended[fault.mend] = str(path.absolute())
+    return dataclasses.replace(kept, recordings={**kept.recordings, **mended})
+
+
+def _change(fault: Fault) -> str:
+    done = fault.repair or f"removed {len(fault.drop)} utterance{'s' if len(fault.drop) > 1 else ''}"
+    subject = f"{fault.subject}: " if fault.subject else ""
+    return f"{fault.where}: {subject}{fault.problem}: {done}"

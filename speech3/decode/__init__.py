@@ -1,0 +1,121 @@
+"""From scores of frames to words: decoding graph, search, lattices, the recogniser.
+
+`graph` composes H o C o L o G, with words and grammar from `grammar`; `new_graph` builds other graphs for a trained
+model. `token_passing` and `beam_search` are the search, `phrases` rewards phrases in it, `search` runs it over many
+utterances. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
+what it found; `rescoring` gives it other language models. `recognizer` holds everything that recognition needs;
+`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment; `tune` finds its parameters.
+"""
+
+from typing import TYPE_CHECKING
+
+from speech3.runtime.door import door
+
+if TYPE_CHECKING:
+    from speech3.decode.align import align_datadir
+    from speech3.decode.apply import (
+        features_for,
+        features_of_all,
+        same_features,
+        say_skipped,
+        transcribe,
+        transcription_json,
+        with_mean_scores,
+        write_loglikes,
+    )
+    from speech3.decode.grammar import (
+        GRAPH_LEXICON,
+        UNSEEN_WEIGHT,
+        Spelling,
+        join_words,
+        one_word_grammar,
+        spelling_with,
+    )
+    from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, build_graph
+    from speech3.decode.kaldi import import_kaldi
+    from speech3.decode.lattice_composition import expand_pieces
+    from speech3.decode.lattice_directory import NBEST_FILE, LatticeDir, WantedResults, decode_latticed, open_lattices
+    from speech3.decode.lattice_paths import oracle_words
+    from speech3.decode.model_export import export
+    from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
+    from speech3.decode.output import (
+        UtteranceParts,
+        cut_long_utterances,
+        parts_at_pauses,
+        times_in,
+        write_decoding,
+        write_hypotheses,
+    )
+    from speech3.decode.recognizer import (
+        BEAM,
+        RETRY_BEAM,
+        TUNING_FILE,
+        Recognizer,
+        load_recognizer,
+        load_tuning,
+        tune_recognizer,
+    )
+    from speech3.decode.rescoring import RescoreOptions, rescore, write_times
+    from speech3.decode.search import Decoding, without_words
+    from speech3.decode.streaming import transcribe_arriving
+    from speech3.decode.tune import Tuning, error_rate_of, load_settings
+    from speech3.decode.word_lattice import WordLattice
+else:
+    __getattr__ = door(__file__)
+
+__all__ = [
+    "BEAM",
+    "DECODE_SETTINGS",
+    "GRAPH",
+    "GRAPH_LEXICON",
+    "NBEST_FILE",
+    "RETRY_BEAM",
+    "TUNING_FILE",
+    "TUNING_GRAPH",
+    "UNSEEN_WEIGHT",
+    "Decoding",
+    "GraphSources",
+    "LatticeDir",
+    "Recognizer",
+    "RescoreOptions",
+    "Spelling",
+    "Tuning",
+    "UtteranceParts",
+    "WantedResults",
+    "WordLattice",
+    "align_datadir",
+    "build_graph",
+    "cut_long_utterances",
+    "decode_latticed",
+    "error_rate_of",
+    "expand_pieces",
+    "export",
+    "features_for",
+    "features_of_all",
+    "import_kaldi",
+    "join_words",
+    "load_recognizer",
+    "load_settings",
+    "load_tuning",
+    "make_graph",
+    "one_word_grammar",
+    "open_lattices",
+    "oracle_words",
+    "parts_at_pauses",
+    "replace_graph",
+    "rescore",
+    "same_features",
+    "say_skipped",
+    "spelling_with",
+    "times_in",
+    "transcribe",
+    "transcribe_arriving",
+    "transcription_json",
+    "tune_recognizer",
+    "with_mean_scores",
+    "without_words",
+    "write_decoding",
+    "write_hypotheses",
+    "write_loglikes",
+    "write_times",
+]

@@ -1,0 +1,246 @@
+"""Forced alignment of a whole data directory, for `speech3 align`, and the files that it writes."""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import FeatureConfig
+from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
+from speech3.decode.apply import features_for, say_skipped
+from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
+from speech3.errors import Speech3Error, check_bad
+from speech3.hmm import (
+    LONG_UTTERANCE_S,
+    Aligned,
+    FrameClock,
+    Hmm,
+    LongLayout,
+    LongPart,
+    PartFeats,
+    Scorer,
+    Suspicion,
+    Transcripts,
+    align_utterances,
+    by_espeak,
+    lay_out_long,
+    part_names,
+    part_texts,
+    suspicions,
+    unknown_words,
+    usable_transcripts,
+    with_new_words,
+    write_alignments,
+)
+from speech3.language import Pronunciation, check_vocabulary, read_lexicon
+from speech3.runtime import parallel_map, say, write_text
+
+_FIRST = 5  # number of utterances listed for an unknown word
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of an alignment.
+
+    Attributes
+    ----------
+    aligned
+        Alignments of utterances, and of the parts of long ones.
+    layouts
+        How each long utterance was cut.
+    suspicious
+        Utterances and parts whose transcripts are doubtful.
+    unknown
+        For each word that the lexicon lacks, the utterances that contain it.
+    """
+
+    aligned: Aligned
+    layouts: dict[str, LongLayout]
+    suspicious: list[Suspicion]
+    unknown: dict[str, list[str]]
+
+
+def align_datadir(
+    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None, lang: str | None = None
+) -> Outcome:
+    """Align every utterance with its transcript, and write the files listed in the help of `speech3 align`.
+
+    Parameters
+    ----------
+    lexicon
+        Pronunciations of words that the model lacks, in its phones.
+    lang
+        espeak-ng's language code, for guessing pronunciations of the words that are still missing.
+
+    Raises
+    ------
+    Speech3Error
+        There are no transcripts; most of their words are not in the lexicon; more than 5 % of the utterances are bad
+        (raised after all files were written, so that the lists name them).
+    """
+    texts = {key: utterance.text for key, utterance in data.utterances.items()}
+    if not any(texts.values()):
+        raise Speech3Error(
+            f"{data.path}: has no transcripts; write them to {data.path}/text, or use speech3 decode, which needs none"
+        )
+    recognizer = _more_words(recognizer, texts, lexicon, lang, out)
+    check_vocabulary(texts, recognizer.hmm.lexicon.by_word)  # before hours of audio are read
+    feats, skipped = features_for(recognizer, data, jobs, out)
+    durations = lengths_s(data.subset(feats))
+    transcripts = usable_transcripts(texts, recognizer.hmm.lexicon, feats)
+    transcripts.bad.update(skipped)
+    layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
+    config = recognizer.features
+    parts = part_names((part for layout in layouts.values() for part in layout.parts), 1 / recognizer.clock.shift_s)
+    texts |= part_texts(parts, texts)
+    clock = recognizer.clock
+    for name, part in parts.items():
+        transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
+        begin_s, end_s = part.times_s(clock)
+        durations[name] = min(end_s, durations.get(part.utterance, end_s)) - begin_s
+    aligned = align_utterances(
+        recognizer.hmm, recognizer.scorer, transcripts, PartFeats(feats, parts, config),
+        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
+    )  # fmt: skip
+    total = len(transcripts.words) + len(transcripts.bad)
+    if not aligned.alignments:
+        check_bad(aligned.bad, total, str(data.path), "could not be aligned")
+    unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
+    outcome = Outcome(aligned, layouts, suspicions(aligned, texts, recognizer.hmm.subsampling), unknown)
+    write_alignments(
+        out, recognizer.hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
+        confidences=aligned.confidences, parts=parts,
+    )  # fmt: skip
+    _write_lists(out, outcome, texts, durations, clock)
+    _write_split(out, data, outcome, parts, texts, durations, clock)
+    say_skipped(aligned.bad, "not aligned")
+    check_bad(
+        aligned.bad, total, str(data.path), "could not be aligned",
+        f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
+        f"{f', and give pronunciations of the words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
+    )  # fmt: skip
+    return outcome
+
+
+def _more_words(
+    recognizer: Recognizer, texts: Mapping[str, str | None], lexicon: Path | None, lang: str | None, out: Path
+) -> Recognizer:
+    hmm = recognizer.hmm
+    if lexicon:
+        hmm = with_new_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
+    guessed = _guessed(hmm, texts, lang) if lang else []
+    if guessed:
+        hmm = with_new_words(hmm, guessed, f"espeak-ng ({lang})")
+        write_text(out / "guessed.txt", "".join(f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed))
+        say(f"{len(guessed)} words pronounced by espeak-ng ({lang}): {out}/guessed.txt")
+    else:
+        (out / "guessed.txt").unlink(missing_ok=True)
+    return replace(recognizer, outputs=hmm)
+
+
+def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronunciation]:
+    """Pronunciations of the unknown words in the model's phones; words that need other phones get none."""
+    counts = Counter(word for text in texts.values() for word in (text or "").split())
+    try:
+        return list(by_espeak(hmm, list(unknown_words(texts, hmm.lexicon)), counts, lang).pronunciations)
+    except Speech3Error as error:
+        raise Speech3Error(f"{error}; to give pronunciations without --lang, use --lexicon FILE") from error
+
+
+def _lay_out(
+    recognizer: Recognizer, transcripts: Transcripts, feats: Mapping[str, np.ndarray], durations: Mapping[str, float],
+    jobs: int,
+) -> dict[str, LongLayout]:  # fmt: skip
+    """Cut the long utterances; remove them from the words of `transcripts`, and add to its `bad` those that fail."""
+    long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_UTTERANCE_S]
+    items = [(utterance, tuple(transcripts.words.pop(utterance))) for utterance in long]
+    work = functools.partial(
+        _lay_out_one, recognizer.hmm, recognizer.scorer, feats, recognizer.features, recognizer.alignment_scale
+    )
+    layouts = {}
+    for utterance, layout in zip(long, parallel_map(work, items, jobs, "long recordings"), strict=True):
+        if isinstance(layout, str):
+            transcripts.bad[utterance] = layout
+            continue
+        layouts[utterance] = layout
+        unsaid, unwritten = layout.words - layout.found, sum(1 for gap in layout.gaps if not gap.words)
+        say(
+            f"{utterance}: {durations[utterance]:.0f} s in {len(layout.parts)} parts; {layout.found:,} of"
+            f" {layout.words:,} words found{', gaps.txt lists the others' if unsaid else ''}"
+            f"{f'; {unwritten} stretches of audio without words' if unwritten else ''}"
+        )
+    return layouts
+
+
+def _lay_out_one(
+    hmm: Hmm, scorer: Scorer, feats: Mapping[str, np.ndarray], config: FeatureConfig, acoustic_scale: float,
+    item: tuple[str, tuple[str, ...]],
+) -> LongLayout | str:  # fmt: skip
+    utterance, words = item
+    try:
+        return lay_out_long(hmm, scorer, utterance, words, feats[utterance], config, acoustic_scale)
+    except Speech3Error as error:
+        return str(error)
+
+
+def _write_lists(
+    out: Path, outcome: Outcome, texts: Mapping[str, str | None], durations: Mapping[str, float],
+    clock: FrameClock,
+) -> None:  # fmt: skip
+    """Write tab-separated confidence.txt, suspicious.txt, oov.txt, and gaps.txt if a recording was long."""
+    rows = []
+    for utterance, confidence in outcome.aligned.confidences.items():
+        word = (texts[utterance] or "").split()[confidence.worst]
+        worst = f"{confidence.words_W[confidence.worst]:.3f}"
+        rows.append((utterance, f"{confidence.utterance:.3f}", word, worst, f"{durations[utterance]:.2f}"))
+    _write_table(out / "confidence.txt", rows)
+    _write_table(
+        out / "suspicious.txt",
+        [(s.utterance, f"{s.confidence:.3f}", s.reason, s.transcript) for s in outcome.suspicious],
+    )
+    _write_table(
+        out / "oov.txt",
+        [
+            (word, str(len(said)), " ".join(list(dict.fromkeys(said))[:_FIRST]))
+            for word, said in outcome.unknown.items()
+        ],
+    )
+    if not outcome.layouts:
+        (out / "gaps.txt").unlink(missing_ok=True)
+        return
+    absent = []
+    for utterance, layout in outcome.layouts.items():
+        spelled = (texts[utterance] or "").split()
+        for gap in layout.gaps:
+            said = " ".join(spelled[word] for word in gap.words)
+            absent.append((utterance, f"{gap.start * clock.shift_s:.2f}", f"{gap.end * clock.shift_s:.2f}", said))
+    _write_table(out / "gaps.txt", absent)
+
+
+def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+
+
+def _write_split(
+    out: Path, data: DataDir, outcome: Outcome, parts: Mapping[str, LongPart], texts: Mapping[str, str | None],
+    durations: Mapping[str, float], clock: FrameClock,
+) -> None:  # fmt: skip
+    """Write the parts of long recordings, without the suspicious ones, as a data directory if there are any."""
+    doubtful = {suspicion.utterance for suspicion in outcome.suspicious}
+    kept: dict[str, Utterance] = {}
+    for name in sorted(outcome.aligned.alignments.keys() & parts.keys() - doubtful):
+        whole = data.utterances[parts[name].utterance]
+        start_s = whole.start_s + parts[name].times_s(clock)[0]
+        kept[name] = replace(
+            whole, id=name, text=texts[name], start_s=start_s, end_s=round(start_s + durations[name], 3)
+        )
+    if kept and data.recordings:
+        used = {utterance.recording for utterance in kept.values()}
+        recordings = {key: value for key, value in data.recordings.items() if key in used}
+        write_datadir(DataDir(data.path, recordings, kept), out / "split")
+    else:  # files of an earlier run would be mistaken for this one's
+        for file in DATADIR_FILES:
+            (out / "split" / file).unlink(missing_ok=True)

@@ -1,0 +1,575 @@
+"""Beam search through a decoding graph, fed with frames as they arrive.
+
+Axes: T frames, P pdfs, K arcs of a path.
+
+Lattices as flat arrays: the paths that a search kept, with separate graph and acoustic costs.
+
+Axes: S states, A arcs.
+
+The links of a search, made block by block, and their conversion to a lattice (algorithm: `lattice_links`).
+
+Axes: T frames, T1 one more, P pdfs, H tokens, L links.
+
+A decoding graph arranged for the search: the arcs of each state together, emitting arcs before non-emitting ones.
+
+An emitting arc has a pdf as its input label and consumes a frame; a non-emitting arc has none (epsilon).
+
+Axes: S states, S1 one more, A arcs, E emitting arcs; the 4 columns of an arc are those of `fst.ARC`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from speech3.decode import token_passing as kernel
+from speech3.decode.token_passing import STATE, Tokens
+from speech3.errors import Speech3Error
+from speech3.io import Fst
+from speech3.runtime import jit
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """An acyclic transducer from pdfs to words, with one path for each path through the graph (Kaldi's Lattice).
+
+    State 0 is the start; every arc leads to a higher state, and arcs are sorted by source state.
+
+    Attributes
+    ----------
+    source_A, target_A
+        int32 source and target states.
+    ilabel_A, olabel_A
+        int32: pdf + 1, and the index of a word; 0 for epsilon.
+    graph_A
+        float32 cost in the graph that was searched, word penalty included.
+    acoustic_A
+        float32 cost, unscaled: minus the log likelihood.
+    final_S
+        float32 final costs; infinity for states that are not final.
+    frame_S
+        int32: number of frames read on the paths to a state.
+    reached_final
+        False if no path ended in a final state of the graph; then every state after the last frame is final.
+    """
+
+    source_A: np.ndarray
+    target_A: np.ndarray
+    ilabel_A: np.ndarray
+    olabel_A: np.ndarray
+    graph_A: np.ndarray
+    acoustic_A: np.ndarray
+    final_S: np.ndarray
+    frame_S: np.ndarray
+    reached_final: bool
+
+    @property
+    def frames(self) -> int:
+        """Number of frames that every path reads."""
+        return int(self.frame_S.max()) if len(self.frame_S) else 0
+
+    def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+        """Cost of each arc, float64; the word penalty is added to the one already in the graph costs."""
+        penalty_A = word_penalty * (self.olabel_A > 0)
+        return self.graph_A.astype(np.float64) + acoustic_scale * self.acoustic_A.astype(np.float64) + penalty_A
+
+
+def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+    """(S,) float64: the cost of the best path from each state to the end, final cost included."""
+    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    return costs_to_end(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
+
+
+def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
+    """The words of the best path at an acoustic scale, with a word penalty in addition to the graph's."""
+    olabels = lattice.olabel_A[best_arcs(lattice, acoustic_scale, word_penalty)]
+    return tuple(olabels[olabels > 0].tolist())
+
+
+def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+    """The arcs of the best path at an acoustic scale, in order; parameters as for `best_words`."""
+    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    found: np.ndarray = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
+    return found
+
+
+@jit
+def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    """(S,) costs of the best path from each state to the end, final cost included; arcs are sorted by source state."""
+    rest = final.copy()
+    for a in range(len(source) - 1, -1, -1):
+        rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])
+    return rest
+
+
+@jit
+def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The arcs of the best path, in order."""
+    rest, by = final.copy(), np.full(len(final), -1, np.int64)
+    for a in range(len(source) - 1, -1, -1):
+        cost = costs[a] + rest[target[a]]
+        if cost < rest[source[a]]:
+            rest[source[a]] = cost
+            by[source[a]] = a
+    path = [np.int64(0)]
+    path.clear()
+    at = 0
+    while by[at] >= 0:
+        path.append(by[at])
+        at = target[by[at]]
+    return np.array(path)
+
+
+class SearchGraph(NamedTuple):
+    """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them.
+
+    Attributes
+    ----------
+    num_pdfs
+        Number of columns that scores must have.
+    start
+        Number of the start state.
+    arcs_A4, weight_A4
+        int32 and float32 views of the same memory: input label (pdf + 1, 0 for none), output label, weight (in the
+        float32 view), next state.
+    begin_S1, silent_S
+        int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from silent_S[s] on they are non-emitting.
+    final_S
+        float32 final costs; infinity if a state is not final.
+    level_S
+        int32: the largest number of consecutive non-emitting arcs on a path to this state.
+    into_E2, into_S1
+        int32: source state and number of each emitting arc, ordered by target; those of arcs into state s are
+        into_S1[s] to into_S1[s + 1] - 1.
+    """
+
+    num_pdfs: int
+    start: int
+    arcs_A4: np.ndarray
+    weight_A4: np.ndarray
+    begin_S1: np.ndarray
+    silent_S: np.ndarray
+    final_S: np.ndarray
+    level_S: np.ndarray
+    into_E2: np.ndarray
+    into_S1: np.ndarray
+
+
+def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
+    """Arrange a graph for the search; `path` is for messages.
+
+    Raises
+    ------
+    Speech3Error
+        The graph is empty, a label or state is out of range, a weight is not a finite number, or there is a cycle of
+        non-emitting arcs.
+    """
+    states, arcs = len(fst.final_S), len(fst.arcs_A)
+    if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():
+        raise Speech3Error(f"{path}: the graph is empty or has no final state; build it again")
+    for name, values, size in (
+        ("ilabels", fst.arcs_A["ilabel"], num_pdfs + 1),
+        ("next states", fst.arcs_A["nextstate"], states),
+        ("source states", fst.source_A, states),
+    ):
+        if values.min() < 0 or values.max() >= size:
+            raise Speech3Error(
+                f"{path}: {name} range from {values.min()} to {values.max()}, but there are {size}; build the graph"
+                " again"
+            )
+    if not np.isfinite(fst.arcs_A["weight"]).all() or np.isnan(fst.final_S).any() or np.isneginf(fst.final_S).any():
+        raise Speech3Error(f"{path}: a weight is not a finite number; build the graph again")
+    order_A, begin_S1, silent_S = _arranged(fst.source_A, fst.arcs_A["ilabel"], states)
+    arcs_A = np.ascontiguousarray(fst.arcs_A[order_A])
+    arcs_A4 = arcs_A.view(np.int32).reshape(arcs, 4)
+    level_S, ordered = _levels(arcs_A4, begin_S1, silent_S)
+    if not ordered:
+        raise Speech3Error(
+            f"{path}: arcs that read no frame form a cycle, so the search would not end; build the graph from a"
+            " grammar or language model in which every word has a pronunciation"
+        )
+    final_S = np.ascontiguousarray(fst.final_S, np.float32)
+    return SearchGraph(
+        num_pdfs,
+        int(fst.start),
+        arcs_A4,
+        arcs_A4.view(np.float32),
+        begin_S1,
+        silent_S,
+        final_S,
+        level_S,
+        *_by_target(arcs_A4, begin_S1, silent_S),
+    )
+
+
+def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
+    """The graph with a cost added to each arc that writes a word; the same object if the cost is 0."""
+    if not word_penalty:
+        return graph
+    arcs_A4 = graph.arcs_A4.copy()
+    weight_A4 = arcs_A4.view(np.float32)
+    weight_A4[:, 2] += np.where(arcs_A4[:, 1] > 0, np.float32(word_penalty), np.float32(0))
+    return graph._replace(arcs_A4=arcs_A4, weight_A4=weight_A4)
+
+
+@numba.njit(cache=True, nogil=True)
+def _arranged(source, ilabel, states):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Order of the arcs by state, emitting ones first; where each state's arcs and its non-emitting arcs begin."""
+    begin = np.zeros(states + 1, np.int32)
+    silent = np.zeros(states, np.int32)
+    for a in range(len(source)):
+        begin[source[a] + 1] += 1
+        silent[source[a]] += ilabel[a] != 0
+    for s in range(states):
+        begin[s + 1] += begin[s]
+        silent[s] += begin[s]
+    order = np.empty(len(source), np.int64)
+    reading, other = begin[:-1].copy(), silent.copy()
+    for a in range(len(source)):
+        s = source[a]
+        if ilabel[a] != 0:
+            order[reading[s]] = a
+            reading[s] += 1
+        else:
+            order[other[s]] = a
+            other[s] += 1
+    return order, begin, silent
+
+
+@numba.njit(cache=True, nogil=True)
+def _by_target(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Source state and number of the emitting arcs, ordered by target, and where those into each state begin."""
+    states = len(silent)
+    into_begin = np.zeros(states + 1, np.int32)
+    for s in range(states):
+        for a in range(begin[s], silent[s]):
+            into_begin[arcs[a, 3] + 1] += 1
+    for s in range(states):
+        into_begin[s + 1] += into_begin[s]
+    into, filled = np.empty((into_begin[states], 2), np.int32), into_begin[:-1].copy()
+    for s in range(states):
+        for a in range(begin[s], silent[s]):
+            place = filled[arcs[a, 3]]
+            filled[arcs[a, 3]] += 1
+            into[place, 0], into[place, 1] = s, a
+    return into, into_begin
+
+
+@numba.njit(cache=True, nogil=True)
+def _levels(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Levels of the states along non-emitting arcs by topological sorting (Kahn 1962); false if there is a cycle."""
+    states = len(silent)
+    level, waiting = np.zeros(states, np.int32), np.zeros(states, np.int32)
+    for s in range(states):
+        for a in range(silent[s], begin[s + 1]):
+            waiting[arcs[a, 3]] += 1
+    queue, filled = np.empty(states, np.int32), 0
+    for s in range(states):
+        if waiting[s] == 0:
+            queue[filled] = s
+            filled += 1
+    done = 0
+    while done < filled:
+        s = queue[done]
+        done += 1
+        for a in range(silent[s], begin[s + 1]):
+            target = arcs[a, 3]
+            level[target] = max(level[target], level[s] + 1)
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                queue[filled] = target
+                filled += 1
+    return level, filled == states
+
+
+_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
+_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
+_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Frames that were read, as `token_passing.read_frames` describes them: (T1,), (T,), (T,) and (T, P)."""
+
+    begins: np.ndarray
+    bests: np.ndarray
+    cutoffs: np.ndarray
+    scores: np.ndarray
+
+
+@dataclass(eq=False)
+class LinkedFrames:
+    """The links of past frames, and the block of frames that have no links yet."""
+
+    graph: SearchGraph
+    scale: np.float32
+    lattice_beam: float
+    block: list[Block] = field(default_factory=list)
+    links: list[np.ndarray] = field(default_factory=list)
+    few: int = 0  # number of links when all of them were last pruned
+
+    def wanted(self, tokens: int) -> int:
+        """Number of frames to read before the block is linked, if frames have as many tokens as this one."""
+        frames = min(max(_TOKENS // max(tokens, 1), _LEAST), _MOST)
+        return max(frames - sum(len(part.bests) for part in self.block), 0)
+
+    def add(self, part: Block) -> None:
+        """Add frames that were read to the block."""
+        if len(part.bests):
+            self.block.append(part)
+
+    def link(self, memory: Tokens, begin: int, end: int) -> tuple[int, int]:
+        """Make the links of the block and drop tokens; return the new begin and end of the last frame's tokens."""
+        if not self.block:
+            return begin, end
+        first = int(self.block[0].begins[0])
+        links, extra_H = self._of_block(memory, end, np.zeros(end - begin, np.float32), False)
+        self.block = []
+        self.links.append(links)
+        # The links of the block before also contain tokens of the frame in which this block begins.
+        begin, end = self._keep(memory, extra_H, first, begin, end, 2)
+        if sum(map(len, self.links)) > 2 * self.few + _MANY:
+            links = np.concatenate(self.links)
+            keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self._beam)
+            self.links = [links[keep]]
+            self.few = len(self.links[0])
+            begin, end = self._keep(memory, extra_H, 0, begin, end, 1)
+        return begin, end
+
+    def _keep(
+        self, memory: Tokens, extra_H: np.ndarray, first: int, begin: int, end: int, blocks: int
+    ) -> tuple[int, int]:
+        """Drop tokens from `first` on, and renumber them in the last `blocks` arrays of links."""
+        begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self._beam)
+        self.links[-blocks:] = [links[kernel.renumber(links, first, place)] for links in self.links[-blocks:]]
+        return begin, end
+
+    @property
+    def _beam(self) -> np.float32:
+        return np.float32(self.lattice_beam)
+
+    def _of_block(
+        self, memory: Tokens, end: int, last_extra: np.ndarray, finished: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        parts = self.block
+        begins = np.concatenate([parts[0].begins[:1], *(part.begins[1:] for part in parts)])
+        bests, cutoffs, scores_TP = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("bests", "cutoffs", "scores")
+        )
+        links, filled, extra_H = kernel.link_frames(
+            self.graph, memory, begins, bests, cutoffs, end, scores_TP, self.scale, last_extra, self._beam, finished
+        )
+        return np.ascontiguousarray(links[:filled][::-1]), extra_H
+
+    def lattice(self, memory: Tokens, begin: int, end: int) -> Lattice:
+        """The lattice of all frames so far; more of them may follow."""
+        last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
+        links = list(self.links)
+        if not self.block:  # no frame was read since the last block: only its last frame's epsilon links are missing
+            nothing = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
+            self.block = [Block(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
+            found, extra_H = self._of_block(memory, end, last_extra, True)
+            self.block = []
+        else:
+            found, extra_H = self._of_block(memory, end, last_extra, True)
+        links_L = np.concatenate([*links, found])
+        # Epsilon links of the last frame may have lowered the extra costs of its tokens.
+        last_extra = extra_H[len(extra_H) - (end - begin) :]
+        keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self._beam)
+        return self._lattice(memory, links_L[keep], extra_H, begin, final)
+
+    def _lattice(self, memory: Tokens, links_L: np.ndarray, extra_H: np.ndarray, begin: int, final: bool) -> Lattice:
+        arcs_L = self.graph.arcs_A4[links_L[:, kernel.LINKED_ARC]]
+        frame_H = kernel.frames_of(links_L, self.graph.arcs_A4, len(extra_H))
+        kept = np.flatnonzero((extra_H <= self._beam) & (frame_H >= 0))
+        states = memory.tokens_H4[kept, STATE]
+        order = np.lexsort((self.graph.level_S[states], frame_H[kept]))
+        kept, states = kept[order], states[order]
+        number_H = np.full(len(extra_H), -1, np.int32)
+        number_H[kept] = np.arange(len(kept), dtype=np.int32)
+        final_S = np.where(kept >= begin, self.graph.final_S[states] if final else np.float32(0.0), np.float32(np.inf))
+        source_L, target_L = number_H[links_L[:, kernel.SOURCE]], number_H[links_L[:, kernel.TARGET]]
+        by_source = np.lexsort((target_L, source_L))
+        scores_L = links_L.view(np.float32)[:, kernel.SCORE]
+        return Lattice(
+            source_L[by_source], target_L[by_source], arcs_L[by_source, 0], arcs_L[by_source, 1],
+            arcs_L.view(np.float32)[by_source, 2], -scores_L[by_source], final_S, frame_H[kept], final,
+        )  # fmt: skip
+
+
+_ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
+_PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
+
+NOT_NUMBERS = (
+    "the model's scores are NaN or infinite: look at its features with speech3 inspect; if those of all utterances are,"
+    " the model's training diverged"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class BestPath:
+    """A path through the graph that consumes all frames so far.
+
+    Attributes
+    ----------
+    cost
+        Acoustic and graph cost together, final cost included where `reached_final`.
+    acoustic_cost
+        Minus the scaled log likelihoods along the path.
+    pdfs_T
+        int32: the pdf of each frame.
+    olabels
+        The non-epsilon output labels of its arcs, in order.
+    """
+
+    cost: float
+    acoustic_cost: float
+    pdfs_T: np.ndarray
+    olabels: tuple[int, ...]
+    reached_final: bool
+
+
+def check_scores(utterance: str, scores_TP: np.ndarray, num_pdfs: int, where: object) -> None:
+    """Check that scores can be searched.
+
+    Raises
+    ------
+    Speech3Error
+        They have the wrong number of columns, or are NaN or plus infinity.
+    """
+    if scores_TP.ndim != 2 or scores_TP.shape[1] != num_pdfs:
+        raise Speech3Error(
+            f"{utterance}: scores of shape {scores_TP.shape}, but the graph {where} has {num_pdfs} pdfs;"
+            " it belongs to another model: build a graph for this model"
+        )
+    if not_numbers(scores_TP):
+        raise Speech3Error(f"{utterance}: {NOT_NUMBERS}")
+
+
+def not_numbers(scores_TP: np.ndarray) -> bool:
+    """Whether scores are NaN or plus infinity, so that they cannot be searched."""
+    return bool(np.isnan(scores_TP).any() or np.isposinf(scores_TP).any())
+
+
+class BeamSearch:
+    """Searches one utterance after another, reusing its memory.
+
+    Call `begin`, then `read` with frames as they arrive; `best_path` may be called at any time. Only one thread may use
+    it at a time; the GIL is released while frames are read.
+    """
+
+    def __init__(self) -> None:
+        self._memory = kernel.new_tokens(1, 1)
+
+    def begin(
+        self,
+        graph: SearchGraph,
+        utterance: str,
+        acoustic_scale: float,
+        beam: float,
+        max_active: int,
+        lattice_beam: float | None = None,
+    ) -> None:
+        """Begin an utterance, whose name is used in messages, and discard the previous one.
+
+        Parameters
+        ----------
+        beam
+            Tokens whose cost exceeds the lowest of their frame by more than this are pruned.
+        max_active
+            Maximum number of tokens of a frame from which the search continues.
+        lattice_beam
+            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there
+            is no lattice, and the search is faster.
+        """
+        if len(self._memory.slot_S) != len(graph.final_S):
+            self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
+        self._graph, self._utterance = graph, utterance
+        self._scale, self._beam, self._max_active = np.float32(acoustic_scale), np.float32(beam), int(max_active)
+        self._first, self._end = 0, kernel.begin_search(graph, self._memory)
+        self._subtracted = 0.0
+        self._links = LinkedFrames(graph, self._scale, lattice_beam) if lattice_beam is not None else None
+        self.frames = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether any path has survived all frames so far."""
+        return self._end > self._first
+
+    def read(self, scores_TP: np.ndarray) -> None:
+        """Read frames: float32 (T, P) unscaled log likelihoods, up to a constant for each frame.
+
+        Raises
+        ------
+        Speech3Error
+            They are NaN or plus infinity, or the number of columns differs from the graph's number of pdfs.
+        """
+        check_scores(self._utterance, scores_TP, self._graph.num_pdfs, "that is searched")
+        scores_TP = np.ascontiguousarray(scores_TP, np.float32)
+        done = 0
+        while done < len(scores_TP) and self.alive:
+            most = self._wanted()
+            piece_TP = scores_TP[done : done + most]
+            frames = len(piece_TP)
+            begins, bests, cutoffs = np.empty(frames + 1, np.int32), *np.empty((2, frames), np.float32)
+            read, self._first, self._end, self._subtracted = kernel.read_frames(
+                self._graph, self._memory, self._first, self._end, piece_TP, self._scale, self._beam,
+                self._max_active, self._subtracted, begins, bests, cutoffs,
+            )  # fmt: skip
+            done += read
+            if self._links:
+                self._links.add(Block(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))
+            if self.alive and (read < frames or not self._wanted()):
+                self._drop()
+            if self.alive and read < frames:
+                self._make_room()
+        self.frames += done
+
+    def _wanted(self) -> int:
+        """Number of frames to read next; 0 if tokens are to be dropped first."""
+        return self._links.wanted(self._end - self._first) if self._links else _PIECE
+
+    def _drop(self) -> None:
+        """Drop tokens from which no current token descends or, with a lattice, that are on no path within its beam."""
+        if self._links:
+            self._first, self._end = self._links.link(self._memory, self._first, self._end)
+        else:
+            self._first, self._end = kernel.drop_unreachable(self._memory, self._first, self._end)
+
+    def _make_room(self) -> None:
+        states = len(self._graph.final_S)
+        room = len(self._memory.tokens_H4) - states
+        if 2 * self._end > room:  # dropping tokens freed less than half of the room
+            larger = kernel.new_tokens(states, 2 * max(room, self._end))
+            larger.tokens_H4[: self._end] = self._memory.tokens_H4[: self._end]
+            larger.slot_S[:] = -1
+            self._memory = larger
+
+    def lattice(self) -> Lattice | None:
+        """The lattice of the frames so far; None if `begin` had no `lattice_beam` or no path survived."""
+        if self._links is None or not self.alive:
+            return None
+        return self._links.lattice(self._memory, self._first, self._end)
+
+    def best_path(self, *, ended: bool = True) -> BestPath | None:
+        """The best path to a final state, or to any state if none is reached; None if no path survived.
+
+        If `ended` is false, because more frames will follow: the best path to any state, without its final cost.
+        """
+        place, cost = kernel.best_token(self._graph, self._memory, self._first, self._end, True)
+        final = ended and place >= 0
+        if not final:
+            place, cost = kernel.best_token(self._graph, self._memory, self._first, self._end, False)
+        if place < 0:
+            return None
+        arcs_K = kernel.back_to_start(self._memory, place)
+        labels_K, weights_K = self._graph.arcs_A4[arcs_K], self._graph.weight_A4[arcs_K, 2]
+        total, graph_cost = float(cost) + self._subtracted, float(weights_K.sum(dtype=np.float64))
+        if final:
+            graph_cost += float(self._graph.final_S[self._memory.tokens_H4[place, kernel.STATE]])
+        ilabels_K, olabels_K = labels_K[:, 0], labels_K[:, 1]
+        return BestPath(
+            total, total - graph_cost, ilabels_K[ilabels_K > 0] - 1, tuple(olabels_K[olabels_K > 0].tolist()), final
+        )

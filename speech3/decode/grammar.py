@@ -1,0 +1,355 @@
+"""G, the acceptor of word sequences: from an n-gram model (Kaldi's arpa2fst) or a grammar.
+
+L: from phones to words, with optional silence and disambiguation symbols (Kaldi's make_lexicon_fst.py).
+
+Joining pieces into words.
+
+A piece that begins a word starts with ``▁``, as SentencePiece writes it; in a vocabulary with such pieces, all others
+continue a word. In a vocabulary of words and letters, letters are joined where they have ``￭``.
+
+Unseen words in a decoding graph: a letter model, the weight of new words, and the pronunciations of letters.
+
+They are in the graph's directory: in ``letters.arpa.gz``, in ``graph.json`` and, with other pronunciations, in
+``lexicon.txt``. So `speech3 graph` can make other graphs that spell unseen words as well, and decoded letters can be
+aligned.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import Speech3Error, listed
+from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, with_pronunciations
+from speech3.io import ARC, Fst, FstBuilder
+from speech3.language import (
+    EOS,
+    JOINER,
+    NEVER,
+    UNKNOWN,
+    WORD_START,
+    ArpaLm,
+    Lexicon,
+    Pronunciation,
+    WordGraph,
+    add_letter_model,
+    read_arpa,
+    read_lexicon,
+    states_of,
+    write_arpa,
+    write_lexicon,
+)
+from speech3.runtime import read_json
+
+EPSILON, BACKOFF = "<eps>", "#0"
+_LN10 = math.log(10)
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """The word sequences that can be recognised, with their costs.
+
+    Attributes
+    ----------
+    words
+        The symbol table: `<eps>` first, then the words, `#0` (for back-off arcs) last; labels are indices into it.
+    fst
+        Input and output labels are words; back-off arcs have the input label `#0` and no output label.
+    source
+        File or name, for messages.
+    dropped
+        Words of the language model that the lexicon lacks.
+    """
+
+    words: tuple[str, ...]
+    fst: Fst
+    source: str
+    dropped: tuple[str, ...] = ()
+
+
+def one_word_grammar(lexicon: Lexicon) -> Grammar:
+    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`.
+
+    Raises
+    ------
+    Speech3Error
+        The lexicon has no other word than `<unk>`.
+    """
+    words = [word for word in lexicon.by_word if word != UNKNOWN]
+    if not words:
+        raise Speech3Error("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")
+    builder = FstBuilder()
+    start, end = builder.state(), builder.state(final=0.0)
+    for label in range(1, len(words) + 1):
+        builder.arc(start, end, label, label, math.log(len(words)))
+    return Grammar((EPSILON, *words, BACKOFF), builder.fst(), "one-word")
+
+
+def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
+    """The sentences of a JSGF grammar or of a list.
+
+    Raises
+    ------
+    Speech3Error
+        Words are not in the lexicon; the message names them.
+    """
+    words = graph.words
+    if missing := [word for word in words if word not in lexicon.by_word]:
+        raise Speech3Error(f"{graph.source}: not in the lexicon: {listed(missing)}")
+    labels = {word: label for label, word in enumerate(words, 1)}
+    builder = FstBuilder()
+    for state in range(1 + max(max(source, target) for source, _, _, target in graph.arcs)):
+        builder.state(graph.finals.get(state, np.inf))
+    for source, word, cost, target in graph.arcs:
+        builder.arc(source, target, labels[word], labels[word], cost)
+    return Grammar((EPSILON, *words, BACKOFF), builder.fst(), graph.source)
+
+
+def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
+    """An n-gram model restricted to words in the lexicon, with unchanged probabilities.
+
+    `<unk>` is left out: users do not want it in transcripts, and its pronunciation, a noise phone trained on many
+    different words, matches too many (GMMs recognised it for 7 % of the words of minilibri).
+
+    A state is a history with n-grams or a back-off weight of its own; an n-gram leads to the longest suffix of its
+    words that is a state.
+
+    Raises
+    ------
+    Speech3Error
+        No word of the model is in the lexicon.
+    """
+    words = [word for word in lm.words if word in lexicon.by_word and word != UNKNOWN]
+    dropped = tuple(word for word in lm.words if word not in lexicon.by_word and word != UNKNOWN)
+    if not words:
+        raise Speech3Error(
+            f"{lm.source}: none of its {len(dropped)} words ({listed(dropped, 5)}) is in the lexicon;"
+            " spell both the same way (check upper and lower case)"
+        )
+    label_of = {word: label for label, word in enumerate(words, 1)}
+    label_V = np.array([label_of.get(word, 0) for word in lm.vocabulary])
+    states = states_of(lm, label_V > 0)
+    if np.isinf(states.final_S).all():
+        raise Speech3Error(f"{lm.source}: no sentence can end: {EOS} has no probability after any history")
+    arcs_A, label_A = np.zeros(len(states.node_A), ARC), label_V[lm.word_G[states.node_A]]
+    arcs_A["ilabel"] = arcs_A["olabel"] = label_A
+    arcs_A["weight"], arcs_A["nextstate"] = -_LN10 * lm.prob_G[states.node_A], states.target_A
+    back_S = np.flatnonzero((states.backoff_S >= 0) & (lm.backoff_H[states.node_S] > NEVER))
+    back_A = np.zeros(len(back_S), ARC)
+    back_A["ilabel"], back_A["nextstate"] = len(words) + 1, states.backoff_S[back_S]
+    back_A["weight"] = -_LN10 * lm.backoff_H[states.node_S[back_S]]
+    source_A = np.concatenate([states.source_A, back_S])
+    order = np.argsort(source_A, kind="stable")
+    final_S = (-_LN10 * states.final_S).astype(np.float32)
+    fst = Fst(states.start, final_S, source_A[order].astype(np.int32), np.concatenate([arcs_A, back_A])[order])
+    return Grammar((EPSILON, *words, BACKOFF), fst, lm.source, dropped)
+
+
+def mark_of(vocabulary: Iterable[str]) -> str:
+    """The mark of the pieces in a vocabulary, ``▁`` or ``￭``; empty if it consists of whole words."""
+    marks = (JOINER if word.startswith(JOINER) else WORD_START * word.startswith(WORD_START) for word in vocabulary)
+    return next(filter(None, marks), "")
+
+
+def are_pieces(vocabulary: Iterable[str]) -> bool:
+    """Whether a graph with this vocabulary writes pieces instead of words, or letters beside words."""
+    return mark_of(vocabulary) != ""
+
+
+def continues(unit: str, mark: str) -> bool:
+    """Whether a unit of a vocabulary with this mark belongs to the same word as the one before it."""
+    return unit.startswith(JOINER) if mark == JOINER else not unit.startswith(mark)
+
+
+def bare(unit: str) -> str:
+    """The letters of a unit, without marks."""
+    return unit.removeprefix(WORD_START).strip(JOINER)
+
+
+def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]:
+    """Words from pieces of a vocabulary with this mark; pieces before the first start of a word form a word, too.
+
+    >>> join_words(("▁hel", "lo", "▁world"))
+    ('hello', 'world')
+    >>> join_words(("hello", "w￭", "￭o￭", "￭r￭", "￭l￭", "￭d"), "￭")
+    ('hello', 'world')
+    """
+    return tuple(word.label for word in join_segments([Segment(0.0, 0.0, piece, None) for piece in pieces], mark))
+
+
+def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Segment]:
+    """Words with times from pieces with times: from the start of the first piece to the end of the last.
+
+    The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
+    """
+    words: list[Segment] = []
+    for piece in pieces:
+        label = bare(piece.label)
+        if words and continues(piece.label, mark):
+            confidence = _least(words[-1].confidence, piece.confidence)
+            words[-1] = Segment(words[-1].start_s, piece.end_s, words[-1].label + label, confidence)
+        else:
+            words.append(Segment(piece.start_s, piece.end_s, label, piece.confidence))
+    return words
+
+
+def join_confidences(pieces: Sequence[str], confidences: Sequence[float], mark: str = WORD_START) -> list[float]:
+    """Confidences of the words that `join_words` makes: the lowest of their pieces."""
+    parts = [Segment(0.0, 0.0, piece, confidence) for piece, confidence in zip(pieces, confidences, strict=True)]
+    return [word.confidence or 0.0 for word in join_segments(parts, mark)]
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else min(one, other)
+
+
+def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> tuple[Fst, list[int]]:
+    """Return L and its disambiguation symbols.
+
+    Parameters
+    ----------
+    words
+        Symbol table: `<eps>`, words of the lexicon, `#0`.
+    class_P
+        `Tree.phone_classes`: pronunciations that differ only within classes may become the same pdfs, so
+        they are treated as homophones.
+
+    Returns
+    -------
+    L
+        Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which is for
+        the back-off arcs of G; output labels are indices into `words`. Silence costs -log(silence_prob) at the start
+        and -log(silences.after) after a word; its absence costs -log(1 - the same probability).
+    disambiguation
+        The disambiguation symbols.
+    """
+    wanted = set(words[1:-1])
+    spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]
+    ids, labels = lexicon.phone_ids, {word: label for label, word in enumerate(words)}
+    marks = _disambiguate([tuple(int(class_P[ids[phone]]) for phone in pron.phones) for pron in spoken])
+    backoff = len(lexicon.phones) + 1
+    silence_mark = backoff + 1 + max(marks, default=0)
+    silence_spoken = any(lexicon.silence_phones[0] in pron.phones for pron in spoken)
+
+    builder = FstBuilder()
+    start, before_silence = builder.state(), builder.state()
+    after_word = after_silence = builder.state(final=0.0)
+    begins = [(after_word, "given_word")]
+    if lexicon.end:  # the cost of the next word depends on whether there was silence before it
+        after_silence = builder.state(final=-math.log(lexicon.end.given_silence))
+        builder.finals[after_word] = -math.log(lexicon.end.given_word)
+        begins.append((after_silence, "given_silence"))
+    # No silence can precede a piece within a word, so silence probabilities do not apply there.
+    piece_mark = mark_of(words)
+    inside = [builder.state()] if piece_mark else []
+    # Optional silence is ambiguous, and needs a mark, only if pronunciations contain silence.
+    silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
+    builder.chain(before_silence, after_silence, silence, 0, 0.0)
+
+    def exits(prob: float, word: str = "") -> list[tuple[int, float]]:
+        within = [(state, 1.0) for state in inside if piece_mark != JOINER or word.endswith(JOINER)]
+        around = [] if word.endswith(JOINER) else [(after_word, 1.0 - prob), (before_silence, prob)]
+        return [(target, -math.log(share)) for target, share in (*around, *within) if share > 0]
+
+    for target, cost in exits(lexicon.silence_prob):
+        builder.arc(start, target, 0, 0, cost)
+    for pron, mark in zip(spoken, marks, strict=True):
+        phones = [ids[phone] for phone in pron.phones] + ([backoff + mark] if mark else [])
+        silences = lexicon.silences(pron)
+        if inside and continues(pron.word, piece_mark):
+            sources = [(inside[0], pron.prob)]
+        else:
+            sources = [(source, pron.prob * getattr(silences, condition)) for source, condition in begins]
+        for source, prob in sources:
+            for target, cost in exits(silences.after, pron.word):
+                builder.chain(source, target, phones, labels[pron.word], cost - math.log(prob))
+    for source in [*(source for source, _ in begins), *inside]:
+        builder.arc(source, source, backoff, labels[words[-1]])
+    return builder.fst(), list(range(backoff, silence_mark + 1))
+
+
+def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
+    """Number of the symbol that must end each pronunciation; 0 if it is unique and not a prefix of another one."""
+    times = Counter(spoken)
+    beginnings = {phones[:length] for phones in spoken for length in range(1, len(phones))}
+    used: Counter[tuple[int, ...]] = Counter()
+    marks = []
+    for phones in spoken:
+        if times[phones] > 1 or phones in beginnings:
+            used[phones] += 1
+            marks.append(used[phones])
+        else:
+            marks.append(0)
+    return marks
+
+
+LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
+GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
+UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """What a graph needs to spell unseen words.
+
+    Attributes
+    ----------
+    letters
+        The letter model (`speech3.language.added_words.letter_model`).
+    weight
+        The weight of new words, for `speech3.language.added_words.add_letter_model`.
+    pronunciations
+        Pronunciations of the letters, in phones without positions in the word.
+    """
+
+    letters: ArpaLm
+    weight: float
+    pronunciations: tuple[Pronunciation, ...]
+
+    def added_to(self, lm: ArpaLm) -> ArpaLm:
+        """The language model with unseen words added."""
+        return add_letter_model(lm, self.letters, self.weight)
+
+    def save(self, graph: Path) -> None:
+        """Write the letter model and the pronunciations; the weight belongs in ``graph.json``."""
+        write_arpa(self.letters, graph / LETTERS)
+        write_lexicon(Lexicon(self.pronunciations), graph / GRAPH_LEXICON)
+
+
+def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str, tuple[str, ...]]) -> Spelling:
+    """The spelling for a model; letters of which it lacks a phone are left out.
+
+    Parameters
+    ----------
+    phones
+        The phones of each letter.
+    """
+    every = (Pronunciation(unit, phones[bare(unit)]) for unit in letters.words)
+    return Spelling(letters, weight, tuple(pron for pron in every if has_phones(pron, hmm.lexicon)))
+
+
+def read_spelling(graph: Path) -> Spelling | None:
+    """Read the spelling of a graph; None if it does not spell unseen words.
+
+    Raises
+    ------
+    Speech3Error
+        The graph has a letter model, but lacks the weight or the pronunciations.
+    """
+    if not (graph / LETTERS).exists():
+        return None
+    weight = read_json(graph / "graph.json").get(UNSEEN_WEIGHT)
+    if not isinstance(weight, float) or not (graph / GRAPH_LEXICON).exists():
+        raise Speech3Error(f"{graph}: {LETTERS} does not belong to this graph; build it again, or remove the file")
+    listed = read_lexicon(graph / GRAPH_LEXICON).pronunciations
+    return Spelling(read_arpa(graph / LETTERS), weight, tuple(pron for pron in listed if JOINER in pron.word))
+
+
+def with_lexicon_of(outputs: Hmm | PdfsOnly, graph: Path) -> Hmm | PdfsOnly:
+    """The model with the pronunciations of a graph added, so that the words that the graph outputs can be aligned."""
+    if not (graph / GRAPH_LEXICON).exists() or not isinstance(outputs, Hmm):
+        return outputs
+    return with_pronunciations(outputs, read_lexicon(graph / GRAPH_LEXICON).pronunciations, str(graph / GRAPH_LEXICON))

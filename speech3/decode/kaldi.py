@@ -1,0 +1,124 @@
+"""Import Kaldi's alignment, lexicon and graph as a model directory without an acoustic model, to train one from.
+
+Import of Kaldi's decoding graph (utils/mkgraph.sh): transition-ids become pdfs, everything else is unchanged.
+
+Its arcs keep their transition probabilities, with Kaldi's self-loop scale.
+"""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from speech3.decode.graph import check_graph
+from speech3.errors import Speech3Error
+from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
+from speech3.io import Fst, from_kaldifst, read_fst, write_ark, write_fst
+from speech3.runtime import explained_disk_errors, write_json, write_text
+
+_REMEDY = "give the graph directory that mkgraph.sh made for this model"
+
+
+def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:
+    """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
+
+    Parameters
+    ----------
+    graph
+        Directory with HCLG.fst (of type const or vector), words.txt and, usually, num_pdfs.
+    model, mdl
+        The transition model that the graph was made from, and its file, for messages.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing or damaged, or the graph was made from another model.
+    """
+    stated = graph / "num_pdfs"
+    if (
+        stated.exists()
+        and (text := stated.read_text(encoding="utf-8").strip()).isdigit()
+        and int(text) != model.num_pdfs
+    ):
+        raise Speech3Error(f"{stated}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
+    fst = _read(graph / "HCLG.fst")
+    highest = int(fst.arcs_A["ilabel"].max()) if len(fst.arcs_A) else 0
+    if highest >= len(model.pdf_K):
+        raise Speech3Error(
+            f"{graph / 'HCLG.fst'}: transition-ids up to {highest}, but {mdl} has {len(model.pdf_K) - 1}; {_REMEDY}"
+        )
+    arcs_A = fst.arcs_A.copy()
+    arcs_A["ilabel"] = model.pdf_K[fst.arcs_A["ilabel"]] + 1
+    words = read_symbol_table(graph / "words.txt", _REMEDY)
+    check_graph(fst := Fst(fst.start, fst.final_S, fst.source_A, arcs_A), model.num_pdfs, len(words), graph)
+    about = {
+        "num_pdfs": model.num_pdfs, "states": len(fst.final_S), "arcs": len(arcs_A), "words": len(words),
+        "lm": str(graph), "dropped": [],
+    }  # fmt: skip
+    write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(words)))
+    write_fst(fst, out / "HCLG.fst")
+    write_json(out / "graph.json", about)
+    return about
+
+
+def _read(path: Path) -> Fst:
+    import kaldifst
+
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(64)
+    except OSError as error:
+        raise Speech3Error(f"{path}: {error.strerror}; {_REMEDY}") from error
+    if head[8:13] == b"const":
+        return read_fst(path)
+    fst = kaldifst.StdVectorFst.read(str(path)) if head[8:14] == b"vector" else None
+    if fst is None:
+        raise Speech3Error(f"{path}: not an OpenFst file of type const or vector, or cut short; {_REMEDY}")
+    return from_kaldifst(fst)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Numbers of utterances and frames, the imported outputs, and the graph's number of words (None: no graph)."""
+
+    utterances: int
+    frames: int
+    outputs: Hmm | PdfsOnly
+    words: int | None
+
+
+def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Path | None = None) -> Imported:
+    """Make the model directory `out` with ``ali.ark`` (pdfs) and ``hmm.json``.
+
+    With `lang` and phones of three consecutive states, also import the lexicon and the tree; with `graph`, also
+    ``graph/``. An earlier import in `out` is replaced once everything has been read and found consistent.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing or damaged, or two files belong to different models; the message names them.
+    """
+    kaldi = open_alignment(alignment)
+    with explained_disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+            staged = Path(scratch)
+            mdl = alignment / "final.mdl"
+            about = import_graph(graph, kaldi.model, mdl, staged / "graph") if graph else None
+            utterances = write_ark(staged / "ali.ark", kaldi.senones())
+            if not utterances:
+                raise Speech3Error(f"{alignment}: its ali.*.gz contain no utterance; align again")
+            outputs = kaldi.outputs(lang)
+            outputs.save(staged)
+            _publish(staged, out)
+    return Imported(utterances, int(kaldi.seen_K.sum()), outputs, about["words"] if about else None)
+
+
+def _publish(staged: Path, out: Path) -> None:
+    out.mkdir(exist_ok=True)
+    for name in ("hmm.json", "tree.safetensors", "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "graph", ignore_errors=True)
+    for path in sorted(staged.iterdir(), key=lambda path: path.name == "hmm.json"):  # last: if it exists, the rest does
+        path.replace(out / path.name)

@@ -1,0 +1,434 @@
+"""Kaldi's lattice archives, text and binary, as its lattice tools read and write them (kaldi-lattice.cc).
+
+A `Lattice` is Kaldi's Lattice (OpenFst's arc type ``lattice4``), a `WordLattice` its CompactLattice
+(``compactlattice44``). Acoustic costs are unscaled in both. Lattices written here have pdfs + 1 in place of Kaldi's
+transition-ids, so tools that look up transition-ids in a model (such as lattice-align-words) cannot be used on them.
+
+Axes: S states, A arcs.
+
+Parse the states and arcs of a binary lattice (OpenFst's vector-fst.h, Kaldi's lattice-weight.h).
+
+A state is its final weight, the number of its arcs (8 bytes), and the arcs: input and output label, weight, next state.
+A weight is two float32 costs; in a compact lattice, the number of its labels and the labels follow.
+
+Axes: N bytes, S states, S1 one more, A arcs, A1 one more, K labels of all arcs, L labels of all final weights.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from speech3.decode.beam_search import Lattice
+from speech3.decode.word_lattice import WordLattice, topological
+from speech3.errors import Speech3Error
+from speech3.io import index_line
+from speech3.runtime import atomic_path, jit, write_text
+
+
+class LatticeBody(NamedTuple):
+    """The states and arcs returned by `read_body`.
+
+    Attributes
+    ----------
+    arcs_A4
+        int64: source, target, input label, output label.
+    costs_A2, final_costs_S2
+        float32: graph and acoustic cost.
+    labels_K, begin_A1, final_labels_L, final_begin_S1
+        int32 labels, and int64 offsets where the labels of each arc and of each final weight begin.
+    """
+
+    arcs_A4: np.ndarray
+    costs_A2: np.ndarray
+    labels_K: np.ndarray
+    begin_A1: np.ndarray
+    final_costs_S2: np.ndarray
+    final_labels_L: np.ndarray
+    final_begin_S1: np.ndarray
+
+
+def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[LatticeBody, int]:
+    """Parse the states from byte `at` on; return them and the offset of the byte after them.
+
+    Raises
+    ------
+    ValueError
+        The bytes end before the states do, or contain an impossible number.
+    """
+    if not 0 <= states <= len(data_N) // 16:
+        raise ValueError(f"{states} states")
+    arcs, labels, final_labels, end = _sizes(data_N, at, states, compact)
+    if end < 0:
+        raise ValueError("the file ends within it")
+    body = LatticeBody(
+        np.empty((arcs, 4), np.int64), np.empty((arcs, 2), np.float32), np.empty(labels, np.int32),
+        np.zeros(arcs + 1, np.int64), np.empty((states, 2), np.float32), np.empty(final_labels, np.int32),
+        np.zeros(states + 1, np.int64),
+    )  # fmt: skip
+    views = body.costs_A2.view(np.int32), body.final_costs_S2.view(np.int32)
+    _fill(data_N, at, states, compact, body, *views)
+    return body, int(end)
+
+
+@jit
+def _int32(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
+    number = np.uint32(0)
+    for place in range(4):
+        number |= np.uint32(data[at + place]) << np.uint32(8 * place)
+    return np.int32(number)
+
+
+@jit
+def _int64(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
+    number = np.uint64(0)
+    for place in range(8):
+        number |= np.uint64(data[at + place]) << np.uint64(8 * place)
+    return np.int64(number)
+
+
+@jit
+def _weight_end(data, at, compact):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The end of the weight that begins at byte `at`, and its number of labels; -1 and 0 if the bytes end before it."""
+    size = 12 if compact else 8
+    if at + size > len(data):
+        return -1, 0
+    labels = _int32(data, at + 8) if compact else 0
+    if labels < 0 or at + size + 4 * labels > len(data):
+        return -1, 0
+    return at + size + 4 * labels, labels
+
+
+@jit
+def _sizes(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma: no cover
+    arcs, labels, final_labels = 0, 0, 0
+    for _ in range(states):
+        at, more = _weight_end(data, at, compact)
+        if at < 0 or at + 8 > len(data):
+            return 0, 0, 0, -1
+        final_labels += more
+        leaving = _int64(data, at)
+        at += 8
+        if leaving < 0 or leaving > (len(data) - at) // 20:
+            return 0, 0, 0, -1
+        for _ in range(leaving):
+            if at + 8 > len(data):
+                return 0, 0, 0, -1
+            at, more = _weight_end(data, at + 8, compact)
+            if at < 0 or at + 4 > len(data):
+                return 0, 0, 0, -1
+            labels += more
+            at += 4
+        arcs += leaving
+    return arcs, labels, final_labels, at
+
+
+@jit
+def _fill(data, at, states, compact, body, costs, final_costs):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Fill the arrays, after `_sizes` has checked that all bytes exist; costs are copied as raw bits."""
+    size = 12 if compact else 8
+    a = 0
+    for s in range(states):
+        final_costs[s, 0], final_costs[s, 1] = _int32(data, at), _int32(data, at + 4)
+        labels = _int32(data, at + 8) if compact else 0
+        body.final_begin_S1[s + 1] = body.final_begin_S1[s] + labels
+        for place in range(labels):
+            body.final_labels_L[body.final_begin_S1[s] + place] = _int32(data, at + 12 + 4 * place)
+        at += size + 4 * labels
+        leaving = _int64(data, at)
+        at += 8
+        for _ in range(leaving):
+            body.arcs_A4[a, 0] = s
+            body.arcs_A4[a, 2], body.arcs_A4[a, 3] = _int32(data, at), _int32(data, at + 4)
+            at += 8
+            costs[a, 0], costs[a, 1] = _int32(data, at), _int32(data, at + 4)
+            labels = _int32(data, at + 8) if compact else 0
+            body.begin_A1[a + 1] = body.begin_A1[a] + labels
+            for place in range(labels):
+                body.labels_K[body.begin_A1[a] + place] = _int32(data, at + 12 + 4 * place)
+            at += size + 4 * labels
+            body.arcs_A4[a, 1] = _int32(data, at)
+            at += 4
+            a += 1
+
+
+@jit
+def frames_read(source, target, frames, start, states):  # type: ignore[no-untyped-def] # pragma: no cover
+    """(S,) int64 number of frames read up to each state, -1 if unreachable; and a state with two such numbers, or -1.
+
+    Arcs are ordered such that all arcs into a state come before all arcs out of it.
+    """
+    frame = np.full(states, -1, np.int64)
+    frame[start] = 0
+    for a in range(len(source)):
+        if frame[source[a]] >= 0:
+            there = frame[source[a]] + frames[a]
+            if frame[target[a]] >= 0 and frame[target[a]] != there:
+                return frame, target[a]
+            frame[target[a]] = there
+    return frame, np.int64(-1)
+
+
+_MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
+_HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
+_VERSION, _EXPANDED_AND_MUTABLE = 2, 3  # of OpenFst's vector-fst.h; properties.h
+_TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
+
+
+@dataclass(eq=False)
+class _Raw:
+    """States and arcs in any order; the labels in the weights are the input labels of a compact lattice."""
+
+    compact: bool
+    start: int = -1
+    arcs: list[tuple[int, int, int, int]] = field(default_factory=list)  # source, target, ilabel, olabel
+    weights: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)  # graph, acoustic, labels
+    finals: dict[int, tuple[float, float, tuple[int, ...]]] = field(default_factory=dict)
+
+
+def write_lattices(
+    path: Path | str,
+    items: Iterable[tuple[str, Lattice | WordLattice]],
+    scp: Path | str | None = None,
+    *,
+    binary: bool = True,
+) -> int:
+    """Write ``(utterance, lattice)`` pairs as an archive; return their number. The file appears once all are written.
+
+    `scp` gets the archive's index: ``utterance /absolute/path.ark:offset`` lines, sorted.
+    """
+    index: list[str] = []
+    with atomic_path(path) as temporary, temporary.open("wb") as stream:
+        for utterance, lattice in items:
+            stream.write(utterance.encode() + b" ")
+            index.append(index_line(utterance, path, stream.tell()))
+            raw = _taken_apart(lattice)
+            if binary:
+                _write_binary(stream, raw, len(lattice.frame_S))
+            else:
+                stream.write("\n".join(["", *_text(raw), "", ""]).encode())
+    if scp is not None:
+        write_text(scp, "".join(sorted(index)))
+    return len(index)
+
+
+def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice]]:
+    """Read an archive, one lattice at a time.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, cut short or not a lattice archive, or a lattice is invalid: it has a cycle, or its paths
+        to a state read different numbers of frames.
+    """
+    try:
+        stream = Path(path).open("rb")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise Speech3Error(f"{path}: {error.strerror}") from error
+    data_N: np.ndarray | None = None
+    with stream:
+        while key := _key(stream, path):
+            where = f"{path}: {key}"
+            try:
+                if _is_text(stream):
+                    raw = _read_text(stream)
+                    body, start, compact = _body(raw), raw.start, raw.compact
+                else:
+                    data_N = np.asarray(np.memmap(path, np.uint8, "r")) if data_N is None else data_N
+                    body, start, compact = _read_binary(stream, data_N)
+            except (struct.error, ValueError, IndexError, OverflowError) as error:
+                raise Speech3Error(f"{where}: cut short, or not a lattice ({error})") from error
+            yield key, _put_together(body, start, compact, where)
+
+
+def _taken_apart(lattice: Lattice | WordLattice) -> _Raw:
+    ends = (lattice.source_A.tolist(), lattice.target_A.tolist())
+    if isinstance(lattice, Lattice):
+        raw = _Raw(False, 0, list(zip(*ends, lattice.ilabel_A.tolist(), lattice.olabel_A.tolist(), strict=True)))
+        costs = zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), strict=True)
+        raw.weights = [(graph, acoustic, ()) for graph, acoustic in costs]
+        last = np.flatnonzero(np.isfinite(lattice.final_S)).tolist()
+        raw.finals = {state: (float(lattice.final_S[state]), 0.0, ()) for state in last}
+        return raw
+    words = lattice.word_A.tolist()
+    raw = _Raw(True, 0, list(zip(*ends, words, words, strict=True)))
+    begins, labels = lattice.begin_A1.tolist(), (lattice.pdfs_K + 1).tolist()
+    raw.weights = [
+        (graph, acoustic, tuple(labels[begins[arc] : begins[arc + 1]]))
+        for arc, (graph, acoustic) in enumerate(zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), strict=True))
+    ]
+    for state in np.flatnonzero(np.isfinite(lattice.final_graph_S)).tolist():
+        graph, acoustic = float(lattice.final_graph_S[state]), float(lattice.final_acoustic_S[state])
+        raw.finals[state] = graph, acoustic, tuple((lattice.final_pdfs_S[state] + 1).tolist())
+    return raw
+
+
+def _text(raw: _Raw) -> Iterator[str]:
+    for (source, target, ilabel, olabel), weight in zip(raw.arcs, raw.weights, strict=True):
+        labels = f"{olabel}" if raw.compact else f"{ilabel}\t{olabel}"
+        yield f"{source}\t{target}\t{labels}\t{_weight(weight, raw.compact)}"
+    for state, weight in raw.finals.items():
+        yield f"{state}\t{_weight(weight, raw.compact)}"
+
+
+def _weight(weight: tuple[float, float, tuple[int, ...]], compact: bool) -> str:
+    labels = "," + "_".join(map(str, weight[2])) if compact else ""
+    return f"{weight[0]:.9g},{weight[1]:.9g}{labels}"
+
+
+def _write_binary(stream: IO[bytes], raw: _Raw, states: int) -> None:
+    kind = b"compactlattice44" if raw.compact else b"lattice4"
+    stream.write(_MAGIC + b"".join(struct.pack("<i", len(name)) + name for name in (b"vector", kind)))
+    stream.write(_HEADER.pack(_VERSION, 0, _EXPANDED_AND_MUTABLE, raw.start, states, len(raw.arcs)))
+    leaving: list[list[int]] = [[] for _ in range(states)]
+    for number, (source, *_) in enumerate(raw.arcs):
+        leaving[source].append(number)
+
+    def weight(values: tuple[float, float, tuple[int, ...]]) -> bytes:
+        labels = struct.pack(f"<i{len(values[2])}i", len(values[2]), *values[2]) if raw.compact else b""
+        return struct.pack("<ff", *values[:2]) + labels
+
+    for state in range(states):
+        stream.write(weight(raw.finals.get(state, (np.inf, np.inf, ()))) + struct.pack("<q", len(leaving[state])))
+        for number in leaving[state]:
+            _, target, ilabel, olabel = raw.arcs[number]
+            stream.write(struct.pack("<ii", ilabel, olabel) + weight(raw.weights[number]) + struct.pack("<i", target))
+
+
+def _key(stream: IO[bytes], path: Path | str) -> str:
+    key = b""
+    while (byte := stream.read(1)) not in (b" ", b"\t", b""):
+        key += byte
+    key = key.lstrip(b"\n")
+    if byte == b"" and key.strip():
+        raise Speech3Error(f"{path}: ends within the name of an utterance, or is not a lattice archive")
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise Speech3Error(f"{path}: not a lattice archive") from error
+
+
+def _is_text(stream: IO[bytes]) -> bool:
+    """Whether the lattice is text, which begins on the line after the key; leaves the stream where the body begins."""
+    place = stream.tell()
+    begins = stream.read(4)
+    if begins == _MAGIC:
+        return False
+    if not begins[:1].isspace():
+        raise ValueError("it begins neither as text nor as an OpenFst file")
+    stream.seek(place)
+    stream.readline()
+    return True
+
+
+def _read_text(stream: IO[bytes]) -> _Raw:
+    raw: _Raw | None = None
+    while fields := stream.readline().decode().split():
+        if len(fields) > 2:
+            compact = len(fields) == 3 or (len(fields) == 4 and "," in fields[3])
+            raw = raw or _Raw(compact, int(fields[0]))
+            labels = [int(name) for name in (fields[2:3] * 2 if raw.compact else fields[2:4])]
+            rest = fields[3:] if raw.compact else fields[4:]
+            raw.arcs.append((int(fields[0]), int(fields[1]), labels[0], labels[1]))
+            raw.weights.append(_parsed(rest[0]) if rest else (0.0, 0.0, ()))
+        else:
+            weight = _parsed(fields[1]) if len(fields) > 1 else (0.0, 0.0, ())
+            raw = raw or _Raw(len(fields) > 1 and fields[1].count(",") == 2, int(fields[0]))
+            raw.finals[int(fields[0])] = weight
+    return raw or _Raw(True)
+
+
+def _parsed(text: str) -> tuple[float, float, tuple[int, ...]]:
+    graph, acoustic, *labels = text.split(",")
+    return float(graph), float(acoustic), tuple(int(label) for label in labels[0].split("_") if label) if labels else ()
+
+
+def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, int, bool]:
+    """The lattice's body, its start state and whether it is compact; `data_N` has the bytes of the stream's file."""
+
+    def name() -> bytes:
+        (length,) = struct.unpack("<i", stream.read(4))
+        return stream.read(min(length, 64))
+
+    kinds = name(), name()
+    if kinds[0] != b"vector" or kinds[1] not in _TYPES:
+        raise ValueError(f"of OpenFst's type {kinds[0]!r} with arcs {kinds[1]!r}")
+    _, flags, _, start, states, _ = _HEADER.unpack(stream.read(_HEADER.size))
+    if flags:
+        raise ValueError("with symbol tables")
+    compact = kinds[1] == b"compactlattice44"
+    body, end = read_body(data_N, stream.tell(), states, compact)
+    stream.seek(end)
+    return body, start, compact
+
+
+def _body(raw: _Raw) -> LatticeBody:
+    """Convert a lattice read as text to arrays."""
+    states = max([raw.start, *raw.finals, *(state for arc in raw.arcs for state in arc[:2])]) + 1
+    if states > 2 * len(raw.arcs) + len(raw.finals) + 1:  # each is the end of an arc or final
+        raise ValueError(f"it has a state {states - 1}, but only {len(raw.arcs)} arcs")
+    arcs_A4 = np.array(raw.arcs, np.int64).reshape(-1, 4)
+    finals = [raw.finals.get(state, (np.inf, np.inf, ())) for state in range(states)]
+    columns: list[np.ndarray] = []
+    for weights in (raw.weights, finals):
+        columns += [
+            np.array([weight[:2] for weight in weights], np.float32).reshape(-1, 2),
+            np.array(list(chain.from_iterable(weight[2] for weight in weights)), np.int32),
+            np.cumsum([0, *(len(weight[2]) for weight in weights)]).astype(np.int64),
+        ]
+    return LatticeBody(arcs_A4, *columns)
+
+
+def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> Lattice | WordLattice:
+    """Build the lattice, with states sorted topologically and unreachable states left out."""
+    arcs_A4, states = body.arcs_A4, len(body.final_costs_S2)
+    if not 0 <= start < states or arcs_A4.min(initial=0) < 0 or arcs_A4[:, :2].max(initial=0) >= states:
+        raise Speech3Error(f"{where}: the lattice is empty, or has state or label numbers out of range")
+    order_S = topological(arcs_A4[:, 0], arcs_A4[:, 1], states)
+    if len(order_S) < states:
+        raise Speech3Error(f"{where}: not a lattice: its arcs form a cycle")
+    number_S = np.full(states, -1, np.int64)
+    number_S[order_S] = np.arange(states)
+    by_source = np.lexsort((arcs_A4[:, 3], number_S[arcs_A4[:, 1]], number_S[arcs_A4[:, 0]]))
+    frames_A = np.diff(body.begin_A1) if compact else (arcs_A4[:, 2] > 0).astype(np.int64)
+    source_A, target_A = (np.ascontiguousarray(arcs_A4[by_source, column]) for column in (0, 1))
+    frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)
+    if odd >= 0:
+        raise Speech3Error(f"{where}: not a lattice: paths to state {odd} read different numbers of frames")
+    used, kept = order_S[frame_S[order_S] >= 0], by_source[frame_S[source_A] >= 0]
+    number_S[used] = np.arange(len(used))
+    source_A, target_A = (number_S[arcs_A4[kept, column]].astype(np.int32) for column in (0, 1))
+    olabel_A, costs_A2 = arcs_A4[kept, 3].astype(np.int32), body.costs_A2[kept]
+    final_S2 = np.where(np.isfinite(body.final_costs_S2[used, :1]), body.final_costs_S2[used], np.float32(np.inf))
+    frame_S = frame_S[used].astype(np.int32)
+    if compact:
+        return _word_lattice(body, kept, used, (source_A, target_A, olabel_A), costs_A2, final_S2, frame_S)
+    if (np.isfinite(final_S2[:, 0]) & (final_S2[:, 1] != 0)).any():
+        raise Speech3Error(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
+    return Lattice(
+        source_A, target_A, arcs_A4[kept, 2].astype(np.int32), olabel_A, costs_A2[:, 0].copy(), costs_A2[:, 1].copy(),
+        final_S2[:, 0].copy(), frame_S, True,
+    )  # fmt: skip
+
+
+def _word_lattice(
+    body: LatticeBody, kept: np.ndarray, used: np.ndarray, arcs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    costs_A2: np.ndarray, final_S2: np.ndarray, frame_S: np.ndarray,
+) -> WordLattice:  # fmt: skip
+    length_A = np.diff(body.begin_A1)[kept]
+    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
+    picked_K = np.repeat(body.begin_A1[kept] - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
+    begins = body.final_begin_S1.tolist()
+    final_pdfs_S = tuple(
+        body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
+        for state, ends in zip(used.tolist(), np.isfinite(final_S2[:, 0]).tolist(), strict=True)
+    )
+    (graph_A, acoustic_A), (graph_S, acoustic_S) = costs_A2.T.astype(np.float64), final_S2.T.astype(np.float64)
+    return WordLattice(
+        *arcs, graph_A, acoustic_A, graph_S, acoustic_S, body.labels_K[picked_K] - np.int32(1),
+        begin_A1.astype(np.int32), final_pdfs_S, frame_S, int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max()),
+    )  # fmt: skip

@@ -1,0 +1,418 @@
+"""Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
+
+OUT holds what `build_graph` writes and a lexicon.txt with the pronunciations that differ from the model's, if any do.
+Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. If the model's own graph
+spells unseen words (`speech3.decode.grammar`), so does the new one, unless it has a grammar.
+
+Hot words: expected words and phrases that are made more probable in decoding, without a new graph.
+
+A boost b makes each occurrence of a word or phrase e^b times as probable as in the language model. For single words
+this is exact: the cost is lowered by b on every arc that outputs the word. A single arc cannot tell whether a phrase is
+complete, so the search lowers the cost of each of its words by b / (number of words), which keeps phrases from being
+pruned. In the lattice, these bonuses are then removed, and b is applied where the whole phrase occurs, which is exact
+among the lattice's paths.
+
+In a graph of pieces (`speech3.decode.grammar`) a single word is treated as a phrase, too: as the sequence of its
+characters.
+
+Axes: A arcs.
+
+A recogniser with a graph other than its model's own, and with hot words.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speech3.config import LmConfig
+from speech3.data import sentences_of_file
+from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
+from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, Graph, build_graph, decode_directory
+from speech3.decode.phrases import Phrases, automaton
+from speech3.decode.recognizer import Recognizer
+from speech3.errors import Speech3Error, listed
+from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
+from speech3.io import Fst
+from speech3.language import (
+    UNKNOWN,
+    WORD_START,
+    AddedWord,
+    ArpaLm,
+    Lexicon,
+    Pronunciation,
+    WordGraph,
+    add_words,
+    estimate_lm,
+    is_word,
+    read_added,
+    read_arpa,
+    read_checked,
+    read_jsgf,
+    read_lexicon,
+    read_sentences,
+    write_lexicon,
+)
+from speech3.runtime import composed, read_json, read_utf8, say, write_text
+
+_DROPPED = "dropped.txt"
+_ORDER = 3  # default order of a model estimated from --text
+
+
+@dataclass(frozen=True)
+class GraphSources:
+    """The user's files to build a graph from; None stands for the model's own.
+
+    Attributes
+    ----------
+    lm, text, grammar, sentences
+        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most one
+        of them may be given.
+    lexicon
+        Pronunciations that take precedence over the model's.
+    add
+        A list of words to add (`speech3.language.added_words`).
+    lang
+        espeak-ng's language code, for guessing pronunciations.
+    """
+
+    lm: Path | None = None
+    text: Path | None = None
+    order: int | None = None
+    grammar: Path | None = None
+    sentences: Path | None = None
+    lexicon: Path | None = None
+    add: Path | None = None
+    lang: str | None = None
+
+
+@dataclass(frozen=True)
+class NewGraph:
+    """The contents of graph.json, and the pronunciations that were guessed."""
+
+    about: dict[str, Any]
+    guessed: GuessedPronunciations = field(default_factory=lambda: GuessedPronunciations((), "", {}))
+
+
+def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
+    """Build a graph from a model's HMMs and write it to the directory `out`.
+
+    Raises
+    ------
+    Speech3Error
+        Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
+        be pronounced; of the model's outputs only the number is known, so no graph can be built for it.
+    """
+    _check(sources)
+    directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
+    own = hmm = load_hmm(directory)
+    _check_out(out, directory)
+    language = _language(sources, directory)
+    if isinstance(language, ArpaLm):
+        _check_pieces(language, sources)
+    added = read_added(sources.add) if sources.add else []
+    listed = [Pronunciation(word.word, phones) for word in added for phones in word.pronunciations]
+    given = _given(sources.lexicon, language, added) if sources.lexicon else []
+    for source, pronunciations in ((sources.lexicon, given), (sources.add, listed)):
+        if pronunciations:
+            hmm = with_pronunciations(hmm, pronunciations, str(source))
+    named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
+    named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
+    _check_case(named, own.lexicon, sources.add or sources.grammar or sources.sentences)
+    hmm, guessed = _pronounced(hmm, sources, language, named)
+    lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
+    if sources.add and isinstance(lm, ArpaLm):
+        lm = _with_added(lm, added, listed, guessed, sources.add)
+    spelling = read_spelling(directory / GRAPH) if isinstance(lm, ArpaLm) and not are_pieces(lm.words) else None
+    about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
+    units = spelling.pronunciations if spelling else ()
+    _write_lexicon(out, [*given, *listed, *guessed.pronunciations, *units])
+    if about["dropped"]:
+        write_text(out / _DROPPED, "\n".join(about["dropped"]) + "\n")
+    else:
+        (out / _DROPPED).unlink(missing_ok=True)
+    return NewGraph(about, guessed)
+
+
+def _check(sources: GraphSources) -> None:
+    languages = {f"--{name}": getattr(sources, name) for name in ("lm", "text", "grammar", "sentences")}
+    chosen = [name for name, path in languages.items() if path]
+    if len(chosen) > 1:
+        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give one")
+    if sources.add and chosen and chosen[0] in ("--grammar", "--sentences"):
+        raise Speech3Error(
+            f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
+            f" words to {languages[chosen[0]]}"
+        )
+    if sources.order and not sources.text:
+        raise Speech3Error("--order applies to the language model estimated from --text; give --text or omit --order")
+    if not (chosen or sources.add or sources.lexicon):
+        raise Speech3Error("nothing to change: give --add, --lexicon, --lm, --text, --grammar or --sentences")
+
+
+def _check_out(out: Path, model: Path) -> None:
+    if out.resolve() in {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}:
+        raise Speech3Error(
+            f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
+            " with --graph"
+        )
+    if out.exists() and not out.is_dir():
+        raise Speech3Error(f"{out}: is a file; expected a directory for the graph")
+    if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
+        raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
+
+
+def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
+    if sources.grammar:
+        return read_jsgf(sources.grammar)
+    if sources.sentences:
+        return read_sentences(sources.sentences)
+    if sources.lm:
+        return read_checked(sources.lm)
+    if sources.text:
+        return estimate_lm(sentences_of_file(sources.text), sources.order or _ORDER, source=str(sources.text))
+    return _own_lm(model)
+
+
+def _own_lm(model: Path) -> ArpaLm:
+    graph = model / GRAPH
+    if (graph / LM).exists():
+        return read_arpa(graph / LM)
+    if not (graph / "graph.json").exists():
+        raise Speech3Error(f"{model}: has no graph whose language model could be used; give one with --lm ARPA")
+    source = read_json(graph / "graph.json").get("lm")
+    raise Speech3Error(
+        f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; give a"
+        " language model with --lm ARPA, or everything that can be said with --sentences"
+    )
+
+
+def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord]) -> list[Pronunciation]:
+    """The lexicon's pronunciations of words to recognise, except words whose pronunciation the added list gives."""
+    every = read_lexicon(path).pronunciations
+    wanted = {*language.words, *(word.word for word in added)}
+    used = [pron for pron in every if pron.word in wanted]
+    if not used:
+        raise Speech3Error(
+            f"{path}: none of its words ({listed([pron.word for pron in every])}) is in {language.source}"
+            f"{' or added' if added else ''}, so it would change nothing; spell them the same way (same upper or lower"
+            " case), or add them to the language model with --add"
+        )
+    if unused := len({pron.word for pron in every} - wanted - {UNKNOWN}):
+        say(f"{path}: {unused:,} of its words are not in {language.source} and cannot be recognised")
+    told = {word.word for word in added if word.pronunciations}
+    return [pron for pron in used if pron.word not in told]
+
+
+def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
+    if sources.add and are_pieces(lm.words):
+        raise Speech3Error(
+            f"{lm.source}: this language model consists of word pieces, which can form any word, so {sources.add} has"
+            " nothing to add; to make words more probable, give --text with sentences that contain them, cut into its"
+            " pieces"
+        )
+
+
+def _pronounced(
+    hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str]
+) -> tuple[Hmm, GuessedPronunciations]:
+    """The model with guessed pronunciations for the words that it lacks.
+
+    Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
+    `lang` is given; otherwise they are left out.
+    """
+    source = sources.add or sources.grammar or sources.sentences
+    others = language.words if isinstance(language, ArpaLm) and sources.lang else []
+    unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and is_word(word))]
+    if not unknown:
+        return hmm, GuessedPronunciations((), "", {})
+    try:
+        found = by_espeak(hmm, unknown, {}, sources.lang) if sources.lang else by_letters(hmm, unknown)
+    except Speech3Error as error:
+        raise Speech3Error(
+            f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
+            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not sources.lang else ''}"
+        ) from error
+    if left := [word for word in named if word in found.unpronounced]:
+        reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)
+        raise Speech3Error(
+            f"{source}: {len(left)} words cannot be pronounced: {reasons}; remove them, or write `word phone"
+            " phone ...` into a file for --lexicon"
+        )
+    return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found
+
+
+def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
+    """Refuse words in upper case when the whole lexicon is in lower case, and the reverse."""
+    known = [word for word in lexicon.by_word if is_word(word) and word.upper() != word.lower()]
+    for case, changed in (("upper", str.upper), ("lower", str.lower)):
+        if known and all(word == changed(word) for word in known):
+            wrong = [word for word in words if word != changed(word) and is_word(word)]
+            if wrong:
+                raise Speech3Error(
+                    f"{source}: {listed(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
+                )
+
+
+def _with_added(
+    lm: ArpaLm, added: Sequence[AddedWord], given: Sequence[Pronunciation], guessed: GuessedPronunciations, source: Path
+) -> ArpaLm:
+    known = set(lm.words)
+    if old := [word.word for word in added if word.word in known]:
+        say(f"{len(old)} of the words are already in the language model and keep their probabilities: {listed(old)}")
+    new = [word for word in added if word.word not in known]
+    if not (new or given or guessed.pronunciations):
+        raise Speech3Error(f"{source}: nothing to add: the model already has all of its words")
+    return add_words(lm, new, source) if new else lm
+
+
+def _self_loop_scale(model: Path) -> float:
+    """The self-loop scale of the model's own graph; without a graph, the recipes' default."""
+    own = model / GRAPH / "graph.json"
+    scale = read_json(own).get("self_loop_scale") if own.exists() else None
+    return float(LmConfig.model_fields["self_loop_scale"].default if scale is None else scale)
+
+
+def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
+    if pronunciations:
+        write_lexicon(Lexicon(tuple(pronunciations)), out / GRAPH_LEXICON)
+
+
+BOOST = 3.0  # default; e^3 = 20 times as probable
+_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
+HotWords = dict[tuple[str, ...], float]
+
+
+def read_hot(path: Path) -> HotWords:
+    """Read lines `WORD [BOOST]` and `WORD WORD ... [BOOST]`: the boost of each word and phrase.
+
+    Raises
+    ------
+    Speech3Error
+        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts. The
+        message names file and line.
+    """
+    found: dict[tuple[str, ...], tuple[float, int]] = {}
+    for number, line in enumerate(composed(read_utf8(path), path).splitlines(), 1):
+        words = tuple(line.split())
+        if not words:
+            continue
+        boost = BOOST
+        if len(words) > 1 and (given := _boost(words[-1])) is not None:
+            words, boost = words[:-1], given
+            if not abs(boost) <= _LARGEST:
+                raise Speech3Error(
+                    f"{path}:{number}: give a boost between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
+                    f" not {line.split()[-1]}"
+                )
+        before = found.setdefault(words, (boost, number))
+        if before[0] != boost:
+            raise Speech3Error(
+                f"{path}:{number}: {' '.join(words)} has the boost {boost:g} here and {before[0]:g} in line"
+                f" {before[1]}; keep one of them"
+            )
+    if not found:
+        raise Speech3Error(f"{path}: contains no word to boost; write one word or phrase per line")
+    return {words: boost for words, (boost, _) in found.items()}
+
+
+def _boost(field: str) -> float | None:
+    try:
+        return float(field) if field[0] in "+-.0123456789" else None
+    except ValueError:
+        return None
+
+
+def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) -> Graph:
+    """The graph with the costs of hot words lowered, and with the phrases to boost in its lattices.
+
+    Raises
+    ------
+    Speech3Error
+        The graph lacks a word, or its pieces cannot spell it. The message names `source`.
+    """
+    cost_of, phrases = (_of_pieces if graph.mark == WORD_START else _of_words)(graph, hot, source)
+    arcs_A = graph.fst.arcs_A.copy()
+    arcs_A["weight"] += cost_of[arcs_A["olabel"]]
+    boosted = Fst(graph.fst.start, graph.fst.final_S, graph.fst.source_A, arcs_A)
+    return replace(graph, fst=boosted, phrases=phrases)
+
+
+def _of_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) -> tuple[np.ndarray, Phrases | None]:
+    """The cost to add for each output label, float32, and the automaton of the phrases, if there are any."""
+    unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
+    if unknown:
+        raise Speech3Error(
+            f"{source}: not in the graph {graph.path}: {listed(unknown)}; `speech3 graph MODEL OUT --add FILE` makes a"
+            " graph that has them"
+        )
+    labelled = {tuple(graph.label_of[word] for word in words): boost for words, boost in hot.items()}
+    phrases = {labels: boost for labels, boost in labelled.items() if len(labels) > 1}
+    shares: dict[int, float] = {}
+    for labels, boost in phrases.items():
+        for label in labels:
+            shares[label] = max(boost / len(labels), shares.get(label, 0.0))
+    cost_of = _costs(graph, shares)
+    for (first, *rest), boost in labelled.items():
+        if not rest:
+            cost_of[first] -= boost
+    return cost_of, automaton(phrases, shares) if phrases else None
+
+
+def _of_pieces(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) -> tuple[np.ndarray, Phrases]:
+    """As `_of_words`; every hot word is a phrase, a sequence of characters; a piece's share is that of its characters.
+
+    SentencePiece's model is not used, because the graph can output a word in any division into pieces.
+    """
+    pieces = set(graph.words[1:])
+    unknown = dict.fromkeys(word for words in hot for word in words if not _can_spell(WORD_START + word, pieces))
+    if unknown:
+        raise Speech3Error(
+            f"{source}: the pieces of {graph.path} cannot spell {listed(unknown)}; write them as in the training text"
+            " (small and capital letters differ)"
+        )
+    spelled = {"".join(WORD_START + word for word in words): boost for words, boost in hot.items()}
+    shares = {
+        label: share
+        for label, piece in enumerate(graph.words)
+        if (share := max((b * len(piece) / len(text) for text, b in spelled.items() if piece in text), default=0.0)) > 0
+    }
+    phrases = {tuple(map(ord, text)): boost for text, boost in spelled.items()}
+    return _costs(graph, shares), automaton(phrases, shares, graph.words)
+
+
+def _costs(graph: Graph, shares: Mapping[int, float]) -> np.ndarray:
+    cost_of = np.zeros(len(graph.words), np.float32)
+    for label, share in shares.items():
+        cost_of[label] -= share
+    return cost_of
+
+
+def _can_spell(text: str, pieces: Collection[str]) -> bool:
+    """Whether a text is a sequence of pieces."""
+    longest = max(map(len, pieces))
+    reached = [True]  # how much of the text has been spelled
+    for end in range(1, len(text) + 1):
+        reached.append(any(reached[begin] and text[begin:end] in pieces for begin in range(max(0, end - longest), end)))
+    return reached[-1]
+
+
+def replace_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words.
+
+    The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
+
+    Raises
+    ------
+    Speech3Error
+        There is no graph, or it belongs to another model; a hot word is not in it; the model is not tuned.
+    """
+    if graph:
+        if not (graph / "graph.json").exists():
+            raise Speech3Error(f"{graph}: not a decoding graph (it has no graph.json); `speech3 graph` makes one")
+        chosen = recognizer.read_graph(graph)
+        recognizer = replace(recognizer, outputs=with_lexicon_of(recognizer.outputs, graph), chosen_graph=chosen)
+    _, searched = recognizer.settings, recognizer.graph
+    return replace(recognizer, chosen_graph=with_hot_words(searched, read_hot(hot), hot) if hot else searched)

@@ -1,0 +1,201 @@
+"""Phrase boosting in lattices: each complete occurrence of a phrase makes a path cheaper.
+
+Phrases are found by an automaton over words (Aho and Corasick 1975), whose state is the longest suffix of the words so
+far that is a prefix of a phrase. Composed with it, a lattice becomes another lattice, in which the cost of each path
+includes the boosts of its phrases.
+
+For a graph of pieces the automaton is over characters, so a phrase is found however it is divided into pieces. Its
+boost is given when its last character is read, and taken back if the next character continues the word.
+
+Axes: S states, A arcs, D states of the automaton.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from speech3.decode.beam_search import BestPath, Lattice, best_arcs
+from speech3.language import WORD_START
+from speech3.runtime import jit
+
+_WORD_START = ord(WORD_START)
+
+
+@dataclass(frozen=True, eq=False)
+class Phrases:
+    """An automaton that detects phrases as they end.
+
+    Attributes
+    ----------
+    moves
+        For each state: the symbols that continue a phrase, and the state that each leads to. A symbol is a word (an
+        output label) or, in a graph of pieces, a character (its code point).
+    fail_D
+        int32: the state of the longest proper suffix (the failure link).
+    boost_D
+        float64: the sum of the boosts of all phrases that end here.
+    shares
+        The boost that the search has already given each output label so that phrases were not pruned; it is taken back
+        here.
+    spelled
+        The piece of each output label, if the graph writes pieces.
+    """
+
+    moves: tuple[Mapping[int, int], ...]
+    fail_D: np.ndarray
+    boost_D: np.ndarray
+    shares: Mapping[int, float]
+    spelled: tuple[str, ...] | None = None
+    _next_D: dict[int, np.ndarray] = field(default_factory=dict)  # for each symbol read so far that is in a phrase
+
+    @property
+    def start(self) -> int:
+        """The state before the first label, in which the first piece begins a word even if it lacks the mark."""
+        return self.moves[0].get(_WORD_START, 0) if self.spelled else 0
+
+    def step(self, state: int, symbol: int) -> int:
+        """The state after one more symbol."""
+        while symbol not in self.moves[state]:
+            if not state:
+                return 0
+            state = int(self.fail_D[state])
+        return self.moves[state][symbol]
+
+    def read(self, label: int) -> tuple[np.ndarray, np.ndarray]:
+        """The state after an output label that is read in each state, int32 (D,), and the boosts that it gives (D,)."""
+        if self.spelled is None:
+            next_D = self._after(label)
+            return next_D, self.boost_D[next_D]
+        state_D, gained_D = np.arange(len(self.moves), dtype=np.int32), np.zeros(len(self.moves))
+        for character in map(ord, self.spelled[label]):
+            if character != _WORD_START:  # the word continues, so no phrase has ended
+                gained_D -= self.boost_D[state_D]
+            state_D = self._after(character)[state_D]
+            gained_D += self.boost_D[state_D]
+        return state_D, gained_D
+
+    @cached_property
+    def _symbols(self) -> frozenset[int]:
+        return frozenset(symbol for moves in self.moves for symbol in moves)
+
+    def _after(self, symbol: int) -> np.ndarray:
+        if symbol not in self._symbols:
+            return np.zeros(len(self.moves), np.int32)
+        if symbol not in self._next_D:
+            states = range(len(self.moves))
+            self._next_D[symbol] = np.array([self.step(state, symbol) for state in states], np.int32)
+        return self._next_D[symbol]
+
+
+def automaton(
+    phrases: Mapping[tuple[int, ...], float], shares: Mapping[int, float], spelled: tuple[str, ...] | None = None
+) -> Phrases:
+    """Build the automaton of phrases: sequences of symbols, each with its boost (see `Phrases`)."""
+    moves: list[dict[int, int]] = [{}]
+    boosts = [0.0]
+    for phrase, boost in phrases.items():
+        state = 0
+        for symbol in phrase:
+            if symbol not in moves[state]:
+                moves[state][symbol] = len(moves)
+                moves.append({})
+                boosts.append(0.0)
+            state = moves[state][symbol]
+        boosts[state] += boost
+    found = Phrases(tuple(moves), np.zeros(len(moves), np.int32), np.array(boosts), shares, spelled)
+    for state in (queue := list(moves[0].values())):  # breadth first, so shorter prefixes already have their links
+        for symbol, target in moves[state].items():
+            found.fail_D[target] = found.step(int(found.fail_D[state]), symbol)
+            found.boost_D[target] += found.boost_D[found.fail_D[target]]
+            queue.append(target)
+    return found
+
+
+def with_phrases(lattice: Lattice, phrases: Phrases) -> Lattice:
+    """The lattice with graph costs that include the boosts of the phrases and no longer the shares of their words.
+
+    A lattice state that is reached in several states of the automaton is split into one state for each.
+    """
+    labels_W, which_A = np.unique(lattice.olabel_A, return_inverse=True)
+    states = len(phrases.moves)
+    next_DW = np.tile(np.arange(states, dtype=np.int32)[:, None], len(labels_W))
+    extra_DW = np.zeros((states, len(labels_W)))
+    for column, label in enumerate(labels_W.tolist()):
+        if label:
+            next_DW[:, column], gained_D = phrases.read(label)
+            extra_DW[:, column] = phrases.shares.get(label, 0.0) - gained_D
+    source_A, arc_A, target_A, extra_A, of_S = _composed(
+        lattice.source_A, lattice.target_A, which_A.astype(np.int32), next_DW, extra_DW, len(lattice.final_S),
+        phrases.start,
+    )  # fmt: skip
+    return Lattice(
+        source_A, target_A, lattice.ilabel_A[arc_A], lattice.olabel_A[arc_A],
+        (lattice.graph_A[arc_A] + extra_A).astype(np.float32), lattice.acoustic_A[arc_A], lattice.final_S[of_S],
+        lattice.frame_S[of_S], lattice.reached_final,
+    )  # fmt: skip
+
+
+def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
+    """The best path of a lattice, in the form that the search returns."""
+    arcs = best_arcs(lattice, acoustic_scale)
+    ilabels, olabels = lattice.ilabel_A[arcs], lattice.olabel_A[arcs]
+    acoustic = acoustic_scale * float(lattice.acoustic_A[arcs].sum(dtype=np.float64))
+    cost = (
+        acoustic
+        + float(lattice.graph_A[arcs].sum(dtype=np.float64))
+        + float(lattice.final_S[lattice.target_A[arcs[-1]]])
+    )
+    return BestPath(
+        cost, acoustic, ilabels[ilabels > 0] - 1, tuple(olabels[olabels > 0].tolist()), lattice.reached_final
+    )
+
+
+@jit
+def _composed(source, target, column, next_of, extra_of, states, start):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Arcs of the composition: source, arc of the lattice, target, extra cost; and the lattice state of each new state.
+
+    The pairs of a lattice state and the automaton states that reach it are numbered when that lattice state is visited:
+    all arcs that lead to it are known by then.
+    """
+    begin = np.searchsorted(source, np.arange(states + 1))
+    head = np.full(states, -1, np.int64)  # newest pair of each lattice state, the head of a linked list
+    pair_d, pair_chain = [np.int64(start)], [np.int64(-1)]
+    head[0] = 0
+    arc_from, arc_of, arc_pair, arc_extra = [np.int64(0)], [np.int64(0)], [np.int64(0)], [0.0]
+    arc_from.clear()
+    arc_of.clear()
+    arc_pair.clear()
+    arc_extra.clear()
+    of = [np.int64(0)]
+    of.clear()
+    number = [np.int64(-1)]
+    for s in range(states):
+        pair = head[s]
+        while pair >= 0:
+            number[pair] = np.int64(len(of))
+            of.append(np.int64(s))
+            d = pair_d[pair]
+            for a in range(begin[s], begin[s + 1]):
+                e, t = next_of[d, column[a]], target[a]
+                found = head[t]
+                while found >= 0 and pair_d[found] != e:
+                    found = pair_chain[found]
+                if found < 0:
+                    found = len(pair_d)
+                    pair_d.append(np.int64(e))
+                    pair_chain.append(head[t])
+                    number.append(np.int64(-1))
+                    head[t] = found
+                arc_from.append(number[pair])
+                arc_of.append(np.int64(a))
+                arc_pair.append(np.int64(found))
+                arc_extra.append(extra_of[d, column[a]])
+            pair = pair_chain[pair]
+    targets = np.empty(len(arc_pair), np.int32)
+    for i in range(len(arc_pair)):
+        targets[i] = number[arc_pair[i]]
+    return (
+        np.array(arc_from).astype(np.int32), np.array(arc_of), targets, np.array(arc_extra), np.array(of),
+    )  # fmt: skip

@@ -1,0 +1,468 @@
+"""Figures of the report: inline SVG in the colours of the page, light or dark; also PNG files, always light.
+
+Axes: T frames, F feature bins, N samples.
+
+Plots of training runs: accuracy over time or frames, staleness, the work of shards.
+
+Everything is drawn on axes that the caller made, in the colours of its matplotlib style (`axes.prop_cycle`, and
+`xtick.color` for secondary lines), so the same code draws for light pages, dark pages and PNG files.
+
+The figure of `speech3 stats`: the lengths of utterances, and the amount of speech of each speaker.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from speech3.data import Stats
+from speech3.engine import Point, ShardReport
+from speech3.evaluate.html import STYLE, escape
+from speech3.evaluate.tables import columns_wide
+from speech3.runtime import atomic_path
+from speech3.train import Curve, staleness_mean, staleness_p95
+
+Against = Literal["seconds", "frames"]
+
+_COLOURS = 6  # colours in a style's cycle; further lines differ in their line style
+_STROKES = ("-", "--", ":", "-.")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # with the colours, 42 combinations
+_NAMES_INSIDE = 4  # most lines for which the legend fits inside the axes; otherwise it is beside them
+_FAR = 10  # ratio of the longest and the shortest run above which the time axis is logarithmic
+_MARGIN = 1.3  # factor by which a logarithmic axis extends beyond the data
+_DOTS = 25  # most points of a line that are drawn with markers
+_TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
+_FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
+_WORK = ("compute", "sync", "wait for the server", "draw")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a plot; `colour` is a number and selects colour and line style."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int = 0
+    dashed: bool = False
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, *, per_cent: bool = False) -> None:
+    """Draw lines, with a marker for each measurement if there are few."""
+    for line in lines:
+        stroke = "--" if line.dashed else _STROKES[line.colour // _COLOURS % len(_STROKES)]
+        marker = "o" if len(line.x) <= _DOTS else ""
+        colour = f"C{line.colour % _COLOURS}"
+        axes.plot(line.x, line.y, stroke, color=colour, marker=marker, markersize=3.5, linewidth=1.4, label=line.name)
+    axes.set_xlabel(x_label)
+    axes.set_xlim(left=0)
+    if per_cent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    if len(lines) > _NAMES_INSIDE:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    elif len(lines) > 1:
+        axes.legend()
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit of a time axis that ends at `longest_s`: its name and its length in seconds."""
+    return _unit(longest_s, _TIME_UNITS)
+
+
+def _unit(longest: float, units: Sequence[tuple[str, float, float]]) -> tuple[str, float]:
+    return next((name, size) for name, size, most in units if longest < most)
+
+
+def draw_accuracy(
+    axes: Axes, curves: Sequence[Curve], against: Against, *, marks: Sequence[float] = (), virtual: bool = False,
+    systems: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Draw held-out frame accuracy against seconds of training or frames trained on.
+
+    The time axis is logarithmic if some runs take many times as long as others.
+
+    Parameters
+    ----------
+    marks
+        Accuracies at which to draw a faint dashed line with its value: those of a table.
+    virtual
+        The seconds are simulated, and the label of the axis says so.
+    systems
+        The system of each curve: curves of the same system share a colour and differ in line style. By default every
+        curve is a system of its own.
+    """
+    longest = max(getattr(curve, against)[-1] for curve in curves)
+    unit, divisor = time_unit(longest) if against == "seconds" else _unit(longest, _FRAME_UNITS)
+    lines = [
+        Line(curve.name, [value / divisor for value in getattr(curve, against)], curve.accuracy, colour)
+        for colour, curve in zip(_colours(systems or [curve.name for curve in curves]), curves, strict=True)
+    ]
+    what = f"{'virtual ' * virtual}{unit} of training" if against == "seconds" else f"{unit} trained on"
+    draw_lines(axes, lines, what, per_cent=True)
+    ends = [line.x[-1] for line in lines]
+    if against == "seconds" and max(ends) > _FAR * min(ends) > 0:
+        axes.set_xscale("log")
+        axes.set_xlim(left=min(x for line in lines for x in line.x if x > 0))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for mark in marks:
+        quiet = rcParams["xtick.color"]
+        axes.axhline(mark, color=quiet, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        text = f"{'in the table: ' if mark == min(marks) else ''}{100 * mark:.1f} %"
+        axes.annotate(
+            text,
+            (0, mark),
+            (3, 1),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=7,
+            color=quiet,
+        )
+
+
+def _colours(systems: Sequence[str]) -> list[int]:
+    places = {system: place for place, system in enumerate(dict.fromkeys(systems))}
+    before = (systems[:index].count(system) for index, system in enumerate(systems))
+    return [places[system] + _COLOURS * count for system, count in zip(systems, before, strict=True)]
+
+
+def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> None:
+    """Draw the share of the minibatches at each staleness, with mean and 95th percentile.
+
+    Parameters
+    ----------
+    counts
+        Number of minibatches in pushes of staleness 0, 1, 2, ...
+    """
+    total = max(sum(counts), 1)
+    axes.bar(range(len(counts)), [count / total for count in counts], width=0.85, color=f"C{colour % _COLOURS}")
+    summary = f"{sum(counts):,} minibatches, mean {staleness_mean(counts):.2f}, 95 % at most {staleness_p95(counts)}"
+    axes.set_xlabel(f"staleness in versions\n{summary}")
+    axes.set_xlim(-0.6, max(len(counts), 4) - 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    axes.grid(False, axis="x")
+
+
+def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
+    """Draw how each shard spent its time, and its share of the minibatches."""
+    total = max(sum(shard.minibatches for shard in shards), 1)
+    for number, shard in enumerate(shards):
+        left = 0.0
+        for part, seconds in enumerate((shard.compute_s, shard.sync_s, shard.wait_s, shard.draw_s)):
+            label = _WORK[part] if number == 0 else None
+            axes.barh(number, seconds, left=left, height=0.7, color=f"C{part}", label=label)
+            left += seconds
+        axes.annotate(
+            f"{100 * shard.minibatches / total:.1f} %", (left, number), (5, 0), textcoords="offset points", va="center"
+        )
+    axes.set_yticks(range(len(shards)), [f"shard {number}" for number in range(len(shards))])
+    axes.set_ylim(max(len(shards), 3) - 0.5, -0.5)
+    longest_s = max(shard.total_s for shard in shards)
+    axes.set_xlim(0, 1.2 * longest_s or 1.0)  # room for the shares
+    axes.set_xlabel("seconds; to the right of each bar: share of the minibatches")
+    axes.grid(False, axis="y")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
+
+
+def draw_throughput(
+    axes: Axes, rows: Sequence[Sequence[Point]], gigabits: Sequence[float], *, span: tuple[float, float] | None = None
+) -> None:
+    """Draw frames per second against workers on logarithmic axes: float32 dashed, ternary solid.
+
+    Each bandwidth has its own colour and marker.
+
+    Parameters
+    ----------
+    rows
+        For each bandwidth, the points by number of workers.
+    span
+        Minimum and maximum of the y axis, to give several panels the same scale; None: chosen for this panel.
+    """
+    for place, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
+        workers = [point.workers for point in row]
+        marker = _MARKERS[place % len(_MARKERS)]
+        style: dict[str, Any] = {"color": f"C{place % _COLOURS}", "marker": marker, "markersize": 4, "linewidth": 1.4}
+        name = f"{bandwidth:g} Gbit/s"
+        axes.plot(workers, [point.ternary for point in row], "-", label=f"{name}, ternary", **style)
+        axes.plot(workers, [point.float32 for point in row], "--", label=f"{name}, float32", **style)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    if span:
+        axes.set_ylim(span[0] / _MARGIN, span[1] * _MARGIN)
+    axes.set_xticks(workers, [str(count) for count in workers], fontsize=8)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("workers")
+    axes.set_ylabel("frames per second")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8)
+
+
+def _short(value: float) -> str:
+    """A number with k for thousands and M for millions."""
+    size, letter = next((size, letter) for size, letter in ((1e6, " M"), (1e3, " k"), (0.0, "")) if value >= size)
+    return f"{value / (size or 1):g}{letter}"
+
+
+_CORPUS_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.parse_math": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#8a8a8a",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.6,
+}
+_FILL, _MARK = "#3b6ea8", "#c2551e"
+_NAMED = 30  # most speakers that get a bar each
+_LETTERS = 55  # most letters of speakers' names that fit side by side
+_UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
+
+
+def write_histograms(stats: Stats, path: Path) -> None:
+    """Write a PNG: a histogram of utterance lengths, and the minutes of each speaker (if many, their histogram)."""
+    with matplotlib.rc_context(_CORPUS_STYLE):
+        figure = Figure(figsize=(9.0, 3.6), layout="constrained", dpi=150)
+        left, right = figure.subplots(1, 2)
+        name = Path(stats.path).name
+        figure.suptitle(
+            f"{name}: {stats.hours:.2f} hours, {stats.utterances:,} utterances, {stats.speakers:,} speakers",
+            fontsize=12,
+        )
+        _histogram(left, np.array(stats.lengths_s), "utterance length (seconds)", "utterances", "s")
+        minutes = {speaker: seconds / 60 for speaker, seconds in stats.speaker_s.items()}
+        if len(minutes) > _NAMED:
+            _histogram(right, np.array(list(minutes.values())), "speech per speaker (minutes)", "speakers", "min")
+        else:
+            _bars(right, minutes)
+        with atomic_path(path) as temporary, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _histogram(axes: Axes, values: np.ndarray, x_label: str, y_label: str, unit: str) -> None:
+    bins = int(np.clip(2 * np.sqrt(len(values)), 5, 60))
+    low, median, high = (float(value) for value in np.quantile(values, (0.0, 0.5, 1.0)))
+    uneven = low > 0 and high > _UNEVEN * median
+    edges = np.geomspace(low, high, bins + 1) if uneven else np.linspace(0.0, max(high, 1e-9), bins + 1)
+    axes.hist(values, bins=edges.tolist(), color=_FILL, edgecolor="white", linewidth=0.4)
+    axes.axvline(median, color=_MARK, linewidth=1.2)
+    axes.set_title(f"median {median:.3g} {unit}", color=_MARK)
+    if uneven:  # otherwise a few outliers would put all other values into one bar
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_xlim(left=0)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _bars(axes: Axes, minutes: dict[str, float]) -> None:
+    names = sorted(minutes, key=lambda name: -minutes[name])
+    axes.bar(range(len(names)), [minutes[name] for name in names], color=_FILL)
+    crowded = max(map(len, names)) * len(names) > _LETTERS
+    axes.set_xticks(range(len(names)), [_short_name(name) for name in names], rotation=90 if crowded else 0, fontsize=8)
+    axes.set_title(f"median {np.median(list(minutes.values())):.3g} min", color=_MARK)
+    axes.set_xlabel("speaker")
+    axes.set_ylabel("speech (minutes)")
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= 16 else f"{name[:15]}…"
+
+
+Segment = tuple[float, float, str]
+
+# Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
+_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
+_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
+_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _QUIET,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "axes.prop_cycle": cycler(color=_SERIES),
+    "axes.axisbelow": True,
+}
+_INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
+_SMALL_INCHES_PER_SECOND = 2.4
+_MAX_INCHES = 60.0
+
+
+@dataclass(frozen=True)
+class AlignedUtterance:
+    """An utterance to draw: its samples, features and alignment.
+
+    Attributes
+    ----------
+    wave_N
+        Samples in [-1, 1).
+    feats_TF
+        Log-mel or log-magnitude spectrogram, lowest frequency first.
+    phones, words
+        ``(start_s, end_s, label)``; silence may be among the phones.
+    hypothesis
+        What was recognised; empty: not drawn.
+    """
+
+    name: str
+    wave_N: np.ndarray
+    sample_rate_hz: int
+    feats_TF: np.ndarray
+    shift_ms: float
+    phones: Sequence[Segment]
+    words: Sequence[Segment]
+    hypothesis: Sequence[Segment] = ()
+
+
+def _svg(figure: Figure, label: str) -> str:
+    stream = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser's font is used instead
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # figures on the same page would have the same ids
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+
+
+def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
+    """Draw on new axes and return SVG in the page's colours; `about` distinguishes figures with the same title."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{title} {about}"}):
+        figure = Figure(figsize=(4.8, 3.3), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.set_title(title)
+        return _svg(figure, f"{title} {about}".strip())
+
+
+def curves(title: str, lines: Sequence[Line], x_label: str) -> str:
+    """Lines with a marker for each measurement, as SVG."""
+    return svg(title, lambda axes: draw_lines(axes, lines, x_label))
+
+
+def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]]) -> None:
+    """Write panels (title, function that draws it) as a PNG in the page's light colours, three in a row."""
+    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # the first value of each name is the light one
+    style = {key: _light(value, light) for key, value in _STYLE.items()}
+    style["axes.prop_cycle"] = cycler(color=[light[_VARIABLES[colour]] for colour in _SERIES])
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    size = (7.2, 4.6) if columns == 1 else (4.6 * columns, 3.4 * rows)
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=size, layout="constrained", dpi=150, facecolor=light["--paper"])
+        for place, (title, draw) in enumerate(panels, 1):
+            axes = figure.add_subplot(rows, columns, place, facecolor=light["--paper"])
+            draw(axes)
+            axes.set_title(title)
+        with atomic_path(path) as temporary, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _light(value: Any, light: dict[str, str]) -> Any:
+    return light[_VARIABLES[value]] if isinstance(value, str) and value in _VARIABLES else value
+
+
+def alignment(utterance: AlignedUtterance, *, small: bool = False) -> str:
+    """Waveform and spectrogram with phone boundaries, and phones and words below them, as SVG."""
+    duration_s = max(
+        len(utterance.wave_N) / utterance.sample_rate_hz, len(utterance.feats_TF) * utterance.shift_ms / 1000
+    )
+    width = min(max(7.0, (_SMALL_INCHES_PER_SECOND if small else _INCHES_PER_SECOND) * duration_s), _MAX_INCHES)
+    lanes = {"phones": utterance.phones, "words": utterance.words, "recognised": utterance.hypothesis}
+    lanes = {name: segments for name, segments in lanes.items() if segments or name != "recognised"}
+    heights = (0.6 if small else 1.0, 1.8 if small else 3.2, *(0.38 for _ in lanes))
+    with matplotlib.rc_context({**_STYLE, "axes.grid": False, "svg.hashsalt": f"alignment {utterance.name}"}):
+        figure = Figure(figsize=(width, 0.8 * sum(heights) + 0.15), layout="constrained")
+        grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0)
+        wave, spectrum, *rows = (figure.add_subplot(grid[row]) for row in range(len(heights)))
+        _draw_wave(wave, utterance, width)
+        _draw_spectrogram(spectrum, utterance)
+        for axes, (name, segments) in zip(rows, lanes.items(), strict=True):
+            _draw_lane(axes, segments, name, width / duration_s)
+        for axes in (wave, spectrum, *rows):
+            axes.set_xlim(0, duration_s)
+            if axes is not rows[-1]:
+                axes.set_xticks([])
+        rows[-1].set_xlabel("seconds")
+        return _svg(figure, f"waveform, spectrogram and alignment of {utterance.name}")
+
+
+def _draw_wave(axes: Axes, utterance: AlignedUtterance, inches: float) -> None:
+    # Draw the extremes of each pixel's samples: all samples would make megabytes of SVG.
+    wave = np.asarray(utterance.wave_N, dtype=np.float64)
+    step = max(1, round(len(wave) / (72 * inches)))
+    blocks = np.pad(wave, (0, -len(wave) % step), mode="edge").reshape(-1, step)
+    times = (np.arange(len(blocks)) + 0.5) * step / utterance.sample_rate_hz
+    axes.fill_between(times, blocks.min(axis=1), blocks.max(axis=1), color=_SERIES[0], linewidth=0.4)
+    axes.set_yticks([])
+    axes.set_ylabel("wave", rotation=0, ha="right", va="center")
+    axes.spines[["left", "bottom"]].set_visible(False)
+
+
+def _draw_spectrogram(axes: Axes, utterance: AlignedUtterance) -> None:
+    feats_TF = np.asarray(utterance.feats_TF, dtype=np.float64)
+    finite_TF = np.isfinite(feats_TF)
+    # The logarithm of digital silence is not finite; draw it as the lowest finite value.
+    feats_TF = np.where(finite_TF, feats_TF, feats_TF[finite_TF].min() if finite_TF.any() else 0.0)
+    frames, bins = feats_TF.shape
+    low, high = np.percentile(feats_TF, (2, 99.8))
+    extent = (0.0, frames * utterance.shift_ms / 1000, 0.0, float(bins))
+    axes.imshow(
+        feats_TF.T, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high,
+        interpolation="nearest",
+    )  # fmt: skip
+    for start, end, _ in utterance.phones:
+        for edge in (start, end):
+            axes.axvline(edge, color="white", linewidth=0.7, alpha=0.75)
+    axes.set_yticks([])
+    axes.set_ylabel(f"{bins} bins", rotation=0, ha="right", va="center")
+
+
+def _draw_lane(axes: Axes, segments: Sequence[Segment], label: str, inches_per_s: float) -> None:
+    axes.set_ylim(0, 1)
+    for start, end, text in segments:
+        axes.plot([start, start], [0, 1], color=_QUIET, linewidth=0.7)
+        axes.plot([end, end], [0, 1], color=_QUIET, linewidth=0.7)
+        points_per_letter = (end - start) * inches_per_s * 72 / max(columns_wide(text), 1)
+        size = min(10.0, max(5.0, points_per_letter / 0.7))  # letters are 0.7 times as wide as high
+        axes.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=size, clip_on=True)
+    axes.set_yticks([])
+    axes.set_ylabel(label, rotation=0, ha="right", va="center")
+    axes.spines[["left"]].set_visible(False)

@@ -1,0 +1,541 @@
+"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.run_watch` until the run ends.
+
+A view of a training run, during or after it, from its ``metrics.jsonl`` and ``run.json``.
+
+Any key of a record may be missing: worlds differ in what they record, and older runs recorded less.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from speech3.config import TrainingConfig
+from speech3.errors import Speech3Error
+from speech3.runtime import Tail, read_json
+from speech3.train import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
+
+Record = Mapping[str, Any]
+
+_SHOWN = ("before", "heldout", "progress", "epoch", "average")
+_FATES = ("used", "stale", "refused", "returned")
+
+
+@dataclass(frozen=True)
+class EpochView:
+    """One epoch; 0 is the initial model. Unknown values are None.
+
+    Attributes
+    ----------
+    seconds
+        Training time of this epoch alone; virtual in a simulation.
+    done
+        Share of the epoch's minibatches that are used or dropped; None: the epoch has ended.
+    heldout_per
+        Phone error rate of the held-out utterances.
+    """
+
+    number: int
+    seconds: float | None = None
+    frames_per_s: float | None = None
+    train_accuracy: float | None = None
+    train_loss: float | None = None
+    heldout_accuracy: float | None = None
+    heldout_loss: float | None = None
+    heldout_per: float | None = None
+    learning_rate: float | None = None
+    done: float | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of minibatches by outcome, and of restarted shards."""
+
+    used: int = 0
+    stale: int = 0
+    refused: int = 0
+    returned: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The current state of a run; unknown values are None.
+
+    Attributes
+    ----------
+    family
+        Family of the network, such as dnn.
+    minibatches
+        Minibatches of the current epoch that are used or dropped, and their total.
+    frames_per_s
+        Speed between the last two records.
+    seconds
+        Training time of the whole run, virtual in a simulation.
+    seconds_left, run_seconds_left
+        Estimated training time until the end of the current epoch, and of the run if it does not stop early.
+    epochs
+        The epochs in order; the last may be unfinished.
+    best_epoch
+        The epoch whose parameters are the best so far, or the result.
+    averaged
+        The epochs whose mean is the result, if it is.
+    accuracies, losses
+        All held-out measurements, in the order of training.
+    latest, whole
+        Counts of the newest epoch, and of all epochs together.
+    shards, shards_epoch
+        Staleness and shards of the newest epoch that had any, and the number of that epoch.
+    recorded
+        When the newest record was written, in seconds since 1970.
+    damaged
+        Numbers of lines of ``metrics.jsonl`` that could not be read.
+    """
+
+    name: str
+    finished: bool = False
+    family: str | None = None
+    minibatch_frames: int | None = None
+    world: str | None = None
+    workers: int | None = None
+    max_epochs: int | None = None
+    may_stop_early: bool = False
+    minibatches: tuple[int, int] | None = None
+    frames_per_s: float | None = None
+    seconds: float | None = None
+    seconds_left: float | None = None
+    run_seconds_left: float | None = None
+    epochs: tuple[EpochView, ...] = ()
+    best_epoch: int | None = None
+    averaged: tuple[int, ...] = ()
+    accuracies: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    latest: Counts = Counts()
+    whole: Counts = Counts()
+    shards: Asynchrony | None = None
+    shards_epoch: int | None = None
+    recorded: float | None = None
+    damaged: tuple[int, ...] = ()
+
+    @property
+    def virtual(self) -> bool:
+        """Whether times are those of the simulator's virtual clock."""
+        return self.world == "simulated"
+
+
+def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
+    """Yield views of a run, one after each call of `pause`; the last is that of the finished run.
+
+    Parameters
+    ----------
+    pause
+        Called between two views; each view reads only the new records.
+
+    Raises
+    ------
+    Speech3Error
+        `run_dir` is not the directory of a training run, or one of its files cannot be read.
+    """
+    if not run_dir.is_dir():
+        raise Speech3Error(f"{run_dir}: no such directory; give one that `speech3 train` writes, such as exp/dnn")
+    records: list[Record] = []
+    damaged: tuple[int, ...] = ()
+    with Tail(run_dir / "metrics.jsonl") as tail:
+        while True:
+            finished = (run_dir / "model.safetensors").exists()  # it is written after the last record, so check first
+            appended = tail.read()
+            if appended.afresh:
+                records, damaged = [], ()
+            for record in appended.records:
+                if record.get("event") == "progress":  # there may be thousands, and only the last two are needed
+                    older = [each for each in records if each["event"] == "progress"][:-1]
+                    records = [each for each in records if each not in older]
+                if record.get("event") in _SHOWN and isinstance(record.get("epoch"), int):
+                    records.append(record)
+            damaged += appended.damaged
+            is_run = (run_dir / "run.json").exists()
+            if not records and not is_run and not appended.afresh:
+                raise Speech3Error(
+                    f"{run_dir}: not the directory of a training run; give one that `speech3 train` writes, such as "
+                    f"exp/dnn"
+                )
+            identity = read_json(run_dir / "run.json") if is_run else {}
+            yield run_view(run_dir.resolve().name, records, identity, finished=finished, damaged=damaged)
+            if finished:
+                return
+            pause()
+
+
+def run_view(
+    name: str, records: Sequence[Record], identity: Record, *, finished: bool, damaged: Sequence[int] = ()
+) -> RunView:
+    """The view of a run from the records of its ``metrics.jsonl`` and its ``run.json`` (`identity`; empty: none)."""
+    training: Record = identity.get("training") or {}
+    # A killed run repeats the epoch after its last checkpoint, and records it again.
+    ended = {record["epoch"]: record for record in records if record.get("event") in ("before", "epoch")}
+    last = max(ended, default=0)
+    progress = [record for record in records if record.get("event") == "progress" and record["epoch"] > last]
+    current = progress[-1] if progress and not finished else None
+    by_epoch = [record for _, record in sorted(ended.items())] + ([current] if current else [])
+    epochs = tuple(_epoch(record, before) for before, record in zip([{}, *by_epoch], by_epoch, strict=False))
+    whole = [record for record in by_epoch if record.get("event") != "before"]
+    latest = whole[-1] if whole else {}
+    average: Record = next((record for record in reversed(records) if record.get("event") == "average"), {})
+    max_epochs, schedule = _whole(training, "max_epochs"), training.get("schedule")
+    world, left = latest.get("world", training.get("world")), None
+    if current and world != "simulated":
+        left = _seconds_left(epochs[-1])
+    curve = curve_of(name, records)
+    losses = (_number(record, "heldout_loss") for record in records)
+    did, did_epoch = _shards(whole)
+    return RunView(
+        name, finished, (identity.get("model") or {}).get("family"), _whole(training, "minibatch"), world,
+        latest.get("workers", training.get("workers")), max_epochs,
+        may_stop_early=schedule == "halving",
+        minibatches=_minibatches(current) if current else None,
+        frames_per_s=_frames_per_s(epochs, progress) if current else _frames_per_s(epochs),
+        seconds=_number(latest, "seconds"),
+        seconds_left=left,
+        run_seconds_left=_run_seconds_left(epochs[-1], left, max_epochs) if left is not None else None,
+        epochs=epochs,
+        best_epoch=_best_epoch(epochs, last=TrainingConfig.model_construct(**training).last_is_best),
+        averaged=tuple(average["epochs"]) if average.get("taken") else (),
+        accuracies=curve.accuracy if curve else (),
+        losses=tuple(loss for loss in losses if loss is not None and math.isfinite(loss)),
+        latest=_counts([latest]), whole=_counts(whole), shards=did, shards_epoch=did_epoch,
+        recorded=_number(records[-1], "time") if records else None,
+        damaged=tuple(damaged),
+    )  # fmt: skip
+
+
+def _epoch(record: Record, before: Record) -> EpochView:
+    """A view of the epoch in `record`; seconds and frames are counted from the end of the record `before`."""
+    seconds, frames = _gain(record, before, "seconds"), _gain(record, before, "frames")
+    untold = record["epoch"] > before.get("epoch", 0) + 1  # the seconds would include epochs without a record
+    per_s = frames / seconds if frames and seconds and seconds > 0 else None
+    trained = frames is None or frames > 0  # else loss and accuracy have no meaning
+    done = None
+    if record.get("event") == "progress":
+        ended, total = _minibatches(record)
+        done = ended / total if total else 0.0
+    return EpochView(
+        record["epoch"], None if untold else seconds, per_s,
+        _number(record, "train_accuracy") if trained else None, _number(record, "train_loss") if trained else None,
+        _number(record, "heldout_accuracy"), _number(record, "heldout_loss"), _number(record, "heldout_per"),
+        _number(record, "learning_rate"), done,
+    )  # fmt: skip
+
+
+def _frames_per_s(epochs: Sequence[EpochView], progress: Sequence[Record] = ()) -> float | None:
+    """The newest known speed: between the last two progress records, or of an epoch."""
+    if len(progress) > 1 and progress[-2]["epoch"] == progress[-1]["epoch"]:
+        frames, seconds = (_gain(progress[-1], progress[-2], key) for key in ("frames", "seconds"))
+        if frames and seconds and frames > 0 and seconds > 0:
+            return frames / seconds
+    return next((each.frames_per_s for each in reversed(epochs) if each.frames_per_s is not None), None)
+
+
+def _gain(record: Record, before: Record, key: str) -> float | None:
+    there, base = _number(record, key), _number(before, key) if before.get("epoch") else 0.0
+    return None if there is None or base is None else there - base
+
+
+def _minibatches(progress: Record) -> tuple[int, int]:
+    counts = _counts([progress])
+    return counts.used + counts.stale + counts.refused, _whole(progress, "epoch_minibatches") or 0
+
+
+def _counts(records: Sequence[Record]) -> Counts:
+    minibatches = [record.get("minibatches") or {} for record in records]
+    fates = {fate: sum(counts.get(fate, 0) for counts in minibatches) for fate in _FATES}
+    return Counts(**fates, restarts=sum(record.get("restarts", 0) for record in records))
+
+
+def _shards(records: Sequence[Record]) -> tuple[Asynchrony | None, int | None]:
+    for record in reversed(records):
+        did = asynchrony([{**record, "event": "epoch"}])
+        if did:
+            return did, record["epoch"]
+    return None, None
+
+
+def _best_epoch(epochs: Sequence[EpochView], *, last: bool) -> int | None:
+    measured = [(each.heldout_loss, each.number) for each in epochs if each.heldout_loss is not None]
+    if last and measured:
+        return measured[-1][1]
+    return min(measured, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def _seconds_left(epoch: EpochView) -> float | None:
+    if not epoch.done or epoch.seconds is None:
+        return None
+    return epoch.seconds / epoch.done * (1 - epoch.done)
+
+
+def _run_seconds_left(epoch: EpochView, seconds_left: float, max_epochs: int | None) -> float | None:
+    if max_epochs is None or not epoch.done or epoch.seconds is None:
+        return None
+    return seconds_left + (max_epochs - epoch.number) * epoch.seconds / epoch.done
+
+
+def _number(record: Record, key: str) -> float | None:
+    value = record.get(key)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(record: Record, key: str) -> int | None:
+    value = record.get(key)
+    return value if isinstance(value, int) else None
+
+
+_POLL_S = 1.0
+_QUIET_S = 300.0  # time without a record after which the training may no longer be running
+_STALENESS = 9  # from this staleness on, counts are combined
+_BAR, _CURVE = 24, 40  # columns
+_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+_NONE = "-"
+
+
+class Size(NamedTuple):
+    """Size of a drawing: how many of the last epochs and first shards it lists, and whether it has blank lines."""
+
+    epochs: int
+    shards: int
+    spaced: bool = True
+
+
+_SIZES = (Size(10, 16), Size(5, 8), Size(4, 4, False), Size(2, 2, False))  # from tall to short terminals
+
+
+def watch(run_dir: Path) -> None:
+    """Show a run until it finishes or Ctrl-C is pressed; without a terminal, once and in plain text.
+
+    Raises
+    ------
+    Speech3Error
+        There is no run in `run_dir`, one of its files cannot be read, or, without a terminal, nothing was recorded yet.
+    """
+    console = Console(highlight=False)
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        view = _live(run_dir, console)
+    else:
+        view = next(follow(run_dir, lambda: None))
+        if not view.epochs and not view.finished:
+            raise Speech3Error(
+                f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the end of the first epoch, or for ten "
+                f"seconds if it is long"
+            )
+    if view:
+        console.print(draw(view, time.time(), ascii_only=console.options.ascii_only))
+
+
+def _live(run_dir: Path, console: Console) -> RunView | None:
+    """Redraw the whole terminal once a second; restore its former content afterwards."""
+    view = None
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            for view in follow(run_dir, partial(time.sleep, _POLL_S)):
+                live.update(fitting(view, console, time.time()), refresh=True)
+    except KeyboardInterrupt:  # the usual way to end `speech3 watch`
+        pass
+    return view
+
+
+def fitting(view: RunView, console: Console, now: float) -> RenderableType:
+    """Draw as much of a view as fits into the terminal."""
+    for size in _SIZES:
+        drawn = draw(view, now, size, ascii_only=console.options.ascii_only)
+        if len(console.render_lines(drawn, pad=False)) <= console.height:
+            break
+    return drawn
+
+
+def draw(view: RunView, now: float, size: Size = _SIZES[0], *, ascii_only: bool = False) -> RenderableType:
+    """Draw a run.
+
+    Parameters
+    ----------
+    now
+        Seconds since 1970.
+    ascii_only
+        The terminal cannot show block characters.
+    """
+    sections: list[RenderableType] = [Group(_title(view), _place(view), *_lines(view, now))]
+    if len(view.accuracies) > 1 or len(view.losses) > 1:
+        sections.append(_curves(view, ascii_only))
+    if view.epochs:
+        sections += [_epochs(view, size.epochs), _shown_minibatches(view)]
+    if view.shards and sum(view.shards.staleness):
+        sections.append(Group(*_staleness(view.shards, view.shards_epoch, ascii_only)))
+    if view.shards and view.shards.shards:
+        sections.append(_shown_shards(view.shards, view.shards_epoch, size.shards))
+    blank = [""] * size.spaced
+    return Group(sections[0], *(part for section in sections[1:] for part in (*blank, section)))
+
+
+def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """A curve in one line of text, scaled from the lowest to the highest of `values`.
+
+    If there are more values than columns, a column shows the last of its values.
+    """
+    if len(values) > width:
+        values = [values[(column + 1) * len(values) // width - 1] for column in range(width)]
+    lowest, highest = min(values), max(values)
+    marks = _ASCII if ascii_only else _BLOCKS
+    scale = (len(marks) - 1) / (highest - lowest) if highest > lowest else 0.0
+    return "".join(marks[round((value - lowest) * scale)] for value in values)
+
+
+def duration(seconds: float) -> str:
+    """``h:mm:ss``, or ``m:ss`` below an hour, or seconds with one decimal below a minute."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _title(view: RunView) -> Text:
+    workers = f"{view.workers} worker{'s' * (view.workers != 1)}" if view.workers else ""
+    said = (
+        view.family or "", f"world {view.world}" if view.world else "", workers,
+        f"minibatches of {view.minibatch_frames} frames" if view.minibatch_frames else "",
+    )  # fmt: skip
+    words = ", ".join(each for each in said if each)
+    return Text.assemble((view.name, "bold"), f": {words}" if words else "")
+
+
+def _place(view: RunView) -> RenderableType:
+    """The progress of the run."""
+    number = view.epochs[-1].number if view.epochs else 0
+    of = f" of {'at most ' * view.may_stop_early}{view.max_epochs}" if view.max_epochs else ""
+    if view.finished:
+        result = f"; the result is from epoch {view.best_epoch}" if view.best_epoch is not None else ""
+        if view.averaged:
+            result = f"; the result is the mean of epochs {', '.join(map(str, view.averaged))}"
+        return Text(f"finished after {number}{of} epochs{result}", style="green")
+    if not view.epochs:
+        return Text("nothing recorded yet; waiting for the first record (Ctrl-C to quit)", style="yellow")
+    if not view.minibatches:
+        return Text(f"{number}{of} epochs done")
+    ended, total = view.minibatches
+    row = Table.grid(padding=(0, 2))
+    row.add_row(
+        f"epoch {number}{of}", ProgressBar(total or None, ended, width=_BAR), f"{ended:,} of {total:,} minibatches"
+    )
+    return row
+
+
+def _lines(view: RunView, now: float) -> Iterator[Text]:
+    done = [] if view.frames_per_s is None else [f"{view.frames_per_s:,.0f} frames/s"]
+    if view.seconds is not None:
+        done.append(f"{duration(view.seconds)} of training{' by the virtual clock' * view.virtual}")
+    left = [] if view.seconds_left is None else [f"{duration(view.seconds_left)} left in this epoch"]
+    if view.run_seconds_left is not None:
+        left.append(f"{'at most ' * view.may_stop_early}{duration(view.run_seconds_left)} in the run")
+    yield from (Text(", ".join(said)) for said in (done, left) if said)
+    if view.recorded is not None and not view.finished:
+        age_s = max(0, round(now - view.recorded))
+        age = duration(age_s) if age_s >= 60 else f"{age_s} s"
+        doubt = "; is the training still running?" if age_s > _QUIET_S else ""
+        yield Text(f"last record {age} ago{doubt}", style="yellow" if doubt else "dim")
+    if view.damaged:
+        lines = ", ".join(map(str, view.damaged[:5])) + ", ..." * (len(view.damaged) > 5)
+        yield Text(f"metrics.jsonl: ignoring unreadable line {lines}", style="yellow")
+
+
+def _curves(view: RunView, ascii_only: bool) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for label, values, style, form in (
+        ("held-out accuracy", view.accuracies, "green", "{:.2%}"), ("held-out loss", view.losses, "magenta", "{:.4f}"),
+    ):  # fmt: skip
+        if len(values) > 1:
+            ends = f"{form.format(values[0])} to {form.format(values[-1])}"
+            grid.add_row(label, Text(sparkline(values, _CURVE, ascii_only=ascii_only), style=style), ends)
+    return grid
+
+
+def _table(*headings: str, title: str = "") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", title=title or None, title_justify="left")
+    table.title_style = "none"
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _shown_number(value: float | None, form: str, scale: float = 1.0) -> str:
+    return _NONE if value is None else format(scale * value, form)
+
+
+def _epochs(view: RunView, most: int) -> Table:
+    phones = any(epoch.heldout_per is not None for epoch in view.epochs)
+    table = _table(
+        "\nepoch", "train\n%", "train\nloss", "held-out\n%", "held-out\nloss", *["\nPER %"] * phones,
+        "learning\nrate", "\nframes/s", "\ntime",
+    )  # fmt: skip
+    shown = list(view.epochs[-most:])
+    if not any(epoch.number == view.best_epoch for epoch in shown):  # always show the best epoch, for comparison
+        shown[:1] = [epoch for epoch in view.epochs if epoch.number == view.best_epoch] or shown[:1]
+    for epoch in shown:
+        best = epoch.number == view.best_epoch
+        cells = [
+            f"{epoch.number}{_remark(epoch, best)}",
+            _shown_number(epoch.train_accuracy, ".2f", 100), _shown_number(epoch.train_loss, ".4f"),
+            _shown_number(epoch.heldout_accuracy, ".2f", 100), _shown_number(epoch.heldout_loss, ".4f"),
+            *[_shown_number(epoch.heldout_per, ".2f", 100)] * phones,
+            _shown_number(epoch.learning_rate, ".3g"), _shown_number(epoch.frames_per_s, ",.0f"),
+            _NONE if epoch.seconds is None else duration(epoch.seconds),
+        ]  # fmt: skip
+        table.add_row(*cells, style="green" if best else None)
+    return table
+
+
+def _remark(epoch: EpochView, best: bool) -> str:
+    if epoch.done is not None:
+        return f" ({epoch.done:.0%})"
+    return " best" if best else ""
+
+
+def _shown_minibatches(view: RunView) -> Table:
+    table = _table("minibatches", "used", "stale", "refused", "returned", "shards restarted")
+    epochs = [epoch.number for epoch in view.epochs if epoch.number]
+    rows: list[tuple[str, Counts]] = [(f"epoch {epochs[-1]}", view.latest)] if epochs else []
+    for name, counts in [*rows, ("whole run", view.whole)]:
+        cells = (counts.used, counts.stale, counts.refused, counts.returned, counts.restarts)
+        table.add_row(name, *(f"{count:,}" for count in cells))
+    return table
+
+
+def _staleness(did: Asynchrony, epoch: int | None, ascii_only: bool) -> Iterator[RenderableType]:
+    counts = did.staleness
+    yield Text(
+        f"staleness of {sum(counts):,} minibatches in epoch {epoch}: mean {staleness_mean(counts):.2f}, "
+        f"95 % up to {staleness_p95(counts)}"
+    )
+    shown = [*counts[:_STALENESS], sum(counts[_STALENESS:])][: len(counts)]
+    table = _table("versions", *(f"{stale}{'+' * (stale == _STALENESS)}" for stale in range(len(shown))))
+    table.add_row("% of minibatches", *(f"{100 * count / sum(counts):.1f}" for count in shown))
+    blocks = sparkline([0, *shown], len(shown) + 1, ascii_only=ascii_only)[1:]
+    table.add_row("", *(3 * block if count else "" for block, count in zip(blocks, shown, strict=True)), style="cyan")
+    yield table
+
+
+def _shown_shards(did: Asynchrony, epoch: int | None, most: int) -> Table:
+    table = _table(f"shards in epoch {epoch}", "minibatches", "share %", "compute %", "sync %", "wait %", "busy")
+    for number, (shard, share) in enumerate(zip(did.shards[:most], did.shares, strict=False)):
+        times_s = (shard.compute_s, shard.sync_s, shard.wait_s)
+        parts = (f"{100 * time_s / sum(times_s):.1f}" if sum(times_s) else _NONE for time_s in times_s)
+        table.add_row(f"{number}", f"{shard.minibatches:,}", f"{100 * share:.1f}", *parts, f"{shard.busy:,}")
+    if len(did.shards) > most:
+        table.add_row(f"and {len(did.shards) - most} more", style="dim")
+    return table

@@ -1,0 +1,263 @@
+"""A score as plain text: the summary, per-speaker and per-utterance tables, confusions and alignments.
+
+The path of each lattice with the fewest errors, as a hypothesis that can be scored (Kaldi's lattice-oracle).
+
+Adds error rates on a test set to the model card.
+"""
+
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.decode import (
+    DECODE_SETTINGS,
+    LatticeDir,
+    WordLattice,
+    expand_pieces,
+    load_settings,
+    open_lattices,
+    oracle_words,
+)
+from speech3.errors import Speech3Error, listed
+from speech3.evaluate.wer import Counts, Metric, PairedTest, Score, Utterance
+from speech3.runtime import to_one_form, write_text
+from speech3.train import Scored, write_card
+
+_MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
+_SHOWN = 10  # most rows of each table that `full` prints
+_NAMED = 50  # most utterances that a warning names
+ALWAYS: tuple[Metric, ...] = ("WER", "CER")
+UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters", "PER": "phones"}
+
+
+def per_cent(fraction: float) -> str:
+    """A percentage such as ``12.34``, or ``-`` for NaN."""
+    return "-" if math.isnan(fraction) else f"{100 * fraction:.2f}"
+
+
+def _header(metric: Metric) -> tuple[str, ...]:
+    return (UNITS[metric], "correct", "sub", "del", "ins", metric.lower())
+
+
+def _columns(counts: Counts) -> tuple[str, ...]:
+    numbers = (counts.length, counts.correct, counts.substitutions, counts.deletions, counts.insertions)
+    return (*map(str, numbers), per_cent(counts.rate))
+
+
+def columns_wide(text: str) -> int:
+    """Number of terminal columns that a text occupies: two for each wide (such as Chinese) character."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
+    )
+
+
+def grid(rows: Sequence[Sequence[str]], texts: int) -> str:
+    """Rows as aligned columns: the first `texts` hold text and are left-aligned, the others are right-aligned."""
+    widths = [max(map(columns_wide, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            padding = " " * (width - columns_wide(cell))
+            cells.append(cell + padding if index < texts else padding + cell)
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def summary(score: Score) -> str:
+    """WER, CER and sentence error rate with their counts."""
+    lines = []
+    for metric in ALWAYS:
+        counts, (low, high) = score.counts(metric), score.ci95(metric)
+        lines.append(
+            f"{metric} {per_cent(counts.rate)} [{per_cent(low)}, {per_cent(high)}]  {counts.errors} errors in "
+            f"{counts.length} {UNITS[metric]}: {counts.substitutions} substitutions, {counts.deletions} deletions, "
+            f"{counts.insertions} insertions"
+        )
+    lines.append(f"SER {per_cent(score.ser)}  {score.wrong_utterances} of {len(score.utterances)} utterances")
+    lines.append(f"[95 % interval, bootstrap over {score.ci_units}]")
+    return "\n".join(lines)
+
+
+def speaker_table(score: Score, most: int | None = None, metric: Metric = "WER") -> str:
+    """Counts per speaker; with `most`, only those with the highest rate."""
+    speakers = list(score.by_speaker(metric).items())
+    if most is not None:
+        speakers = sorted(speakers, key=lambda item: -item[1].errors / max(item[1].length, 1))[:most]
+    return grid([("speaker", *_header(metric)), *((name, *_columns(counts)) for name, counts in speakers)], 1)
+
+
+def utterance_table(utterances: Sequence[Utterance], metric: Metric = "WER") -> str:
+    """Counts per utterance."""
+    rows = ((u.name, u.speaker or "-", *_columns(u.counts(metric))) for u in utterances)
+    return grid([("utterance", "speaker", *_header(metric)), *rows], 2)
+
+
+def confusion_table(score: Score, most: int | None = None) -> str:
+    """Errors with their counts, the most frequent first."""
+    rows = [("error", "reference", "hypothesis", "times")]
+    rows += [(_MARKS[kind], ref or "-", hyp or "-", str(times)) for kind, ref, hyp, times in score.confusions[:most]]
+    return grid(rows, 3)
+
+
+def alignment_lines(utterance: Utterance) -> str:
+    """Reference above hypothesis, aligned word by word, in the format of Kaldi's ``wer_per_utt_details.pl``."""
+    pairs = [(ref or "***", hyp or "***", _MARKS[kind]) for kind, ref, hyp in utterance.alignment()]
+    counts = utterance.words
+    head = [(utterance.name, label) for label in ("ref", "hyp", "op")]
+    listing = grid([(*label, *(pair[row] for pair in pairs)) for row, label in enumerate(head)], len(pairs) + 2)
+    total = f"{counts.correct} {counts.substitutions} {counts.insertions} {counts.deletions}"
+    return f"{listing}\n{utterance.name}  #csid  {total}"
+
+
+def warnings(score: Score, hypothesis: str) -> list[str]:
+    """Warnings about the score, one line each; `hypothesis` is the name of the file."""
+    found = []
+    if score.missing:
+        found.append(
+            f"{hypothesis} lacks {len(score.missing)} of {len(score.utterances)} utterances, which count as deletions: "
+            f"{listed(score.missing, _NAMED)}"
+        )
+    if score.extra:
+        count = len(score.extra)
+        found.append(
+            f"{hypothesis} has utterances that are not in the reference ({count}) and not scored: "
+            f"{listed(score.extra, _NAMED)}"
+        )
+    if not any(utterance.hyp for utterance in score.utterances):
+        found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")
+    found += _same_to_a_reader(score)
+    return found
+
+
+def _same_to_a_reader(score: Score) -> list[str]:
+    """Errors between words that look the same: letters that stand for others in Unicode, such as half-width kana."""
+    pairs = [(ref, hyp, times) for kind, ref, hyp, times in score.confusions if kind == "substitute"]
+    alike = [
+        each for each in pairs if to_one_form(each[0]) != to_one_form(each[1]) and _nfkc(each[0]) == _nfkc(each[1])
+    ]
+    if not alike:
+        return []
+    ref, hyp, _ = alike[0]
+    return [
+        f"{sum(times for *_, times in alike)} substitutions differ only in Unicode's compatibility forms, as {ref} and"
+        f" {hyp}; --normalize nfkc makes them equal"
+    ]
+
+
+def _nfkc(word: str) -> str:
+    return unicodedata.normalize("NFKC", word)
+
+
+def full(score: Score) -> str:
+    """The output of ``speech3 score``: the summary, then the speakers, utterances and errors that matter most."""
+    parts = [summary(score)]
+    if score.speakers:
+        parts.append(f"speakers{_of(len(score.speakers), 'highest WER')}\n{speaker_table(score, _SHOWN)}")
+    if score.wrong_utterances:
+        shown = utterance_table(score.worst(_SHOWN))
+        parts.append(f"utterances{_of(score.wrong_utterances, 'most errors')}\n{shown}")
+        parts.append(f"errors{_of(len(score.confusions), 'most frequent')}\n{confusion_table(score, _SHOWN)}")
+    return "\n\n".join(parts)
+
+
+def _of(total: int, which: str) -> str:
+    return f": {which} first, {_SHOWN} of {total} (all: --details DIR)" if total > _SHOWN else f": {which} first"
+
+
+def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
+    """Difference, interval, p value and verdict."""
+    low, high = (100 * value for value in test.difference_ci95)
+    return (
+        f"difference {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {test.p_value:.4f}, "
+        f"matched-pairs randomisation test over {test.units}\n{test.verdict(first, other)}"
+    )
+
+
+def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -> None:
+    """Write ``per_utt``, ``per_speaker`` (if known), ``confusions`` and ``alignments`` into `directory`.
+
+    The first two count words or characters, depending on `metric`; the others are always about words.
+    """
+    directory = Path(directory)
+    write_text(directory / "per_utt", utterance_table(score.utterances, metric) + "\n")
+    if score.speakers:
+        write_text(directory / "per_speaker", speaker_table(score, metric=metric) + "\n")
+    write_text(directory / "confusions", confusion_table(score) + "\n")
+    write_text(directory / "alignments", "\n".join(map(alignment_lines, score.utterances)) + "\n")
+
+
+def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:
+    """For each utterance with a lattice and a reference, the words of the lattice's path with the fewest errors.
+
+    Raises
+    ------
+    Speech3Error
+        The archive is missing or damaged, was not written by `speech3 decode --lattice`, or has no utterance of the
+        reference.
+    """
+    directory = open_lattices(archive.parent)
+    number = {name: label for label, name in enumerate(directory.symbols)}
+    texts = {
+        utterance: _oracle_text(lattice, directory, number, references[utterance].split())
+        for utterance, lattice in directory.lattices()
+        if utterance in references
+    }
+    if not texts:
+        raise Speech3Error(f"{archive}: has no utterance of the reference; they belong to different sets")
+    return texts
+
+
+def _oracle_text(lattice: WordLattice, directory: LatticeDir, number: dict[str, int], reference: list[str]) -> str:
+    names: Sequence[str] = directory.symbols
+    if directory.mark:
+        lattice, names = _of_words(lattice, directory.symbols)
+        number = {name: label for label, name in enumerate(names)}
+    found = oracle_words(lattice, [number.get(word, -1) for word in reference])
+    return " ".join(names[word] for word in found if word)
+
+
+def _of_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str]]:
+    """A lattice of whole words from one of pieces, and the words' names.
+
+    Each word is on the arc that completes it; words that are completed where a path ends are on arcs to one more state.
+    """
+    expanded, words, last = expand_pieces(lattice, symbols)
+    names = ["", *sorted({*words, *last} - {""})]
+    number = {name: label for label, name in enumerate(names)}
+    ends, state = np.flatnonzero(np.isfinite(expanded.final_graph_S)), len(last)
+    source_A = np.concatenate([expanded.source_A, ends])
+    order_A = np.argsort(source_A, kind="stable")
+    word_A = np.array([number[word] for word in (*words, *(last[end] for end in ends))], np.int32)
+    target_A = np.concatenate([expanded.target_A, np.full(len(ends), state)])
+    final_S = np.append(np.full(state, np.inf), 0.0)
+    spoken = replace(
+        expanded, source_A=source_A[order_A], target_A=target_A[order_A], word_A=word_A[order_A], final_graph_S=final_S
+    )
+    return spoken, names
+
+
+def write_scores(model: Path, name: str, result: Score) -> None:
+    """Rewrite the card of a model directory with its error rates on one test set, which replace earlier ones.
+
+    Parameters
+    ----------
+    name
+        Name of the test set, as shown in the card.
+
+    Raises
+    ------
+    Speech3Error
+        `model` is not the directory of a network that this version of speech3 reads.
+    """
+    tuned = (model / DECODE_SETTINGS).exists()
+    settings = asdict(load_settings(model)) if tuned else {}
+    steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
+    write_card(model, [Scored(
+        f"{name}{steps}", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
+        result.cer_ci95, {key.replace("_", " "): value for key, value in settings.items() if key != "confidence"},
+    )])  # fmt: skip

@@ -1,0 +1,343 @@
+"""Alignments: the phone and its state in each frame, independent of the model that made them.
+
+Transcripts and alignments of a large corpus: memory holds only a string, or a file offset, for each utterance.
+
+Axes: P phone segments, T frames.
+
+Pronunciation and silence probabilities, estimated from alignments.
+
+G. Chen, H. Xu, M. Wu, D. Povey, S. Khudanpur: Pronunciation and silence probability modeling for ASR, Interspeech 2015
+(Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). C denotes counts, w is a pronunciation of a word,
+s is silence and n is no silence:
+
+    P(w | word)      = (C(w) + 1) / (C(word) + variants), divided by the largest for the word
+    P(s after w)     = (C(w s) + 2 P(s)) / (C(w) + 2)
+    F(s before w)    = (C(s w) + 2) / (sum of P(s after v) over every v before w, + 2);  F(n before w) likewise
+"""
+
+import struct
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TypeAlias, cast
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.model import THREE_STATES, Hmm, Topology
+from speech3.hmm.transcript import NO_WORD, TranscriptGraph
+from speech3.language import Lexicon, Pronunciation, Silences
+from speech3.runtime import explained_disk_errors
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """The alignment of one utterance (T frames, P phone segments).
+
+    Attributes
+    ----------
+    phones
+        (P,) int32, phone numbers.
+    words
+        (P,) int32: index of the word in the transcript, `NO_WORD` for silence.
+    starts
+        (P + 1,) int32: first frame of each segment, then T.
+    states
+        (T,) int8: state within the phone.
+    score
+        Log probability per frame, as returned by `hmm.viterbi.best_path`.
+    """
+
+    phones: np.ndarray
+    words: np.ndarray
+    starts: np.ndarray
+    states: np.ndarray
+    score: float
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames, T."""
+        return len(self.states)
+
+    @cached_property
+    def segment(self) -> np.ndarray:
+        """(T,) int32: the segment of each frame."""
+        return np.repeat(np.arange(len(self.phones), dtype=np.int32), np.diff(self.starts))
+
+    def windows(self) -> np.ndarray:
+        """(P, 3) int32: left phone, phone, right phone of each segment; 0 beyond the ends."""
+        padded = np.concatenate([[0], self.phones, [0]]).astype(np.int32)
+        return np.stack([padded[:-2], padded[1:-1], padded[2:]], axis=1)
+
+    def pdfs(self, hmm: Hmm) -> np.ndarray:
+        """(T,) int32: the senone of each frame under the tree of `hmm`."""
+        table = np.array([hmm.pdfs(*window) for window in self.windows().tolist()], np.int32)
+        return table[self.segment, self.states]
+
+
+def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignment:
+    """Convert a path through a transcript's HMM, (T,) states, to an alignment."""
+    copy = graph.copy[path]
+    first = np.flatnonzero(np.concatenate([[True], copy[1:] != copy[:-1]]))
+    starts = np.concatenate([first, [len(path)]]).astype(np.int32)
+    at = path[first]
+    return Alignment(graph.phone[at], graph.word[at], starts, graph.state[path].astype(np.int8), score)
+
+
+def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Alignment:
+    """Divide the frames of each phone equally among its states."""
+    lengths = np.diff(alignment.starts)
+    place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
+    part_T = alignment.segment * topology.min_frames + place * topology.min_frames // np.repeat(lengths, lengths)
+    return replace(alignment, states=topology.states_of_parts(part_T))
+
+
+def equal_alignment(
+    lexicon: Lexicon, words: Sequence[str], num_frames: int, topology: Topology = THREE_STATES
+) -> Alignment | None:
+    """Divide the frames equally among silence, the first pronunciation of each word, and silence (a flat start).
+
+    Returns None if there are fewer frames than these phones need.
+    """
+    phones, index = [lexicon.silence], [NO_WORD]
+    for number, word in enumerate(words):
+        spoken = lexicon.by_word[word][0].phones
+        phones += [lexicon.phone_ids[phone] for phone in spoken]
+        index += [number] * len(spoken)
+    phones, index = [*phones, lexicon.silence], [*index, NO_WORD]
+    parts = len(phones) * topology.min_frames
+    if num_frames < parts:
+        return None
+    edges = np.linspace(0, num_frames, parts + 1).round().astype(np.int32)
+    states = topology.states_of_parts(np.repeat(np.arange(parts), np.diff(edges)))
+    starts = edges[:: topology.min_frames]
+    return Alignment(np.array(phones, np.int32), np.array(index, np.int32), starts, states, 0.0)
+
+
+_IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
+_HEAD = struct.Struct("<iid")  # P, T, score
+
+
+class WordLists(MutableMapping[str, list[str]]):
+    """The words of each utterance. Lists of strings would take ten times the memory of the text."""
+
+    def __init__(self, words: Iterable[tuple[str, list[str]]] = ()) -> None:
+        self._texts = {utterance: " ".join(each) for utterance, each in words}
+
+    def __getitem__(self, utterance: str) -> list[str]:
+        return self._texts[utterance].split()
+
+    def __setitem__(self, utterance: str, words: list[str]) -> None:
+        self._texts[utterance] = " ".join(words)
+
+    def __delitem__(self, utterance: str) -> None:
+        del self._texts[utterance]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+class StoredAlignments(MutableMapping[str, Alignment]):
+    """Alignments in a file; those of a small corpus stay in memory.
+
+    Parameters
+    ----------
+    path
+        The file. Without it, a temporary one is used, and the object can be pickled only while it is empty.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._places: dict[str, int] = {}
+        self._stream: IO[bytes] | None = None
+
+    def opened(self) -> IO[bytes]:
+        """The file, which stays open even if it is deleted."""
+        if self._stream is None:
+            if self.path:
+                self._stream = self.path.open("r+b" if self._places else "w+b")
+            else:
+                spooled = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-ali-")  # noqa: SIM115  # `clear`
+                self._stream = cast(IO[bytes], spooled)
+        return self._stream
+
+    def __getitem__(self, utterance: str) -> Alignment:
+        stream, place = self.opened(), self._places[utterance]
+        stream.seek(place)
+        segments, frames, score = _HEAD.unpack(stream.read(_HEAD.size))
+        content = stream.read(4 * (3 * segments + 1) + frames)
+        numbers = np.frombuffer(content, np.int32, 3 * segments + 1)
+        phones, words, starts = np.split(numbers, [segments, 2 * segments])
+        return Alignment(phones, words, starts, np.frombuffer(content, np.int8, frames, numbers.nbytes), score)
+
+    def __setitem__(self, utterance: str, found: Alignment) -> None:
+        stream = self.opened()
+        numbers = np.concatenate([found.phones, found.words, found.starts]).astype(np.int32, copy=False)
+        head = _HEAD.pack(len(found.phones), found.num_frames, found.score)
+        try:
+            with explained_disk_errors(self.path or tempfile.gettempdir()):
+                self._places[utterance] = stream.seek(0, 2)
+                stream.write(head + numbers.tobytes() + found.states.astype(np.int8, copy=False).tobytes())
+        except Speech3Error as error:
+            raise Speech3Error(f"{error}; or set TMPDIR to a directory with more space") from error
+
+    def __delitem__(self, utterance: str) -> None:
+        del self._places[utterance]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def clear(self) -> None:
+        """Remove all alignments and their file's content."""
+        self._places = {}
+        if self._stream is not None:
+            self._stream.seek(0)
+            self._stream.truncate()
+
+    def __getstate__(self) -> dict[str, object]:
+        if self._stream is not None:
+            if self.path is None and self._places:
+                raise TypeError("alignments in a temporary file cannot be sent to another process")
+            self._stream.flush()
+        return {**self.__dict__, "_stream": None}
+
+
+class Merged(Mapping[str, Alignment]):
+    """The alignments of several stores, sorted by utterance; their files may be deleted."""
+
+    def __init__(self, stores: Iterable[StoredAlignments]) -> None:
+        store_of = {}
+        for store in stores:
+            store.opened()
+            store_of.update(dict.fromkeys(store, store))
+        self._store_of = dict(sorted(store_of.items()))
+
+    def __getitem__(self, utterance: str) -> Alignment:
+        return self._store_of[utterance][utterance]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store_of)
+
+    def __len__(self) -> int:
+        return len(self._store_of)
+
+
+SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
+RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this
+Key: TypeAlias = tuple[str, tuple[int, ...]]  # word and phone numbers
+EDGE: Key = ("", ())  # the sentence's beginning, or its end
+Expected: TypeAlias = dict[Key, float]  # expected number of silences before each pronunciation
+
+
+@dataclass
+class Counts:
+    """How often each pronunciation occurs, and with silence before and after it.
+
+    Pairs of pronunciations are not counted: a large corpus has millions.
+    """
+
+    said: Counter[Key] = field(default_factory=Counter)
+    after_silence: Counter[Key] = field(default_factory=Counter)
+    before_silence: Counter[Key] = field(default_factory=Counter)
+
+    def __iadd__(self, other: "Counts") -> "Counts":
+        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine.update(theirs)
+        return self
+
+    def silence_after(self) -> "SilenceAfter":
+        """P(s after w) of all pronunciations."""
+        average = sum(self.before_silence.values()) / max(sum(self.said.values()), 1)
+        return SilenceAfter(self.said, self.before_silence, min(max(average, RARE), 1 - RARE))
+
+
+@dataclass(frozen=True)
+class SilenceAfter:
+    """P(s after w), by pronunciation."""
+
+    said: Counter[Key]
+    before_silence: Counter[Key]
+    average: float
+
+    def __call__(self, key: Key) -> float:
+        return (self.before_silence[key] + SMOOTHING * self.average) / (self.said[key] + SMOOTHING)
+
+
+def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Counts:
+    """Count pronunciations and silences in the alignments; `words` are the transcripts."""
+    counts = Counts()
+    for before, silence, key in _joins(alignments, words):
+        counts.said[key] += 1
+        if silence:
+            counts.after_silence[key] += 1
+            counts.before_silence[before] += 1
+    return counts
+
+
+def expected(
+    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]], after: SilenceAfter
+) -> Expected:  # fmt: skip
+    """The sum over the pronunciations before each pronunciation of the probability of silence after them."""
+    found: defaultdict[Key, float] = defaultdict(float)
+    for before, _, key in _joins(alignments, words):
+        found[key] += after(before)
+    return dict(found)
+
+
+def _joins(
+    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]
+) -> Iterator[tuple[Key, bool, Key]]:  # fmt: skip
+    """Pairs of neighbouring pronunciations, and whether silence is between them."""
+    for utterance, alignment in alignments.items():
+        before, silence, said = EDGE, False, words[utterance]
+        change = (np.flatnonzero(np.diff(alignment.words)) + 1).tolist()
+        phones, indices = alignment.phones.tolist(), alignment.words.tolist()
+        for begin, end in pairwise([0, *change, len(phones)]):
+            if indices[begin] == NO_WORD:
+                silence = True
+                continue
+            key = (said[indices[begin]], tuple(phones[begin:end]))
+            yield before, silence, key
+            before, silence = key, False
+        yield before, silence, EDGE
+
+
+def estimate(lexicon: Lexicon, counts: Counts, expected: Expected) -> Lexicon:
+    """The lexicon with estimated pronunciation and silence probabilities.
+
+    A word that does not occur keeps equally probable pronunciations and gets the average silence probability.
+    """
+    said, after = counts.said, counts.silence_after()
+
+    def silences(key: Key) -> Silences:
+        return Silences(
+            after(key),
+            (counts.after_silence[key] + SMOOTHING) / (expected.get(key, 0.0) + SMOOTHING),
+            (said[key] - counts.after_silence[key] + SMOOTHING) / (said[key] - expected.get(key, 0.0) + SMOOTHING),
+        )
+
+    by_word: Counter[str] = Counter()
+    for (word, _), n in said.items():
+        by_word[word] += n
+    ids = lexicon.phone_ids
+    keys = [(pron.word, tuple(ids[phone] for phone in pron.phones)) for pron in lexicon.pronunciations]
+    rate = {key: (said[key] + 1) / (by_word[key[0]] + len(lexicon.by_word[key[0]])) for key in keys}
+    best: dict[str, float] = {}
+    for (word, _), value in rate.items():
+        best[word] = max(best.get(word, 0.0), value)
+
+    def estimated(pron: Pronunciation, key: Key) -> Pronunciation:
+        return replace(pron, prob=rate[key] / best[key[0]], silences=silences(key))
+
+    prons = tuple(estimated(pron, key) for pron, key in zip(lexicon.pronunciations, keys, strict=True))
+    return replace(lexicon, pronunciations=prons, silence_prob=after(EDGE), end=silences(EDGE))

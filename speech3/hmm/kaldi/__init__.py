@@ -1,0 +1,1 @@
+"""Kaldi's models, trees, transitions and alignments: read, converted and written."""

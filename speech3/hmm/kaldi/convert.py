@@ -1,0 +1,300 @@
+"""A Kaldi alignment directory (`final.mdl`, `tree`, `ali.*.gz`) as senones and, if they can be converted, an `Hmm`.
+
+Axes: T frames, K transition-ids, P pdfs.
+
+Export senones to Kaldi: `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary.
+
+From these files, Kaldi's prepare_lang.sh and mkgraph.sh build a graph, with which latgen-faster-mapped decodes the log
+likelihoods of `speech3 forward`. The final.mdl has no Gaussians, so programs that need the acoustic model cannot use
+it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.kaldi.model import (
+    NO_PDF,
+    KaldiTree,
+    Leaf,
+    Node,
+    Question,
+    Table,
+    Topology,
+    TopologyState,
+    TransitionModel,
+    check_same_phones,
+    left_to_right,
+    read_lang,
+    read_transition_model,
+    read_tree,
+    to_tree,
+    topology_text,
+    transition_model_text,
+    tree_text,
+)
+from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, PdfsOnly, Tree
+from speech3.io import read_int_ark
+from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
+from speech3.runtime import write_text
+
+
+@dataclass(eq=False)
+class KaldiAlignment:
+    """An alignment directory with its model and tree, which were checked to match.
+
+    Attributes
+    ----------
+    seen_K
+        Frames of each transition-id in the alignments that `senones` has yielded.
+    """
+
+    path: Path
+    model: TransitionModel
+    tree: KaldiTree
+    parts: list[Path]
+    seen_K: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen_K = np.zeros(len(self.model.pdf_K), np.int64)
+
+    def senones(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each utterance and the pdf of each of its frames, (T,) int32.
+
+        Raises
+        ------
+        Speech3Error
+            A part is damaged, an utterance occurs twice, or the model lacks a transition-id.
+        """
+        yielded: set[str] = set()
+        for part in self.parts:
+            for utterance, ids_T in read_int_ark(part).items():
+                if utterance in yielded:
+                    raise Speech3Error(f"{part}: {utterance} occurs in {self.path} a second time; align again")
+                yielded.add(utterance)
+                wrong_T = (ids_T < 1) | (ids_T >= len(self.model.pdf_K))
+                if wrong_T.any():
+                    frame = int(wrong_T.argmax())
+                    raise Speech3Error(
+                        f"{part}: {utterance}, frame {frame}: transition-id {ids_T[frame]}, but {self.path}/final.mdl"
+                        f" has {len(self.model.pdf_K) - 1}; give the final.mdl that made this alignment"
+                    )
+                self.seen_K += np.bincount(ids_T, minlength=len(self.seen_K))
+                yield utterance, self.model.pdf_K[ids_T]
+
+    def outputs(self, lang: Path | None) -> Hmm | PdfsOnly:
+        """Convert model, tree and `lang` to an `Hmm`, or to the number of pdfs if that is impossible.
+
+        Call it after `senones`, whose frames weight the self-loop probabilities.
+
+        Raises
+        ------
+        Speech3Error
+            `lang` is damaged, or its phone set is not that of the alignment directory.
+        """
+        if lang is None:
+            return self._pdfs_only("no lang directory was given (speech3 import --lang), so phones have no names")
+        if (self.path / "phones.txt").exists():
+            check_same_phones(self.path / "phones.txt", lang / "phones.txt")
+        named = read_lang(lang)
+        number = {named.phone_ids[phone]: ours for phone, ours in named.lexicon.phone_ids.items()}
+        names = {kaldi: phone for phone, kaldi in named.phone_ids.items()}
+        for phone in number:
+            if phone not in self.model.topology:
+                raise Speech3Error(
+                    f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; give the lang directory that the"
+                    " model was trained with"
+                )
+            if not left_to_right(self.model.topology[phone]):
+                states, ours = len(self.model.topology[phone]) - 1, THREE_STATES.states
+                return self._pdfs_only(
+                    f"phone {names[phone]} has {states} states or skips some, where speech3 has {ours} in a row"
+                    f" (prepare_lang.sh --num-sil-states {ours} makes such phones)"
+                )
+        try:
+            tree = to_tree(self.tree, number)
+        except Speech3Error as error:
+            return self._pdfs_only(str(error))
+        # Kaldi lists silence phones, but its tree may ask about the neighbours of noises; then they are like any phone.
+        asking = {phone for phone, ours in named.lexicon.phone_ids.items() if _asks_neighbours(tree, ours)}
+        noises = tuple(phone for phone in named.lexicon.noise_phones if phone not in asking)
+        lexicon = replace(named.lexicon, noise_phones=noises)
+        if bound := [phone for phone in lexicon.silence_phones if phone in asking]:
+            return self._pdfs_only(f"its tree lets {bound[0]} depend on its neighbours, unlike speech3's trees")
+        return Hmm(lexicon, tree, self._self_loops())
+
+    def _pdfs_only(self, why: str) -> PdfsOnly:
+        return PdfsOnly(self.model.num_pdfs, f"a Kaldi alignment ({self.path}): {why}")
+
+    def _self_loops(self) -> np.ndarray:
+        """(P,) float64: Kaldi's self-loop probabilities, averaged over the frames of each pdf's states."""
+        model = self.model
+        loops_K = np.flatnonzero(model.self_loop_K)
+        frames = np.bincount(model.tuple_K[1:], self.seen_K[1:], minlength=len(model.tuples)) + 1.0
+        weight_K, pdf_K = frames[model.tuple_K[loops_K]], model.tuples[model.tuple_K[loops_K], 3]
+        total_P = np.bincount(pdf_K, weight_K, minlength=model.num_pdfs)
+        staying_P = np.bincount(pdf_K, weight_K * np.exp(model.log_prob_K[loops_K]), minlength=model.num_pdfs)
+        with np.errstate(invalid="ignore"):
+            return np.where(total_P > 0, staying_P / total_P, 0.5)
+
+
+def open_alignment(path: Path | str) -> KaldiAlignment:
+    """Read the model and the tree of an alignment directory and find its parts.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing or damaged, tree and model have different numbers of pdfs, or a part is missing.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise Speech3Error(f"{path}: no such directory; give a directory with final.mdl, tree and ali.*.gz")
+    model, tree = read_transition_model(path / "final.mdl"), read_tree(path / "tree")
+    if model.num_pdfs != tree.num_pdfs:
+        raise Speech3Error(
+            f"{path}/final.mdl has {model.num_pdfs} pdfs, {path}/tree has {tree.num_pdfs}: they belong to"
+            " different models; take both from one directory"
+        )
+    numbers = sorted(int(p.name.split(".")[1]) for p in path.glob("ali.*.gz") if p.name.split(".")[1].isdigit())
+    jobs = path / "num_jobs"
+    if not numbers:
+        raise Speech3Error(f"{path}: has no ali.*.gz; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
+    expected = (
+        int(text) if jobs.exists() and (text := jobs.read_text(encoding="utf-8").strip()).isdigit() else numbers[-1]
+    )
+    if missing := sorted(set(range(1, expected + 1)) - set(numbers)):
+        raise Speech3Error(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; copy it too, or align again")
+    return KaldiAlignment(path, model, tree, [path / f"ali.{number}.gz" for number in numbers])
+
+
+def _asks_neighbours(tree: Tree, phone: int) -> bool:
+    return any(tree.side[tree.root[phone, state]] >= 0 for state in range(tree.states))
+
+
+_INITIAL = 0.75  # self-loop probability in Kaldi's topologies, the initial value of training only
+_LOOPS = (1e-3, 1 - 1e-3)
+_PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
+
+
+def export_kaldi(hmm: Hmm, out: Path) -> None:
+    """Write ``tree``, ``final.mdl``, ``topo``, ``phones.txt`` and ``dict/`` into `out`.
+
+    Models with outputs at a third of the frames also get ``frame_subsampling_factor``, which Kaldi's scripts read.
+    Phones and pdfs keep their numbers: prepare_lang.sh takes the numbers of the phones from ``--phone-symbol-table``,
+    but only if phones have no positions. So a phone's position in the word is written ``-B``, not ``_B``, and listed
+    for Kaldi in ``dict/word_boundary.txt``. The window of Kaldi's tree has only the neighbours that our tree asks
+    about.
+    """
+    width = hmm.tree.width
+    write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
+    topology = _topology(hmm)
+    write_text(out / "topo", topology_text(topology))
+    write_text(out / "final.mdl", transition_model_text(transition_model(hmm, topology)))
+    if hmm.subsampling != 1:
+        write_text(out / "frame_subsampling_factor", f"{hmm.subsampling}\n")
+    else:  # an earlier export may have left one
+        (out / "frame_subsampling_factor").unlink(missing_ok=True)
+    phones = ["<eps>", *map(_exported, hmm.lexicon.phones), "#0"]
+    write_text(out / "phones.txt", "".join(f"{phone} {number}\n" for number, phone in enumerate(phones)))
+    _write_dictionary(hmm.lexicon, out / "dict")
+
+
+def _exported(phone: str) -> str:
+    return re.sub(r"_([BIES])$", r"-\1", phone)
+
+
+def _topology(hmm: Hmm) -> Topology:
+    if hmm.topology == FIRST_AND_LOOP:  # as in Kaldi: one state, with different pdfs for entering and staying
+        states = [TopologyState(0, 1, ((0, 0.5), (1, 0.5)))]
+    else:
+        states = [TopologyState(s, s, ((s, _INITIAL), (s + 1, 1 - _INITIAL))) for s in range(hmm.topology.states)]
+    phones = range(1, len(hmm.lexicon.phones) + 1)
+    return dict.fromkeys(phones, (*states, TopologyState(NO_PDF, NO_PDF, ())))
+
+
+def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
+    """Every (phone, state, pdf) that the tree can give, in Kaldi's order, with our self-loop probabilities."""
+    if hmm.topology == FIRST_AND_LOOP:
+        pairs = [(phone, 0, first, loop) for phone in topology for first, loop in sorted(_pairs(hmm.tree, phone))]
+        return TransitionModel(topology, np.array(pairs, np.int32), np.log([1.0, *[0.5] * (2 * len(pairs))]))
+    tuples = np.array([
+        (phone, state, pdf, pdf)
+        for phone in topology
+        for state in range(hmm.topology.states)
+        for pdf in sorted(_pdfs(hmm.tree, phone, state))
+    ], np.int32)  # fmt: skip
+    loop = np.clip(hmm.self_loop[tuples[:, 2]], *_LOOPS)
+    log_prob_K = np.concatenate([[0.0], np.log(np.stack([loop, 1 - loop], axis=1)).reshape(-1)])
+    return TransitionModel(topology, tuples, log_prob_K)
+
+
+def _pairs(tree: Tree, phone: int) -> set[tuple[int, ...]]:
+    """The pairs of pdfs that a phone's two states have in any context."""
+    lefts, rights = (range(len(tree.root)) if side in tree.sides else (0,) for side in (LEFT, RIGHT))
+    return {tree.pdfs(left, phone, right) for left in lefts for right in rights}
+
+
+def _pdfs(tree: Tree, phone: int, state: int) -> set[int]:
+    """The pdfs that a state of `phone` has in any context."""
+    found, stack = set(), [int(tree.root[phone, state])]
+    while stack:
+        node = stack.pop()
+        if tree.side[node] < 0:
+            found.add(int(tree.yes[node]))
+        elif tree.side[node] == CENTRE:
+            stack.append(int(tree.yes[node] if tree.member[node, phone] else tree.no[node]))
+        else:
+            stack += [int(tree.yes[node]), int(tree.no[node])]
+    return found
+
+
+def _root(hmm: Hmm, width: int) -> Table:
+    tree = hmm.tree
+
+    def node(number: int, phone: int) -> Node:
+        side, member = tree.side[number], tree.member[number]
+        if side < 0:
+            return Leaf(int(tree.yes[number]))
+        if side == CENTRE:
+            return node(int(tree.yes[number] if member[phone] else tree.no[number]), phone)
+        key = 0 if side == LEFT else 2
+        yes, no = node(int(tree.yes[number]), phone), node(int(tree.no[number]), phone)
+        return Question(key, frozenset(np.flatnonzero(member).tolist()), yes, no)
+
+    phones = range(1, len(hmm.lexicon.phones) + 1)
+    ways = [
+        Table(-1, tuple(node(int(tree.root[phone, state]), phone) for state in range(tree.states))) for phone in phones
+    ]
+    return Table(width // 2, (None, *ways))
+
+
+def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
+    """Write what prepare_lang.sh reads: the lexicon, with silence probabilities if it has any, and phones by kind."""
+    prons = [replace(pron, phones=tuple(map(_exported, pron.phones))) for pron in lexicon.pronunciations]
+    if UNKNOWN not in lexicon.by_word:  # Kaldi requires a word for out-of-vocabulary words
+        prons.append(Pronunciation(UNKNOWN, (_exported(lexicon.silence_phones[0]),)))
+    exported = replace(lexicon, pronunciations=tuple(prons))
+    write_lexicon(exported, out / "lexiconp.txt")
+    if lexicon.end:
+        write_lexicon(exported, out / "lexiconp_silprob.txt")
+        write_text(
+            out / "silprob.txt",
+            f"<s> {lexicon.silence_prob:.6g}\n</s>_s {lexicon.end.given_silence:.6g}\n"
+            f"</s>_n {lexicon.end.given_word:.6g}\noverall {lexicon.silence_prob:.6g}\n",
+        )
+    else:  # an earlier export may have left them, and prepare_lang.sh would use them
+        for name in ("lexiconp_silprob.txt", "silprob.txt"):
+            (out / name).unlink(missing_ok=True)
+    silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]
+    others = [phone for phone in lexicon.phones if phone not in silences]
+    for name, phones in (("silence_phones", silences), ("nonsilence_phones", others),
+                         ("optional_silence", silences[:1]), ("extra_questions", [])):  # fmt: skip
+        write_text(out / f"{name}.txt", "".join(f"{_exported(phone)}\n" for phone in phones))
+    if lexicon.position_dependent:
+        kinds = [_PLACES.get(phone[-2:], "nonword") for phone in lexicon.phones]
+        lines = (f"{_exported(phone)} {kind}\n" for phone, kind in zip(lexicon.phones, kinds, strict=True))
+        write_text(out / "word_boundary.txt", "".join(lines))

@@ -1,0 +1,384 @@
+"""Pronunciations for all words: from the user's lexicon, from espeak-ng, or from their letters (graphemes)."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from speech3.data import case_doubts, lower_case
+from speech3.errors import Speech3Error
+from speech3.language import espeak
+from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
+from speech3.language.lexicon import LexiconLine, lexicon_entries, lexicon_lines, read_lexicon_text
+from speech3.language.pronounce import (
+    Conversion,
+    Phones,
+    ipa_phones,
+    learn,
+    letters,
+    phone_errors,
+    read_in,
+    replace_rare,
+    script,
+    spelled_out,
+    stand_ins,
+)
+from speech3.runtime import say
+
+UNKNOWN_LINE = "<unk> SPN"
+_LEAST_HEARD = 5  # phones with fewer occurrences in training are replaced by similar ones
+_ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
+_BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
+_MANY_LETTERS = 200
+_FOREIGN = "reads it in the language "
+
+PronunciationTable = dict[str, list[Phones]]
+
+
+def _none(words: Sequence[str]) -> PronunciationTable:
+    return {}
+
+
+@dataclass(frozen=True)
+class PronouncedVocabulary:
+    """The vocabulary with its pronunciations.
+
+    Attributes
+    ----------
+    lines
+        Lines of ``lexicon.txt``.
+    known
+        Words that have a pronunciation.
+    guessed, how
+        Words whose pronunciation was guessed, and a description of how.
+    unpronounced
+        Words without a pronunciation, with the reason.
+    replaced
+        Phones that are too rare in training, with their replacements.
+    spelling
+        How words are spelled, where their letters are their phones.
+    further
+        Pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out.
+    """
+
+    lines: list[str]
+    known: frozenset[str]
+    guessed: Mapping[str, Sequence[Phones]] = field(default_factory=dict)
+    how: str = ""
+    unpronounced: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, Phones] = field(default_factory=dict)
+    spelling: Graphemes = field(default_factory=Graphemes)
+    further: Callable[[Sequence[str]], PronunciationTable] = _none
+
+    def spell(self, piece: str) -> Phones:
+        """Phones of a word piece: its letters."""
+        return tuple(phone for letter in self.spelling(piece) for phone in self.replaced.get(letter, (letter,)))
+
+
+def guess_pronunciations(
+    wanted: Sequence[str],
+    counts: Mapping[str, int],
+    lexicon: Path | None,
+    lang: str | None,
+    *,
+    spelled: bool,
+    graphemes: Sequence[str] = (),
+) -> PronouncedVocabulary:
+    """Find a pronunciation for each word of `wanted`.
+
+    Parameters
+    ----------
+    wanted
+        The words of the training transcripts and of the language model.
+    counts
+        How often each word occurs in the transcripts.
+    lexicon
+        The user's lexicon; all its words are kept.
+    spelled
+        Pronounce all words by their letters, even if there is a lexicon.
+    graphemes
+        Then these are one phone each (`Graphemes.given`).
+
+    Raises
+    ------
+    Speech3Error
+        There is neither a lexicon nor a language, espeak-ng does not know the language or pronounces too few words of
+        the lexicon, or most of the training text cannot be pronounced.
+    """
+    if spelled:
+        words = _by_letters(wanted, counts, graphemes, lang or "")
+    elif lexicon:
+        words = _by_lexicon(wanted, lexicon, lang)
+    elif lang:
+        words = _by_espeak(wanted, counts, lang)
+    else:
+        raise Speech3Error(
+            "no pronunciations: there is no lang/lexicon.txt; give the language, so that espeak-ng guesses them, as in"
+            " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
+        )
+    _check_coverage(words, counts, lexicon if not spelled else None, lang)
+    return words
+
+
+def _check_coverage(
+    words: PronouncedVocabulary, counts: Mapping[str, int], lexicon: Path | None, lang: str | None
+) -> None:
+    missing = {word: count for word, count in counts.items() if word not in words.known}
+    total = sum(counts.values())
+    if not missing or sum(missing.values()) <= 0.5 * total:
+        return
+    frequent = sorted(missing, key=lambda word: (-missing[word], word))[:5]
+    message = (
+        f"{sum(missing.values()):,} of the {total:,} words of the training text have no pronunciation, for instance"
+        f" {', '.join(frequent)} ({script(missing)} letters)"
+    )
+    if lexicon:
+        raise Speech3Error(
+            f"{message}; {lexicon} has {script(words.known)} letters, as in {', '.join(sorted(words.known)[-3:])}:"
+            " spell both the same way (script, upper or lower case), or give lang=CODE to let espeak-ng guess the rest"
+        )
+    if lang:
+        raise Speech3Error(
+            f"{message}: espeak-ng does not pronounce them in {lang}, or only names their letters; check that"
+            f" lang={lang} is the language of the text, or set lexicon=graphemes to spell any script by its letters"
+        )
+    raise Speech3Error(f"{message}: they have no letters; write numbers as words")
+
+
+def _lines(table: Mapping[str, Sequence[Phones]], probability: str = "") -> list[str]:
+    return [f"{word} {probability}{' '.join(phones)}" for word, variants in table.items() for phones in variants]
+
+
+def _finish(
+    table: PronunciationTable,
+    counts: Mapping[str, int],
+    reasons: Mapping[str, str],
+    pronounce: Callable[[Sequence[str]], PronunciationTable],
+    how: str = "",
+    spelling: Graphemes | None = None,
+) -> PronouncedVocabulary:
+    """Replace rare phones by similar ones, and list the words left without a pronunciation.
+
+    The pronunciations are guesses, to be listed, unless they are spellings; `pronounce` makes those of further words.
+    """
+    kept, replaced = replace_rare(table, counts, _LEAST_HEARD, near_letters if spelling else stand_ins)
+    pronounced = {word: variants for word, variants in kept.items() if variants}
+    unpronounced = {
+        word: reasons.get(word) or "has a phone that does not occur in train" for word in kept if word not in pronounced
+    }
+    if replaced:
+        shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
+        what = "letters" if spelling else "phones"
+        say(f"  {what} with fewer than {_LEAST_HEARD} occurrences in train are treated as others: {shown}")
+    trained = Counter[str]()
+    for word, variants in pronounced.items():
+        trained.update({phone: counts.get(word, 0) for phones in variants for phone in phones})
+    return PronouncedVocabulary(
+        [UNKNOWN_LINE, *_lines(pronounced)],
+        frozenset(pronounced),
+        {} if spelling else pronounced,
+        how.format(words=f"{len(pronounced):,} of {len(table):,} words"),
+        unpronounced,
+        replaced,
+        spelling or Graphemes(),
+        lambda new: _in_phones_of_train(pronounce(new), replaced, trained, letters=spelling is not None),
+    )
+
+
+def _in_phones_of_train(
+    table: PronunciationTable, replaced: Mapping[str, Phones], trained: Mapping[str, int], *, letters: bool
+) -> PronunciationTable:
+    """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out."""
+    strange = {phone for variants in table.values() for phones in variants for phone in phones}
+    strange -= trained.keys() | replaced.keys()
+    like = (near_letters if letters else stand_ins)(sorted(strange), trained)
+    if like:
+        shown = ", ".join(f"{phone} as {' '.join(found) or 'nothing'}" for phone, found in like.items())
+        what = "letters" if letters else "phones"
+        say(f"  {what} that only dev and test have are treated as others to align them: {shown}")
+    known: dict[str, Phones] = {phone: (phone,) for phone in trained}
+    known |= {**replaced, **like}
+    result: PronunciationTable = {}
+    for word, variants in table.items():
+        found = [tuple(p for phone in v for p in known[phone]) for v in variants if v and all(known[ph] for ph in v)]
+        if found:
+            result[word] = list(dict.fromkeys(found))
+    return result
+
+
+def _by_letters(
+    wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str], language: str
+) -> PronouncedVocabulary:
+    spell = Graphemes(tuple(graphemes), uses_apostrophes(counts), language)
+    if not language and (doubt := case_doubts(wanted)):
+        say(f"  warning: {doubt}")
+    table = _spelled(wanted, spell)
+    used = {letter for variants in table.values() for phones in variants for letter in phones}
+    apostrophe = "; the apostrophe is one of them" if "'" in used else ""
+    say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones{apostrophe}")
+    if unused := [grapheme for grapheme in graphemes if grapheme not in used and not (set(spell(grapheme)) & used)]:
+        say(f"  unused graphemes: {', '.join(unused)}")
+    spoken = {word: count for word, count in counts.items() if not _BRACKETED.fullmatch(word)}
+    if silent := silent_characters(spoken, spell):
+        say(f"  unpronounced characters in train: {silent}")
+    if len(used) > _MANY_LETTERS:
+        say("  this is not an alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
+    reasons = {word: "has no letter" for word in table if not table[word]}
+    return _finish(table, counts, reasons, partial(_spelled, spell=spell), spelling=spell)
+
+
+def _spelled(words: Sequence[str], spell: Graphemes) -> PronunciationTable:
+    return {word: [phones] if not _BRACKETED.fullmatch(word) and (phones := spell(word)) else [] for word in words}
+
+
+def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> PronouncedVocabulary:
+    voice = espeak.voice_of(lang)
+    table, reasons = _heard(wanted, voice)
+    foreign = sum(counts.get(word, 0) for word, why in reasons.items() if why.startswith(_FOREIGN))
+    if foreign > 0.5 * sum(counts.values()):
+        read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
+        raise Speech3Error(
+            f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({script(counts)} letters) are"
+            f" not in lang={lang}: espeak-ng {read}; give the language of the text"
+        )
+    how = f"{{words}} guessed by espeak-ng ({lang})"
+    return _finish(table, counts, reasons, lambda new: _heard(new, voice)[0], how)
+
+
+def _heard(words: Sequence[str], voice: str) -> tuple[PronunciationTable, dict[str, str]]:
+    """Pronunciations of each word, by itself and before another word; and the remarks of `_spoken`."""
+    alone, reasons = _spoken(words, voice, stress=False)
+    again, _ = _spoken([f"{word} {word}" for word in words], voice, stress=False)
+    table: PronunciationTable = {}
+    for word in words:
+        phones, twice = alone[word], again[f"{word} {word}"]
+        before_another = twice[: len(twice) - len(phones)] if twice[len(twice) - len(phones) :] == phones else ()
+        table[word] = [] if not phones else list(dict.fromkeys(v for v in (phones, before_another) if v))
+    return table, reasons
+
+
+def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
+    """Phones of each word (none if it cannot be pronounced), and remarks: why there are none, or a foreign language."""
+    capitals = sum(word.isupper() for word in words) > len(words) / 2  # otherwise espeak takes them for abbreviations
+    said = espeak.pronounce([lower_case(word, voice) if capitals else word for word in words], voice)
+    found: dict[str, Phones] = {}
+    reasons: dict[str, str] = {}
+    for word, groups in zip(words, said, strict=True):
+        phones = ipa_phones([symbol for group in groups for symbol in group], stress=stress)
+        if _BRACKETED.fullmatch(word):
+            phones, reasons[word] = (), "is not a word"
+        elif not phones:
+            reasons[word] = "espeak-ng says nothing"
+        elif spelled_out(groups, word):
+            phones, reasons[word] = (), "espeak-ng only names its letters, as for another script"
+        elif foreign := read_in(groups):
+            reasons[word] = f"{_FOREIGN}{foreign}"
+        found[word] = phones
+    return found, reasons
+
+
+def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> PronouncedVocabulary:
+    text = read_lexicon_text(lexicon)
+    table = lexicon_entries(text, lexicon)
+    rows = list(lexicon_lines(text, lexicon))
+    with_probabilities = any(row.values for row in rows)
+    lines = _given_lines(rows, with_probabilities)
+    if "<unk>" not in table:
+        lines.append(UNKNOWN_LINE)
+    missing = [word for word in wanted if word not in table]
+    if not lang:
+        return PronouncedVocabulary(
+            lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon")
+        )
+    further = partial(_further_converted, table=table, lexicon=lexicon, lang=lang)
+    if not missing:
+        return PronouncedVocabulary(lines, frozenset(table), further=further)
+    guessed, reasons = _converted(missing, table, lexicon, lang)
+    how = f"{len(guessed):,} of {len(wanted):,} words guessed by espeak-ng ({lang}), in the phones of {lexicon.name}"
+    unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
+    unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
+    known = frozenset(table) | frozenset(guessed)
+    added = _lines(guessed, "1.0 " if with_probabilities else "")
+    return PronouncedVocabulary([*lines, *added], known, guessed, how, unpronounced, further=further)
+
+
+def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
+    """The lines of the user's lexicon without comments; each with a decimal, which is no phone, or none with one."""
+    if not with_probabilities:
+        return [f"{row.word} {' '.join(row.phones)}" for row in rows]
+    return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
+
+
+def _further_converted(words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str) -> PronunciationTable:
+    try:
+        return _converted(words, table, lexicon, lang)[0]
+    except Speech3Error:  # the lexicon is too small to learn from, but has all words of train
+        return {}
+
+
+def _converted(
+    words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str
+) -> tuple[PronunciationTable, dict[str, str]]:
+    """Pronounce words by espeak-ng in the phones of a lexicon, where that is possible; and the remarks of `_spoken`."""
+    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
+    taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
+    said, reasons = _spoken([*words, *taught], espeak.voice_of(lang), stress=True)
+    convertible = _conversion(table, said, lexicon, lang)
+    return {word: [phones] for word in words if (phones := convertible(said[word]))}, reasons
+
+
+def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
+    """The conversion from espeak's phones to the lexicon's, learned from the words of the lexicon."""
+    pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
+    if len(pairs) < _ENOUGH_PAIRS:
+        raise Speech3Error(
+            f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {_ENOUGH_PAIRS}"
+            " are needed to learn its phones; add pronunciations, remove the lexicon, or omit lang"
+        )
+    conversion = learn(pairs)
+    checked = pairs[:50]
+    wrong = phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
+    if wrong > 0.5:
+        say(
+            f"  {lexicon} and espeak-ng ({lang}) disagree on over half of the phones: check that {lang} is its language"
+        )
+    return conversion
+
+
+def from_spelling(
+    wanted: Sequence[str], table: Mapping[str, Sequence[Phones]], lexicon: str
+) -> tuple[dict[str, Phones], float]:
+    """Pronounce words by their letters, with a conversion learned from the words of a lexicon.
+
+    Where the lexicon spells words by their letters, so does this.
+
+    Parameters
+    ----------
+    table
+        The lexicon's words with their pronunciations; `lexicon` is its name for messages.
+
+    Returns
+    -------
+    Pronunciations, empty where a letter is in no word of the lexicon; and the phone error rate, as a fraction, on words
+    of the lexicon that were held out.
+
+    Raises
+    ------
+    Speech3Error
+        The lexicon has too few words to learn from.
+    """
+    spelled = {word: letters(word) for word in table if not _BRACKETED.fullmatch(word)}
+    pairs = [(letters, table[word][0]) for word, letters in sorted(spelled.items()) if letters]
+    if len(pairs) < _ENOUGH_PAIRS:
+        raise Speech3Error(
+            f"{lexicon}: {len(pairs)} words with letters are too few to learn from them how words are pronounced (at"
+            f" least {_ENOUGH_PAIRS})"
+        )
+    step = -(-len(pairs) // _MOST_PAIRS)
+    held_out = pairs[step - 1 :: 20 * step] if step > 1 else pairs[::20]
+    taught = pairs[::step] if step > 1 else [pair for place, pair in enumerate(pairs) if place % 20]
+    conversion = learn(taught)
+    wrong = phone_errors([[truth] for _, truth in held_out], [conversion(word) for word, _ in held_out])
+    return {word: () if _BRACKETED.fullmatch(word) else conversion(letters(word)) for word in wanted}, wrong

@@ -1,0 +1,415 @@
+"""Pronunciations for words that have none: from espeak-ng's symbols or from letters, and replacements of rare phones.
+
+Pure functions. A pronunciation is a tuple of phones; an empty one means that the word cannot be pronounced.
+
+Conversion from one phone set to another, learned from words that have pronunciations in both.
+
+A source phone becomes none, one or two target phones, which are found by expectation maximisation over all monotone
+alignments (as in Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to
+letter-to-phoneme conversion", without its HMM). The conversion of a phone depends on its neighbours if they were seen
+together often enough.
+
+Check that transcripts and lexicon have the same words, once for all utterances, before each is looked up.
+
+Otherwise a lexicon with `<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
+"""
+
+import math
+import random
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from speech3.data import lower_case
+from speech3.errors import Speech3Error, listed
+
+Phones = tuple[str, ...]
+
+PRIMARY, SECONDARY = "ˈ", "ˌ"
+_VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏᵻᵿ")
+_SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak switches to the phones of another language
+_TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints tones 3 and 8 as the vowels that these digits are in ASCII-IPA
+# Marks that change the letter before them; others (Indic vowel signs, points of Arabic and Hebrew) are sounds.
+ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
+
+
+def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
+    """Cut espeak's IPA symbols into phones.
+
+    A diphthong, an affricate and a long vowel are one phone; a vowel with a consonant after it (``ɔːɹ``) is two, and a
+    third vowel begins another (``aɪɚ``: ``aɪ ɚ``). A tone is a digit after its vowel (``ɑu2``). Stress is removed, or
+    with `stress` put after its vowel (``ɑːˈ``); where it is distinctive (English), the vowel differs as well.
+
+    Parameters
+    ----------
+    symbols
+        As `espeak.pronounce` returns them.
+    """
+    phones: list[str] = []
+    for symbol in symbols:
+        bare = _SWITCH.sub("", symbol).replace("-", "")
+        mark = bare[:1] if bare[:1] in (PRIMARY, SECONDARY) else ""
+        found = _segments(bare.strip(PRIMARY + SECONDARY))
+        if mark and stress and found:
+            place = next((index for index, phone in enumerate(found) if phone[0] in _VOWELS), 0)
+            found[place] += mark
+        phones += found
+    return tuple(phones)
+
+
+def _segments(symbol: str) -> list[str]:
+    symbol = unicodedata.normalize("NFD", symbol)
+    tone = _tone(symbol)
+    segments: list[str] = []
+    for character in symbol[: len(symbol) - len(tone)]:
+        previous = segments[-1] if segments else ""
+        vowels = sum(c in _VOWELS for c in previous)
+        if (previous and character not in _VOWELS and not character.isalpha()) or (
+            previous and unicodedata.category(character) == "Lm"
+        ):
+            segments[-1] += character
+        elif previous and (vowels == 1 if character in _VOWELS else not vowels):
+            segments[-1] += character  # diphthong; affricate
+        elif character.isalpha():
+            segments.append(character)
+    place = next((index for index, phone in enumerate(segments) if phone[0] in _VOWELS), len(segments) - 1)
+    if segments and tone:
+        segments[place] += "".join(_TONES.get(digit, digit) for digit in tone)
+    return segments
+
+
+def _tone(symbol: str) -> str:
+    match = re.fullmatch(r".*?[^\W\d_].*?([0-9]+|(?<=[aeiouyəɛɔɨɯʊɑː])[ɜɵ])", symbol)
+    return match[1] if match else ""
+
+
+def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
+    """Did espeak name the letters one by one, as it does for a script that the language does not use?
+
+    Parameters
+    ----------
+    symbols
+        espeak's lists of symbols for `word`.
+    """
+    letters = sum(character.isalpha() for character in word)
+    if any(character.isdigit() for character in word) or not letters:
+        return False
+    ideographs = any(unicodedata.category(character) == "Lo" for character in word)
+    named = len(symbols) == letters >= 2 and not ideographs
+    return named or sum(map(len, symbols)) > 3 * letters + 6
+
+
+def read_in(symbols: Sequence[Sequence[str]]) -> str:
+    """The language in which espeak pronounced a word from its beginning, if not the voice's own; else empty."""
+    first = symbols[0][0] if symbols and symbols[0] else ""
+    return first[1:-1] if _SWITCH.fullmatch(first) else ""
+
+
+def letters(word: str) -> Phones:
+    """Spell a word: each letter (grapheme), with the marks on it, is a phone; capitals become lower case.
+
+    Digits, punctuation, apostrophes and hyphens are silent. Korean syllables are split into their letters.
+    """
+    text = lower_case(word).replace("ς", "σ")
+    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
+    found: list[str] = []
+    for character in text:
+        kind = unicodedata.category(character)
+        if kind[0] == "M" and unicodedata.combining(character) in ATTACHED:
+            if found:
+                found[-1] += character
+        elif kind[0] in "LM":
+            found.append(character)
+    return tuple(found)
+
+
+def script(words: Iterable[str]) -> str:
+    """The script of most letters of `words`: Latin, CJK, ...; ``no`` if none."""
+    return next(iter(scripts_of(Counter(words))), "no")
+
+
+def scripts_of(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
+    """The scripts of words, that of most letters first: the first word of the letters' Unicode names.
+
+    Japanese kana count as CJK, since they are written together; letters such as ``ʼ`` and ``ʰ`` belong to any script.
+
+    Parameters
+    ----------
+    counts
+        How often each word occurs.
+
+    Returns
+    -------
+    For each script its number of letters, and the three most frequent words that have some.
+    """
+    letters, words = Counter[str](), dict[str, Counter[str]]()
+    for word, count in counts.items():
+        for character in word:
+            if character.isalpha() and unicodedata.category(character) != "Lm":
+                name = unicodedata.name(character, "?").split()[0]
+                name = "CJK" if name in ("CJK", "HIRAGANA", "KATAKANA") else name.capitalize()
+                letters[name] += count
+                words.setdefault(name, Counter())[word] += count
+    ordered = sorted(letters, key=lambda name: (letters[name], name), reverse=True)
+    return {name: (letters[name], sorted(words[name], key=lambda w: (-words[name][w], w))[:3]) for name in ordered}
+
+
+def bare_letters(phone: str) -> str:
+    """A phone's letters, without marks, lengths and tones."""
+    return "".join(c for c in unicodedata.normalize("NFD", phone) if unicodedata.category(c) in ("Ll", "Lo", "Lt"))
+
+
+def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Phones]:
+    """Replacements for phones that are not in training: the same phone with other marks, else its parts.
+
+    ``é`` becomes ``e``, ``aː3`` becomes ``aː5``, a diphthong its two vowels.
+
+    Parameters
+    ----------
+    trained
+        How often each phone that has its own model occurs.
+
+    Returns
+    -------
+    The replacement of each of `phones`; empty if no phone is similar.
+    """
+    alike: dict[str, str] = {}
+    for phone in sorted(trained, key=lambda phone: (-trained[phone], phone)):
+        alike.setdefault(bare_letters(phone), phone)
+    table: dict[str, Phones] = {}
+    for phone in dict.fromkeys(phones):
+        if phone in trained:
+            table[phone] = (phone,)
+        elif (bare := bare_letters(phone)) in alike:
+            table[phone] = (alike[bare],)
+        else:
+            parts = [alike.get(character, "") for character in bare]
+            table[phone] = tuple(parts) if parts and all(parts) else ()
+    return table
+
+
+def replace_rare(
+    pronunciations: Mapping[str, Sequence[Phones]],
+    counts: Mapping[str, int],
+    least: int,
+    alike: Callable[[Sequence[str], Mapping[str, int]], dict[str, Phones]] = stand_ins,
+) -> tuple[dict[str, list[Phones]], dict[str, Phones]]:
+    """Replace phones with fewer than `least` occurrences in training, if similar phones exist.
+
+    Parameters
+    ----------
+    counts
+        How often each word occurs in the training transcripts.
+    alike
+        Finds the replacements of phones among those that are frequent enough.
+
+    Returns
+    -------
+    The pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each rare
+    phone.
+    """
+    heard = Counter[str]()
+    for word, variants in pronunciations.items():
+        for phone in variants[0] if variants else ():
+            heard[phone] += counts.get(word, 0)
+    trained = {phone: count for phone, count in heard.items() if count >= least}
+    table = alike(sorted(heard), trained)
+    table |= {phone: (phone,) for phone, like in table.items() if not like and heard[phone]}
+    result: dict[str, list[Phones]] = {}
+    for word, variants in pronunciations.items():
+        kept = [tuple(p for phone in v for p in table[phone]) for v in variants if all(table.get(ph) for ph in v)]
+        result[word] = list(dict.fromkeys(kept))
+    return result, {phone: like for phone, like in table.items() if like != (phone,)}
+
+
+LONGEST = 2  # maximum number of phones that one phone may become
+EDGE = "#"
+_ROUNDS = 6
+_SEEN = 3  # times a context must have been seen to be used
+_TAUGHT = 30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
+Pair = tuple[Phones, Phones]
+_Chunks = dict[str, dict[Phones, float]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a phone becomes in the context of both neighbours, one or none; the first of these that is known counts."""
+
+    tables: tuple[dict[tuple[str, ...], Phones], ...]
+
+    def __call__(self, phones: Phones) -> Phones:
+        """Convert a pronunciation; the result is empty if one of its phones was never seen."""
+        result: list[str] = []
+        for keys in _contexts(phones):
+            (phone,) = keys[-1]
+            bare = phone.rstrip(PRIMARY + SECONDARY)
+            other_stress = [((bare + mark,), self.tables[-1]) for mark in ("", PRIMARY, SECONDARY)]
+            tried = [*zip(keys, self.tables, strict=True), *other_stress]
+            chunk = next((table[key] for key, table in tried if key in table), None)
+            if chunk is None:
+                return ()
+            result += chunk
+        return tuple(result)
+
+
+def _contexts(phones: Phones) -> Iterator[tuple[tuple[str, ...], ...]]:
+    for before, phone, after in zip((EDGE, *phones), phones, (*phones[1:], EDGE), strict=False):
+        yield (before, phone, after), (phone, after), (before, phone), (phone,)
+
+
+def learn(pairs: Sequence[Pair]) -> Conversion:
+    """Learn a conversion from pairs of pronunciations of the same words."""
+    taught = _some(pairs)
+    probs = _uniform(taught)
+    for _ in range(_ROUNDS):
+        counts: defaultdict[str, defaultdict[Phones, float]] = defaultdict(lambda: defaultdict(float))
+        for source, target in taught:
+            for phone, chunk, share in _posteriors(source, target, probs):
+                counts[phone][chunk] += share
+        probs = {
+            phone: {chunk: count / sum(seen.values()) for chunk, count in seen.items()}
+            for phone, seen in counts.items()
+        }
+    tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in range(4)]
+    for source, target in pairs:
+        chunks = _best(source, target, probs)
+        for keys, chunk in zip(_contexts(source), chunks, strict=False):
+            for table, key in zip(tables, keys, strict=True):
+                table[key][chunk] += 1
+    least = [_SEEN, _SEEN, _SEEN, 1]
+    return Conversion(tuple(
+        {key: min(seen, key=lambda chunk: (-seen[chunk], chunk)) for key, seen in table.items()
+         if sum(seen.values()) >= enough}
+        for table, enough in zip(tables, least, strict=True)
+    ))  # fmt: skip
+
+
+def _some(pairs: Sequence[Pair]) -> list[Pair]:
+    """Pairs drawn until each phone of either side is in enough of them, or in all that there are."""
+    drawn, seen = list(pairs), Counter[tuple[int, str]]()
+    random.Random(0).shuffle(drawn)
+    chosen = []
+    for pair in drawn:
+        phones = {(side, phone) for side, spoken in enumerate(pair) for phone in spoken}
+        if any(seen[phone] < _TAUGHT for phone in phones):
+            seen.update(phones)
+            chosen.append(pair)
+    return chosen
+
+
+def phone_errors(truth: Sequence[Sequence[Phones]], guesses: Sequence[Phones]) -> float:
+    """Phone error rate: edits per reference phone. If a word has several pronunciations, the nearest counts."""
+    errors = total = 0
+    for variants, guess in zip(truth, guesses, strict=True):
+        distance, length = min((_distance(variant, guess), len(variant)) for variant in variants)
+        errors, total = errors + distance, total + length
+    return errors / max(total, 1)
+
+
+def _distance(a: Phones, b: Phones) -> int:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
+    return row[-1]
+
+
+def _uniform(pairs: Sequence[Pair]) -> _Chunks:
+    seen: defaultdict[str, set[Phones]] = defaultdict(set)
+    for source, target in pairs:
+        for phone in source:
+            seen[phone] |= {target[j : j + n] for n in range(LONGEST + 1) for j in range(len(target) - n + 1)}
+    return {phone: dict.fromkeys(chunks, 1 / len(chunks)) for phone, chunks in seen.items()}
+
+
+def _moves(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tuple[int, int, Phones, float]]:
+    """Steps from (i, j) to (i + 1, j + n) that complete alignments can contain, in topological order."""
+    for i, phone in enumerate(source):
+        left = len(source) - i - 1
+        table = probs.get(phone, {})
+        for j in range(max(0, len(target) - LONGEST * (left + 1)), min(LONGEST * i, len(target)) + 1):
+            for n in range(min(LONGEST, len(target) - j) + 1):
+                prob = table.get(target[j : j + n], 0.0)
+                if prob and len(target) - j - n <= LONGEST * left:
+                    yield i, j, target[j : j + n], prob
+
+
+def _posteriors(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tuple[str, Phones, float]]:
+    moves = list(_moves(source, target, probs))
+    forward: defaultdict[tuple[int, int], float] = defaultdict(float, {(0, 0): 1.0})
+    backward: defaultdict[tuple[int, int], float] = defaultdict(float, {(len(source), len(target)): 1.0})
+    for i, j, chunk, prob in moves:
+        forward[i + 1, j + len(chunk)] += forward[i, j] * prob
+    for i, j, chunk, prob in reversed(moves):
+        backward[i, j] += backward[i + 1, j + len(chunk)] * prob
+    total = forward[len(source), len(target)]
+    if total:
+        for i, j, chunk, prob in moves:
+            if share := forward[i, j] * prob * backward[i + 1, j + len(chunk)] / total:
+                yield source[i], chunk, share
+
+
+def _best(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
+    """The most probable alignment: the target phones of each source phone; empty if there is no alignment."""
+    best: dict[tuple[int, int], tuple[float, tuple[Phones, ...]]] = {(0, 0): (0.0, ())}
+    for i, j, chunk, prob in _moves(source, target, probs):
+        if (i, j) in best:
+            score, chunks = best[i, j]
+            key, new = (i + 1, j + len(chunk)), score + math.log(prob)
+            if key not in best or new > best[key][0]:
+                best[key] = new, (*chunks, chunk)
+    return list(best.get((len(source), len(target)), (0.0, ()))[1])
+
+
+_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
+_SHOWN = 5
+
+# Words that are equal after one of these are the same word to a reader.
+_SAME: dict[str, Callable[[str], str]] = {
+    "upper and lower case": str.casefold,
+    "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
+}
+
+
+def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) -> None:
+    """Check that most words of the transcripts are in the lexicon.
+
+    Parameters
+    ----------
+    texts
+        Transcript of each utterance.
+    known
+        The words of the lexicon.
+
+    Raises
+    ------
+    Speech3Error
+        More than half are not. The message shows words of both and, if known, the cause: another script, or another
+        case.
+    """
+    words = Counter(word for text in texts.values() for word in (text or "").split())
+    unknown = Counter({word: count for word, count in words.items() if word not in known})
+    if unknown.total() <= _MOST_UNKNOWN * words.total():
+        return
+    utterance = next(key for key, text in texts.items() if set((text or "").split()) & unknown.keys())
+    spelled = [word for word in known if not word.startswith(("<", "!"))] or list(known)
+    raise Speech3Error(
+        f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
+        f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"
+        f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN)}\n"
+        f"  in the lexicon: {listed(spelled, _SHOWN)}"
+    )
+
+
+def _cause(unknown: Counter[str], spelled: list[str]) -> str:
+    for difference, plain in _SAME.items():
+        known = {plain(word) for word in spelled}
+        if sum(count for word, count in unknown.items() if plain(word) in known) > unknown.total() / 2:
+            return f"most of them differ from its words only in {difference}: write both the same way"
+    here, there = script(unknown.elements()), script(spelled)
+    if here != there:
+        return f"the transcripts are in {here} letters, the lexicon in {there}: give a lexicon for their language"
+    return "give the lexicon that belongs to these transcripts, or add their words to it"

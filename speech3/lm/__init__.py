@@ -1,1 +1,0 @@
-"""Language models: n-gram models, their estimation and files, and grammars."""

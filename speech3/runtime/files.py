@@ -1,0 +1,214 @@
+"""Atomic writes: to a temporary name, which is then renamed, so that a reader sees the old file or the new one.
+
+The lock of a directory that only one process at a time may write.
+
+Reads a file of JSON records, one per line, while another process appends to it.
+"""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from speech3.errors import Speech3Error
+from speech3.runtime.text import read_utf8
+
+
+@contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; rename it to `path` if the block succeeds, else remove it.
+
+    Raises
+    ------
+    Speech3Error
+        The disk is full or the directory is not writable; an existing file at `path` is unchanged.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def explained_disk_errors(path: Path | str) -> Iterator[None]:
+    """Turn a full disk or a lack of permission while `path` is being written into a `Speech3Error`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise Speech3Error(
+                f"{path}: no space left on the disk; free some space and run the same command again"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+            raise Speech3Error(
+                f"{path}: cannot be written ({error.strerror}); choose another output directory"
+            ) from error
+        raise
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    """Write lines, each with its newline, as UTF-8 text, atomically and without holding them all in memory."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        stream.writelines(lines)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write indented JSON atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read JSON; a missing or invalid file raises a `Speech3Error` that names it."""
+    try:
+        return json.loads(read_utf8(path))
+    except json.JSONDecodeError as error:
+        raise Speech3Error(f"{path}: not valid JSON ({error}); make it again") from error
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The result of one `Tail.read`.
+
+    Attributes
+    ----------
+    afresh
+        The file was replaced or truncated since the last reading, so records read earlier are no longer valid.
+    records
+        New records, in the order of the file.
+    damaged
+        Numbers (from 1) of new lines that are not JSON objects.
+    """
+
+    afresh: bool
+    records: tuple[dict[str, Any], ...] = ()
+    damaged: tuple[int, ...] = ()
+
+
+class Tail:
+    """Reads the records appended to `path` since the last reading; a file that does not exist yet counts as empty.
+
+    An incomplete last line is read when it is complete.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._stream: BinaryIO | None = None
+        self._rest, self._lines = b"", 0  # the text after the last complete line, and the number of lines so far
+
+    def __enter__(self) -> "Tail":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream:
+            self._stream.close()
+        self._stream = None
+
+    def read(self) -> Appended:
+        """Read from where the last reading ended, or from the beginning of a file that was replaced or truncated.
+
+        Raises
+        ------
+        Speech3Error
+            The file cannot be read.
+        """
+        try:
+            afresh = self._reopen()
+            new = self._stream.read() if self._stream else b""
+        except OSError as error:
+            raise Speech3Error(f"{self.path}: cannot be read ({error.strerror})") from error
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        records, damaged = [], []
+        for number, line in enumerate(lines, self._lines + 1):
+            record = _parsed(line)
+            if record is not None:
+                records.append(record)
+            elif line.strip():
+                damaged.append(number)
+        self._lines += len(lines)
+        # The beginning of a JSON object is never itself valid, so this line lacks only its newline.
+        whole = _parsed(self._rest)
+        if whole is not None:
+            records.append(whole)
+            self._rest = b""
+        return Appended(afresh, tuple(records), tuple(damaged))
+
+    def _reopen(self) -> bool:
+        """Open the file that is now at the path; return whether it is another one than before, or was truncated."""
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            had = self._stream is not None
+            self.close()
+            self._forget()
+            return had
+        if self._stream is None:
+            self._stream = self.path.open("rb")
+            return False
+        # While the file is open, its inode number cannot be reused by another one.
+        if not os.path.samestat(os.fstat(self._stream.fileno()), there):
+            self.close()
+            self._stream = self.path.open("rb")
+        elif there.st_size < self._stream.tell():
+            self._stream.seek(0)
+        else:
+            return False
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        self._rest, self._lines = b"", 0
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except ValueError:  # invalid JSON or UTF-8
+        return None
+    return record if isinstance(record, dict) else None
+
+
+@contextmanager
+def locked_directory(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock of a directory, which is made if there is none; the lock is released if this process is killed.
+
+    On a file system without locks, nothing is locked.
+
+    Raises
+    ------
+    Speech3Error
+        Another process holds the lock (the message is `busy`), or the directory cannot be made.
+    """
+    with explained_disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY)  # not inherited by workers, which may briefly survive this process
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Speech3Error(busy) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)

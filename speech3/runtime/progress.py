@@ -1,0 +1,191 @@
+"""Progress for users (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`).
+
+Defers Ctrl-C while code runs that must not be interrupted: a minibatch before its checkpoint, a callback from C.
+
+Text is UTF-8 in every locale; a terminal gets what its encoding has, with replacements for the rest.
+
+Python takes the encoding of file names, and of what it prints, from the locale. Under LC_ALL=en_US.ISO-8859-1 the name
+of a file would be read as other letters than it is written in, and printing a Chinese word would be an error.
+"""
+
+import codecs
+import io
+import json
+import locale
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from speech3.runtime.files import explained_disk_errors
+
+T = TypeVar("T")
+
+_FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: time until the first line, and between lines
+
+_QUIET = "SPEECH3_QUIET"  # in the environment, so that processes that are started later are quiet, too
+
+console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=bool(os.environ.get(_QUIET)))
+
+
+def be_quiet() -> None:
+    """Print no progress and no notes from now on, in this process and in those that it starts."""
+    os.environ[_QUIET] = "1"
+    console.quiet = True
+
+
+def say(text: str) -> None:
+    """Print one line of progress to standard error, leaving standard output to results."""
+    console.print(text, markup=False)
+
+
+def progress(
+    items: Iterable[T], total: int, label: str, *, place: Callable[[T], tuple[int, str]] | None = None
+) -> Iterator[T]:
+    """Pass `items` through while showing how many of `total` are done, the rate and the time left.
+
+    Parameters
+    ----------
+    place
+        Returns, for an item, how many are done and further text to show; by default items are counted.
+    """
+    start = time.monotonic()
+    if sys.stderr.isatty() and not console.quiet:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                   TextColumn("{task.fields[rate]}"), TimeRemainingColumn())  # fmt: skip
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(label, total=total, rate="")
+            for count, item in enumerate(items, 1):
+                yield item
+                done, words = place(item) if place else (count, "")
+                bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
+        return
+    following = start + min(_FIRST_SECONDS, _QUIET_SECONDS)
+    since, before = start, 0
+    for count, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now < following and count > 1:
+            continue
+        done, words = place(item) if place else (count, "")
+        if now >= following:
+            following = now + _QUIET_SECONDS
+            if 0 < done < total:
+                rate = (done - before) / max(now - since, 1e-9)
+                left = f", {(total - done) / rate:.0f} s left" if count > 1 and rate else ""
+                say(f"{label}: {done}/{total}, {rate:.1f}/s{words and f', {words}'}{left}")
+        if count == 1:  # it may have taken as long as many others, since code is compiled and files are opened
+            since, before = now, done
+
+
+class Metrics:
+    """Appends JSON objects to `path`, one per line, each with the time in seconds since 1970."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        with explained_disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._end_cut_line()
+
+    def write(self, **values: Any) -> None:
+        """Append one record, in a single write, so that a killed run leaves complete lines."""
+        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
+        with explained_disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
+            stream.write(line)
+
+    def _end_cut_line(self) -> None:
+        # A full disk may leave an incomplete line, to which the next record must not be appended.
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        with self.path.open("r+b") as stream:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """Read the records of a `metrics.jsonl`; incomplete lines are skipped."""
+    records = []
+    if Path(path).exists():
+        for line in Path(path).read_bytes().splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:  # not JSON, or not UTF-8
+                continue
+    return records
+
+
+class Interrupt:
+    """True once Ctrl-C has been pressed."""
+
+    pressed = False
+
+    def __bool__(self) -> bool:
+        return self.pressed
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Interrupt]:
+    """Record the first Ctrl-C instead of raising; a second one raises KeyboardInterrupt as usual."""
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupt.pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_ERRORS = "speech3.replace"
+_MODE = "PYTHONUTF8"  # also tells processes that are started from this one
+
+
+def restart_in_utf8() -> None:
+    """Begin again in Python's UTF-8 mode, if the locale is not UTF-8: a running interpreter cannot change its mode."""
+    if codecs.lookup(sys.getfilesystemencoding()).name == "utf-8" or os.environ.get(_MODE) == "1":
+        return
+    os.environ[_MODE] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def suit_terminals() -> None:
+    """Print in the encoding of the terminal, never with an error; elsewhere in UTF-8, or as PYTHONIOENCODING says.
+
+    Files and pipes get UTF-8 also in locales that are not, since it is what every verb reads.
+    """
+    codecs.register_error(_ERRORS, _replaced)
+    for stream, errors in ((sys.stdout, _ERRORS), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=_of_terminal(stream), errors=errors)
+
+
+def _of_terminal(stream: TextIO) -> str | None:
+    """The locale's encoding if the stream is a terminal; None keeps the stream's own."""
+    if os.environ.get("PYTHONIOENCODING") or not stream.isatty() or locale.setlocale(locale.LC_CTYPE) in ("C", "POSIX"):
+        return None  # a C locale says nothing about the terminal, which most likely shows UTF-8
+    return locale.getencoding()
+
+
+def _replaced(error: UnicodeError) -> tuple[bytes, int]:
+    """Question marks; or the bytes themselves of a file's name that is not UTF-8, which Python keeps as surrogates."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    found = (bytes([ord(c) - 0xDC00]) if "\udc80" <= c <= "\udcff" else b"?" for c in letters)
+    return b"".join(found), error.end

@@ -1,0 +1,596 @@
+"""The parts of a worker, built once in every process: the model of a config, its minibatches and its loss.
+
+What is checked and settled before a network is trained: does its config fit the objective, and which precision.
+
+MMI and sMBR: their loss, whose denominator is estimated on the frames, and the keys that do not fit them.
+
+Group lasso in a run: the keys that do not fit it, the units left after each epoch, and the smaller network.
+
+A unit is removed at the end of training only, because its weights may grow again until then.
+
+The priors of senones, which turn a network's posteriors into scaled likelihoods.
+
+Axes: S senones.
+"""
+
+import copy
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from speech3.config import (
+    TIME_DELAY,
+    FeatureConfig,
+    LstmConfig,
+    ModelConfig,
+    TrainConfig,
+    TrainingConfig,
+    check_frequencies,
+    parse,
+    read_yaml,
+)
+from speech3.engine import CudaGraphs, Loss, WorkerParts, autocast_of, use_precision
+from speech3.errors import Speech3Error
+from speech3.frames import (
+    Chunks,
+    FrequencyWarp,
+    Minibatches,
+    PackedFrames,
+    Sequences,
+    SpecAugment,
+    WholeUtterances,
+    default_chunk,
+    frequency_warp,
+    open_packed,
+    spec_augment,
+    verify_once,
+)
+from speech3.hmm import Hmm, PdfsOnly, load_hmm, load_outputs
+from speech3.models import (
+    BF16_WORTH_IT,
+    AcousticModel,
+    GroupLasso,
+    Lstm,
+    SmoothedCrossEntropy,
+    bf16_over_float32,
+    build,
+    cross_entropy,
+    has_units,
+    use_gemm_library,
+    used_units,
+    without_units,
+)
+from speech3.runtime import keep_freed_memory, read_json, say
+from speech3.sequence import (
+    AlignmentNumerators,
+    Discriminative,
+    LfMmi,
+    TranscriptNumerators,
+    check_tree,
+    load_denominator,
+    senone_graph,
+    silence_senones,
+)
+
+
+def check_group_lasso(config: TrainConfig) -> None:
+    """Refuse models and methods of training in which group lasso cannot remove units.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the keys.
+    """
+    training, model = config.training, config.model
+    key = f"training.group_lasso={training.group_lasso:g}"
+    if not has_units(model):
+        raise Speech3Error(
+            f"{key}: removes hidden units or cells of layers that are not normalised over them (set "
+            f"model.normalization or cell_normalization to batch or none), and this {model.family} has none; "
+            f"remove the key"
+        )
+    if training.schedule == "halving":
+        raise Speech3Error(
+            f"{key}: with training.schedule=halving an epoch that raises the held-out loss is undone, but removing "
+            f"units raises it; choose cosine or exponential"
+        )
+    if training.pushes_gradients:
+        raise Speech3Error(f"{key}: is applied to the shards' own parameters; set training.asgd.local_updates=true")
+    if training.model_partitions > 1:
+        raise Speech3Error(
+            f"{key}: each of training.model_partitions={training.model_partitions} processes has only some of a unit's "
+            f"weights; set it to 1 and more training.workers"
+        )
+    if training.by_sandblaster:
+        raise Speech3Error(f"{key}: not with sandblaster, which takes no steps of its own; choose another world")
+
+
+def units_left(config: TrainConfig, model: nn.Module) -> dict[str, Any]:
+    """For the record of an epoch: ``units``, the number of units of each layer that are still read; {} without lasso.
+
+    Raises
+    ------
+    Speech3Error
+        None is left in some layer.
+    """
+    if not config.training.group_lasso:
+        return {}
+    assert isinstance(model, AcousticModel)
+    left = {layer: int(used_U.sum()) for layer, used_U in used_units(model).items()}
+    if gone := [layer for layer, count in left.items() if not count]:
+        raise Speech3Error(
+            f"training.group_lasso={config.training.group_lasso:g}: emptied layer {', '.join(gone)} (of "
+            f"{len(left)} layers); lower it, or lower model.layers"
+        )
+    return {"units": list(left.values())}
+
+
+def smaller(config: ModelConfig, model: nn.Module) -> tuple[ModelConfig, AcousticModel]:
+    """The network without the units that nothing reads, and its config."""
+    assert isinstance(model, AcousticModel)
+    small, tensors = without_units(config, model, used_units(model))
+    network = build(small, model.feat_dim, model.num_senones, seed=0).to(model.shift_F.device)
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
+    return small, network
+
+
+def log_priors(counts_S: np.ndarray) -> np.ndarray:
+    """Natural logarithms of the senones' relative frequencies, float32 (S,); one is added to each count."""
+    smoothed_S = counts_S.astype(np.float64) + 1
+    return np.log(smoothed_S / smoothed_S.sum()).astype(np.float32)
+
+
+def sequence_loss(training: TrainingConfig, frames: PackedFrames, outputs: Hmm | PdfsOnly) -> Discriminative:
+    """The loss, whose denominator is estimated on the alignment of `frames`.
+
+    Parameters
+    ----------
+    outputs
+        What the senones are, of which some are silence; that is not known for `PdfsOnly`.
+    """
+    keys = training.discriminative
+    graph = senone_graph(frames.senones_N, frames.offsets_U1, frames.num_senones, keys.longer_histories)
+    return Discriminative(
+        graph, log_priors(frames.counts_S), training.objective == "smbr", keys.acoustic_scale, keys.boost, keys.leak,
+        keys.cross_entropy, silence_senones(outputs) if isinstance(outputs, Hmm) else None,
+    )  # fmt: skip
+
+
+def criterion_of(loss: Loss) -> Loss:
+    """The loss by which epochs are compared: without label smoothing, boost and the cross-entropy of MMI and sMBR."""
+    if isinstance(loss, Discriminative):
+        return replace(loss, boost=0.0, cross_entropy=0.0)
+    return cross_entropy if isinstance(loss, SmoothedCrossEntropy) else loss
+
+
+def check_sequences(config: TrainConfig) -> None:
+    """Refuse keys that do not fit MMI and sMBR.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the keys.
+    """
+    training = config.training
+    key = f"training.objective={training.objective}"
+    if config.init is None:
+        raise Speech3Error(
+            f"{key}: continues a network that was trained by cross-entropy; give it with --init (or the key init)"
+        )
+    if (subsampling := read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)) != 1:
+        raise Speech3Error(
+            f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; give the "
+            f"HMM of the network's senones, or train with training.objective=lfmmi"
+        )
+    if training.objective == "smbr" and training.discriminative.boost:
+        raise Speech3Error(
+            f"training.discriminative.boost={training.discriminative.boost:g}: only for training.objective=mmi; set it "
+            f"to 0"
+        )
+    if training.sequence == 0:
+        raise Speech3Error(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")
+    if isinstance(load_outputs(Path(config.hmm)), PdfsOnly):
+        say(f"{key}: {config.hmm} does not say which senones are silence, so silence counts like speech")
+    if training.cuda_graph:
+        raise Speech3Error(f"{key}: cannot be recorded as a CUDA graph; set training.cuda_graph=false")
+
+
+def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
+    """The config with ``training.precision=auto`` replaced: that of the run in `earlier`, or of this processor.
+
+    That is bf16 on CPUs that multiply faster in it, in worlds that support it; float32 otherwise, and on GPUs.
+    """
+    training = config.training
+    if training.precision != "auto":
+        return config
+    possible = training.device == "cpu" and not training.by_sandblaster and training.model_partitions == 1
+    precision = "float32"
+    if earlier and (earlier / "run.json").exists():
+        precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
+    elif possible and (faster := bf16_over_float32()) > BF16_WORTH_IT:
+        precision = "bf16"
+        say(f"using bf16 ({faster:.1f} x faster here than float32)")
+    return config.model_copy(update={"training": training.model_copy(update={"precision": precision})})
+
+
+def check_out(config: TrainConfig, out: Path) -> None:
+    """Refuse as run directory one that training reads from: a run would replace what it begins with.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the key.
+    """
+    read = {"hmm": config.hmm, "frames": config.frames, **({"--init": config.init} if config.init else {})}
+    for name, path in read.items():
+        directory = Path(path).parent if Path(path).is_file() else Path(path)
+        if directory.resolve() == out.resolve():
+            raise Speech3Error(f"{out}: is also given as {name}, which the new model would replace; give another --out")
+
+
+def check_objective(config: TrainConfig) -> None:
+    """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two.
+
+    Raises
+    ------
+    Speech3Error
+        The message names the keys.
+    """
+    training, model = config.training, config.model
+    if not (Path(config.hmm) / "hmm.json").exists():
+        raise Speech3Error(f"{config.hmm}: has no hmm.json; give as hmm the model directory that labels the frames")
+    if training.of_sequences:
+        check_sequences(config)
+    if isinstance(model, TIME_DELAY):
+        _check_time_delay(training)
+    if training.group_lasso:
+        check_group_lasso(config)
+    about = read_json(Path(config.hmm) / "hmm.json")
+    if training.objective == "lfmmi":
+        check_tree(config.hmm)
+    subsampling = about.get("subsampling", 1)
+    if model.frames_per_output != subsampling:
+        raise Speech3Error(
+            f"model.subsampling={model.frames_per_output}: {config.hmm} has one score per {subsampling} frames; set "
+            f"model.subsampling to the same number"
+        )
+    if model.two_outputs and training.objective != "lfmmi":
+        raise Speech3Error(
+            f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
+            f"{training.objective.replace('_', '-')}"
+        )
+    if training.objective == "lfmmi":
+        if training.schedule == "halving":
+            raise Speech3Error(
+                "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
+                "most of that loss comes from phone sequences not seen in training; choose cosine or exponential"
+            )
+        if training.lfmmi.cross_entropy and not model.two_outputs:
+            raise Speech3Error(
+                f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
+                f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
+            )
+    if training.objective != "cross_entropy":
+        if training.label_smoothing:
+            raise Speech3Error(
+                f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
+                f"remove it"
+            )
+        if training.model_partitions > 1:
+            raise Speech3Error(
+                f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
+                f"set it to 1 and more training.workers"
+            )
+    if training.speeds and training.model_partitions > 1:
+        raise Speech3Error(
+            f"training.speeds={list(training.speeds)}: not with training.model_partitions={training.model_partitions}; "
+            f"remove one of them"
+        )
+    if training.label_smoothing and training.model_partitions > 1:
+        raise Speech3Error(
+            f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
+            f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
+        )
+    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
+        raise Speech3Error(
+            "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
+            "chunks; remove it (single chunks, as for LF-MMI or training.speeds, always hold their targets)"
+        )
+    if of_chunks(config) and training.chunk_frames:
+        raise Speech3Error(
+            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
+            f"chunks; remove it"
+        )
+
+
+def of_chunks(config: TrainConfig) -> bool:
+    """Whether a network is trained on single chunks (`speech3.frames.chunks`), as any is with several speeds."""
+    model, training = config.model, config.training
+    return isinstance(model, TIME_DELAY) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
+
+
+def _check_time_delay(training: TrainingConfig) -> None:
+    """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
+    if training.pushes_gradients:
+        raise Speech3Error(
+            "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "
+            "time-delay network semi-orthogonal; set it to true"
+        )
+    if training.by_sandblaster:
+        raise Speech3Error(
+            "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
+            "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
+        )
+
+
+_BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
+
+
+@dataclass(frozen=True)
+class BuildParts:
+    """Builds the parts of a worker on a device; can be pickled for other processes.
+
+    Attributes
+    ----------
+    product
+        The library for matrix products (`speech3.models.dnn`), so that all workers of a run round alike.
+    """
+
+    config: TrainConfig
+    product: str
+
+    def __call__(self, device: str) -> WorkerParts:
+        """Build the parts, with the same initial random parameters in every process."""
+        keep_freed_memory()
+        torch.set_num_threads(self.config.training.threads)
+        use_gemm_library(self.product)
+        use_precision(self.config.training.precision)
+        frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)
+        return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
+
+
+def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, *, member: bool = False) -> WorkerParts:
+    """Model, minibatches and loss for packed frames that are already open.
+
+    Parameters
+    ----------
+    member
+        The default group of `torch.distributed` is a replica of which this process is a member: it gets only its own
+        units of the model.
+    """
+    model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
+    loss = _loss(config, frames)
+    model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
+    if member:
+        model, loss, seed = _own_units(model, device, config.seed)
+    source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
+    penalty = config.training.group_lasso
+    return WorkerParts(
+        model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
+        optimizer=config.training.optimizer, betas=config.training.betas,
+        autocast=autocast_of(config.training), cuda_graphs=CudaGraphs() if config.training.cuda_graph else None,
+        proximal=partial(GroupLasso, penalty) if penalty else None,
+    )  # fmt: skip
+
+
+def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
+    """Open a run's packed frames, ``train`` and ``heldout``; `out` is the run's directory.
+
+    Raises
+    ------
+    Speech3Error
+        Frames are missing, damaged or empty, or do not match each other, the network or the model directory
+        ``config.hmm``.
+    """
+    expected = num_labels(config)
+    packed = {name: open_packed(Path(config.frames) / f"{name}.frames") for name in ("train", "heldout")}
+    for frames in packed.values():
+        verify_once(frames, out / "verified.json")
+        if not len(frames):
+            raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
+        if frames.num_senones != expected:
+            kind = {
+                "senones": "senones",
+                "phones": "labels (two for each of its phones, and two more)",
+                "words": "labels (two for each of its words)",
+            }[config.training.labels]
+            raise Speech3Error(
+                f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
+                f"pack it again with this model's alignment"
+            )
+        if frames.dim != packed["train"].dim:
+            raise Speech3Error(
+                f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
+                f"the same features"
+            )
+    if (features := Path(config.frames) / "features.yaml").exists():
+        check_frequencies(config.model, parse(FeatureConfig, read_yaml(features), features), str(features))
+    return packed
+
+
+def _loss(config: TrainConfig, frames: PackedFrames) -> Loss:
+    if config.training.of_sequences:
+        return sequence_loss(config.training, frames, load_outputs(Path(config.hmm)))
+    if config.training.objective == "lfmmi":
+        lfmmi = config.training.lfmmi
+        return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+    smoothing = config.training.label_smoothing
+    return SmoothedCrossEntropy(smoothing) if smoothing else cross_entropy
+
+
+def num_labels(config: TrainConfig) -> int:
+    """Number of different labels of the packed frames: the senones, or for LF-MMI two for each phone or word."""
+    if config.training.labels == "words":
+        return 2 * len(load_hmm(config.hmm).lexicon.by_word)
+    about = read_json(Path(config.hmm) / "hmm.json")
+    if config.training.objective == "lfmmi":
+        return 2 * len(about["phones"]) + 2
+    return int(about["pdfs"])
+
+
+def outputs_identity(config: TrainConfig) -> dict[str, str]:
+    """What identifies the outputs of an LF-MMI run; for senones the labels of the frames identify them."""
+    if config.training.objective != "lfmmi":
+        return {}
+    files = ("hmm.json", "tree.safetensors", "denominator.safetensors")
+    content = b"".join((Path(config.hmm) / name).read_bytes() for name in files)
+    return {"outputs": hashlib.sha256(content).hexdigest()[:16]}
+
+
+def num_outputs(config: TrainConfig, frames: PackedFrames) -> int:
+    """Number of outputs of the network: senones that label the frames, or for LF-MMI pdfs of the denominator."""
+    if config.training.objective == "lfmmi":
+        return int(read_json(Path(config.hmm) / "hmm.json")["pdfs"])
+    return frames.num_senones
+
+
+def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[AcousticModel, Loss, int]:
+    import torch.distributed as dist  # these imports take two seconds, which only members of replicas spend
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from speech3.models import SplitCrossEntropy, split
+
+    assert dist.group.WORLD is not None
+    mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
+    rank, loss = mesh.get_local_rank(), SplitCrossEntropy(mesh, model.num_senones)
+    return split(model, rank, mesh.size(), mesh), loss, seed + rank * _BETWEEN_SEEDS
+
+
+def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
+    """The model split into the members of a replica, each on its device; only their sizes are used.
+
+    Raises
+    ------
+    Speech3Error
+        The model cannot be split, or not into that many parts: `speech3.models.split.check_split`.
+    """
+    from speech3.models import split
+
+    assert isinstance(model, AcousticModel)
+    members, on_gpus = config.training.model_partitions, config.training.device.startswith("cuda")
+    return [
+        split(copy.deepcopy(model), rank, members, None).to(f"cuda:{rank}" if on_gpus else "cpu")
+        for rank in range(members)
+    ]
+
+
+def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
+    """Refuse a model that cannot be split as the config says, before anything is written; errors as for `slices`."""
+    if config.training.model_partitions > 1:
+        from speech3.models import check_split
+
+        model = build(config.model, frames.dim, frames.num_senones, config.seed)
+        check_split(model, config.training.model_partitions)
+
+
+def minibatches(
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
+    masks: SpecAugment | None = None, *, train: bool = False,
+) -> Minibatches | Sequences | Chunks:  # fmt: skip
+    """The minibatches of a packed file: of windows, of consecutive chunks for recurrent networks, or of single chunks.
+
+    Parameters
+    ----------
+    train
+        The minibatches are for training: ``training.speeds`` applies.
+
+    Raises
+    ------
+    Speech3Error
+        A chunk ends before its first output, or is not a multiple of ``model.subsampling``.
+    """
+    model, training = config.model, config.training
+    if of_chunks(config):
+        return _chunks(config, frames, device, warp, masks, training.speeds if train else ())
+    if not isinstance(model, LstmConfig):
+        return Minibatches(
+            frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
+            minibatch=training.minibatch, warp=warp, masks=masks, chunk_frames=training.chunk_frames,
+            sharers=_sharers(training),
+        )  # fmt: skip
+    sequence = training.sequence_of(model)
+    inside = training.targets_inside
+    if 0 < sequence <= model.delay and not inside:
+        raise Speech3Error(
+            f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "
+            f"first output comes after its end; make it longer ({4 * model.delay}, say), or reduce the delay"
+        )
+    lengths_U = np.diff(frames.offsets_U1) + (0 if inside else model.delay)
+    chunk = sequence or int(lengths_U.max())
+    mean = sequence or float(lengths_U.mean())
+    return Sequences(
+        frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
+        lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
+        warp=warp, masks=masks, targets_inside=inside,
+    )  # fmt: skip
+
+
+def _sharers(training: TrainingConfig) -> int:
+    """Number of processes that each hold the frames on the same GPU: the shards, and the one of the warm start."""
+    if training.world in ("sgd", "simulated"):
+        return 1
+    if training.world == "cluster":
+        return 2  # a shard has a GPU of its own
+    gpus = max(1, torch.cuda.device_count()) if training.device == "cuda" else 1
+    return -(-training.workers * training.model_partitions // gpus) + 1
+
+
+def _chunks(
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
+    masks: SpecAugment | None, speeds: tuple[float, ...],
+) -> Chunks:  # fmt: skip
+    training, lfmmi = config.training, config.training.lfmmi
+    network = build(config.model, frames.dim, 1, seed=0)
+    step = network.subsampling
+    chunk = default_chunk(np.diff(frames.offsets_U1), step) if training.sequence is None else training.sequence
+    if not chunk:
+        raise Speech3Error(
+            "training.sequence=0: whole utterances are for networks that carry a state from chunk to chunk; here"
+            " minibatches are of single chunks of one length: remove it, or set a chunk length"
+        )
+    if chunk < step or chunk % step:
+        raise Speech3Error(
+            f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "
+            f"{max(1, round(chunk / step)) * step}"
+        )
+    right, warm_up = network.right_context, None
+    if isinstance(network, Lstm):
+        right += step * max(network.delay, network.lookahead)
+        warm_up = 0 if training.labels == "words" else step * -(-training.chunk_context // step)
+    of_frames: dict[str, Any] = {
+        "left": network.left_context, "right": right, "warm_up": warm_up, "subsampling": step, "seed": config.seed,
+        "device": device, "speeds": speeds, "warp": warp, "masks": masks,
+    }  # fmt: skip
+    if training.labels == "words":
+        targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak)
+        return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **of_frames)
+    aligned = None
+    if training.objective == "lfmmi":
+        aligned = AlignmentNumerators(load_denominator(config.hmm), chunk, step, lfmmi.tolerance, lfmmi.leak)
+    streams = max(1, round(training.minibatch / chunk))
+    return Chunks(frames, chunk=chunk, streams=streams, targets=aligned, **of_frames)
+
+
+def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:
+    """The augmentation in the config, if any; errors as for `frequency_warp` and `spec_augment`."""
+    training, features = config.training, None
+    if training.frequency_warp or training.frequency_masks or training.speeds:
+        path = Path(config.frames) / "features.yaml"
+        if not path.exists():
+            raise Speech3Error(
+                f"{path}: no such file, but training.frequency_warp, frequency_masks and speeds need to know the "
+                f"features; pack the frames again with speech3 pack, or set these keys to 0, 0 and []"
+            )
+        features = parse(FeatureConfig, read_yaml(path), path)
+    warp = None
+    if features and (training.frequency_warp or training.speeds):
+        key = "" if training.frequency_warp else f"training.speeds={list(training.speeds)}"
+        warp = frequency_warp(features, frames.dim, training.frequency_warp, key)
+    return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

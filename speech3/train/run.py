@@ -1,0 +1,627 @@
+"""One training run, from packed frames to an acoustic model; a killed run resumes from its last checkpoint.
+
+Axes: M minibatches of an epoch, S senones, K values of the model.
+
+Progress lines and records of a run: within an epoch, and at the end of each epoch.
+
+Held-out evaluation: the loss, by which the epochs of a run are compared, and the frame accuracy.
+
+The worlds of a run, and the times of the virtual clock, measured if the config does not give them.
+"""
+
+import copy
+import math
+import platform
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import speech3
+from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig, TrainingConfig
+from speech3.engine import (
+    Backend,
+    Loss,
+    OneWorker,
+    Progress,
+    Times,
+    Trainer,
+    Unkillable,
+    WorkerParts,
+    asynchronous,
+    check_epoch,
+    check_workers,
+    device_of,
+    measure,
+    open_backends,
+    precision,
+    rate_of,
+    threads,
+    times_of,
+)
+from speech3.errors import MOST_BAD, Speech3Error
+from speech3.frames import Chunks, Minibatches, PackedFrames, Sequences
+from speech3.hmm import load_outputs
+from speech3.io import load_tensors, save_tensors
+from speech3.models import gemm_library, network_tensors, use_gemm_library
+from speech3.runtime import (
+    Interrupt,
+    Metrics,
+    deferred_interrupt,
+    keep_freed_memory,
+    progress,
+    read_json,
+    say,
+    write_json,
+)
+from speech3.train.card import counted, write_card
+from speech3.train.curves import open_writer, staleness_mean, staleness_p95
+from speech3.train.init import Init, read_init
+from speech3.train.parts import (
+    BuildParts,
+    check_objective,
+    check_out,
+    check_partitions,
+    criterion_of,
+    log_priors,
+    make_parts,
+    minibatches,
+    num_outputs,
+    open_frames,
+    outputs_identity,
+    slices,
+    smaller,
+    units_left,
+    with_precision,
+)
+from speech3.train.phone_errors import phone_errors
+from speech3.train.rundir import (
+    RunDirectory,
+    Schedule,
+    Standing,
+    advance,
+    copy_model_files,
+    estimate_statistics,
+    mean_of,
+)
+
+
+def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
+    """The number of finished minibatches of the epoch, and the text of its progress line.
+
+    Parameters
+    ----------
+    heldout_accuracy
+        Held-out accuracy after the previous epoch.
+    """
+    words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
+    if done.frames:
+        words.append(f"train {done.correct / done.frames:.1%}")
+    if heldout_accuracy is not None:
+        words.append(f"held-out {heldout_accuracy:.1%}")
+    if done.staleness:
+        mean, most = staleness_mean(done.staleness), staleness_p95(done.staleness)
+        words.append(f"staleness {mean:.1f} (95th percentile {most})")
+        minibatches = max(1, sum(shard.minibatches for shard in done.shards))
+        words.append("shares " + "/".join(f"{shard.minibatches / minibatches:.0%}" for shard in done.shards))
+        if waited := sum(shard.wait_s for shard in done.shards):
+            words.append(f"waited {waited:.1f} s")
+    if done.stale or done.refused:
+        words.append(f"dropped {done.stale} stale, {done.refused} refused")
+    if done.left_out:
+        words.append(f"{share_left_out(done):.2%} of frames without a path left out")
+    if done.missed:
+        words.append(f"{done.missed} not accepted by a partition")
+    return done.ended, ", ".join(words)
+
+
+def share_left_out(done: Progress) -> float:
+    """Share of the frames that the loss could not use."""
+    return done.left_out / max(1, done.frames + done.left_out)
+
+
+def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
+    """The progress of an epoch for ``metrics.jsonl``: those keys of `epoch_record` that are known before its end.
+
+    Parameters
+    ----------
+    minibatches
+        Number of minibatches of the whole epoch.
+    """
+    return {"event": "progress", **_so_far(training, standing), "epoch_minibatches": minibatches}
+
+
+def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
+    """An epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are those of the held-out frames.
+
+    The learning rate is that of the end of the epoch.
+    """
+    rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
+    return {"event": "epoch", **_so_far(training, standing),
+            "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip
+
+
+def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
+    """Seconds and frames since the run began; all other values are for the epoch alone."""
+    done = standing.done
+    record: dict[str, Any] = {
+        "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
+        "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
+        "world": training.world, "workers": training.workers,
+        "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
+    }  # fmt: skip
+    if done.up or done.down:
+        record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
+    if done.left_out:
+        record |= {"left_out_frames": done.left_out, "left_out": share_left_out(done)}
+    if done.missed:
+        record["missed_by_partitions"] = done.missed
+    if done.shards:
+        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
+                   "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip
+    return record
+
+
+def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
+    """The line that is printed for a record of an epoch."""
+    phones = f", phone errors {record['heldout_per']:.2%}" if "heldout_per" in record else ""
+    words = (
+        f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
+        f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{phones}"
+        f"{', no improvement' if no_better else ''}, rate {record['learning_rate']:g}, "
+        f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
+    )
+    if "units" in record:
+        words += f", units left {'/'.join(map(str, record['units']))}"
+    if record.get("staleness"):
+        mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])
+        words += f", staleness {mean:.2f} (95th percentile {most})"
+    ended = record["minibatches"]
+    if ended["stale"] or ended["refused"] or ended["returned"]:
+        words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, returned {ended['returned']}"
+    if record.get("left_out"):
+        words += f", {record['left_out']:.2%} of frames left out because no path fits their transcript"
+    if record.get("missed_by_partitions"):
+        words += f", {record['missed_by_partitions']} used but not accepted by a partition"
+    return words
+
+
+def open_worlds(
+    config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
+) -> tuple[OneWorker, Backend | None]:
+    """Open the worlds of a run, as `speech3.engine.trainer.open_worlds`, for packed frames.
+
+    Parameters
+    ----------
+    times
+        File of measured times, which a resumed simulation reuses.
+    """
+    training, clock = config.training, None
+    if training.world == "simulated":
+        clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
+    split = slices(config, parts.model) if training.model_partitions > 1 else ()
+    return open_backends(training, parts, build, clock=clock, split=split)
+
+
+def _clock(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> Times:
+    clock = times_of(simulation_of(config, path, parts), config.training.workers)
+    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
+        f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
+    return clock
+
+
+def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> SimulationConfig:
+    """The config of the virtual clock; times that it lacks are measured, and stored at `path` for a resumed run."""
+    given = config.training.simulation
+    if given.compute_s is not None and given.sync_s is not None:
+        return given
+    if not path.exists():
+        compute_s, sync_s = measure(parts(), config.training.server, codec=config.training.codec)
+        write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
+    measured = {key: seconds for key, seconds in read_json(path).items() if getattr(given, key) is None}
+    return given.model_copy(update=measured)
+
+
+def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainConfig:
+    """A copy of the config with another number of workers, and other changes to its training."""
+    return config.model_copy(update={"training": config.training.model_copy(update={"workers": workers, **changes})})
+
+
+_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
+
+
+def check_left_out(what: str, frames: int, left_out: int) -> None:
+    """Raise an error if more than 5 % of all frames are of chunks without a path through their numerators (LF-MMI)."""
+    if left_out > MOST_BAD * (frames + left_out):
+        raise Speech3Error(
+            f"{what}: {left_out / (frames + left_out):.1%} of the frames cannot be used, more than"
+            f" {100 * MOST_BAD:g} %: no path through the transcripts of their chunks fits; the labels are those of"
+            " another alignment, the transcripts are too long for the recordings, or training.lfmmi.tolerance is too"
+            " small for training.speeds: pack the frames again, or raise it"
+        )
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: Loss) -> tuple[float, float]:
+    """Mean loss and frame accuracy (0 to 1) of a model over all frames of a source of minibatches.
+
+    Raises
+    ------
+    Speech3Error
+        The loss cannot use more than 5 % of the frames.
+    """
+    model.eval()
+    loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
+    about = -(-heldout.num_frames // _FRAMES)  # a few more where chunks overlap
+    for inputs, targets in progress(heldout.sequential(_FRAMES), about, "held-out"):
+        mean, right = loss(model(inputs), targets)
+        loss_sum, correct = loss_sum + mean.item() * len(targets), correct + int(right)
+        frames += len(targets)
+        left_out += getattr(targets, "left_out", 0)
+    if left_out:
+        check_left_out("held-out data", frames, left_out)
+    return loss_sum / frames, correct / frames
+
+
+_PROGRESS_S = 10.0  # between two progress records within an epoch
+
+
+def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
+    """Train an acoustic model with frame cross-entropy, MMI, sMBR or LF-MMI; resume a run that was killed.
+
+    Parameters
+    ----------
+    config
+        ``frames`` is the directory with ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the
+        same senones; ``init`` a model to start from (`speech3.train.init`).
+    out
+        Run directory: ``model.safetensors`` (the best epoch's parameters, input shift and scale, ``log_prior``),
+        ``metrics.jsonl``, ``checkpoints/``. A finished run is not run again.
+    restart
+        Discard an earlier run in `out`.
+
+    Returns
+    -------
+    about
+        The metadata of ``model.safetensors``: config, accuracies, history, versions, seconds of training.
+
+    Raises
+    ------
+    Speech3Error
+        Frames are missing or damaged, or their senones are not those of `hmm`; `init` has another architecture; no such
+        device; `out` is read from, belongs to another run, or one is running there; a loss is not finite.
+    KeyboardInterrupt
+        Ctrl-C, after a checkpoint was written.
+    """
+    keep_freed_memory()
+    config = with_precision(config, None if restart else Path(out))
+    device = device_of(config.training.device)
+    device = device if config.training.model_partitions == 1 else torch.device("cpu")  # it may not fit on one GPU
+    check_workers(config.training)
+    check_objective(config)
+    check_out(config, Path(out))
+    packed = open_frames(config, Path(out))
+    check_partitions(config, packed["train"])
+    init = read_init(config, packed["train"])
+    epoch_minibatches = len(minibatches(config, packed["train"], torch.device("cpu")))
+    check_epoch(config.training, epoch_minibatches, _warm_start(config, init))
+    directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
+    with directory.alone():
+        directory.claim(restart=restart)
+        if directory.model.exists():
+            say(f"{directory.model}: already finished, not trained again")
+            return load_tensors(directory.model, "nn")[1]
+        with (
+            deferred_interrupt() as interrupt,
+            threads(config.training.threads),
+            precision(config.training.precision),
+        ):
+            with ExitStack() as opened:
+                run = _Run(config, directory, packed, device, init, opened)
+                while not run.standing.schedule.done:
+                    run.epoch(interrupt)
+                run.average()
+                run.remove()
+            return run.finish()
+
+
+def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
+    return {
+        "model": config.model.model_dump(), "training": config.training.model_dump(exclude=NOT_COMPUTED),
+        "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
+        **({"init": init.digest} if init else {}), **outputs_identity(config),
+    }  # fmt: skip
+
+
+def _warm_start(config: TrainConfig, init: Init | None) -> float:
+    """Epochs of plain SGD before asynchronous training: none for synchronous training or a model already trained."""
+    return (
+        config.training.asgd.warm_start if asynchronous(config.training) and not (init and init.same_senones) else 0.0
+    )
+
+
+class _Run:
+    """The parts of a run, and its progress.
+
+    Parameters
+    ----------
+    opened
+        Closes the resources of the run at the end.
+
+    Attributes
+    ----------
+    one
+        The world of one worker, which does all of plain SGD and the warm start of every other world; its model is the
+        one that is evaluated and written.
+    trainer
+        Drives the worlds, and holds their state.
+    looks
+        Progress and parameters at points within the epoch, whose held-out accuracy is measured when the epoch has
+        ended.
+    """
+
+    def __init__(
+        self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device,
+        init: Init | None, opened: ExitStack,
+    ) -> None:  # fmt: skip
+        self.config, self.directory, self.packed = config, directory, packed
+        resumed = directory.newest()
+        if resumed:
+            use_gemm_library(resumed[2])  # the other library rounds differently
+        self.one, world = open_worlds(
+            config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, gemm_library())
+        )
+        if world:
+            opened.callback(world.close)
+        self.model = self.one.parts.model
+        self.begun_with = init.put_into(self.model) if init and not resumed else {}
+        self.heldout = minibatches(config, packed["heldout"], device)
+        self.heldout_loss = criterion_of(self.one.parts.loss)
+        self.phone_errors = phone_errors(
+            load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
+            self.log_priors(), config.seed, device, labels=config.training.labels,
+        )  # fmt: skip
+        self.epoch_minibatches = len(self.one.parts.source)
+        self.trainer = Trainer(self.one, world, _warm_start(config, init))
+        self.best: dict[str, np.ndarray] = {}
+        self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
+        self.shape, self.removed = config.model, dict[str, Any]()  # config of the result; the record of the removal
+        self.standing = Standing(Schedule(config.training.learning_rate))
+        self.looks: list[tuple[Progress, torch.Tensor]] = []
+        if resumed:
+            self._restore(*resumed[:2])
+        self.metrics = Metrics(directory.metrics)
+        self.board = open_writer(directory.path, self.standing.frames, self.standing.seconds)
+        if self.board:
+            opened.callback(self.board.close)
+        if init and not resumed:
+            self._look_before(init)
+
+    def epoch(self, interrupt: Interrupt) -> None:
+        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint.
+
+        If the error is that a process cannot be killed, a checkpoint is written first.
+        """
+        try:
+            self._compute(interrupt)
+        except Unkillable:
+            self._take()
+            self._save()
+            raise
+        self._end_epoch()
+        if interrupt:
+            raise KeyboardInterrupt
+
+    def _compute(self, interrupt: Interrupt) -> None:
+        """Compute the minibatches of the epoch that are not used yet."""
+        total, begun, trainer = self.epoch_minibatches, self.standing, self.trainer
+        rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
+        moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
+        saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
+        last = begun.history[-1]["heldout_accuracy"] if begun.history else None
+        recorded = time.monotonic()
+        for done in progress(moves, total, label, place=lambda done: progress_text(done, last)):
+            if done.restarts > self.standing.done.restarts:
+                say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
+            if done.note not in ("", told):
+                say(f"{label}: {done.note}")
+            told = done.note
+            self.standing = replace(begun, done=done)
+            if done.left_out:
+                self._check_left_out(done, total)
+            if time.monotonic() - recorded >= _PROGRESS_S:  # for `speech3 watch`; curves do not use these records
+                self.metrics.write(**progress_record(self.config.training, self.standing, total))
+                recorded = time.monotonic()
+            inside = self.standing.minibatch < total
+            if inside and self._looks_due(self.standing.minibatch) > looked:
+                looked = self._looks_due(self.standing.minibatch)
+                self._take()
+                if self.standing.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
+                    self.looks.append((self.standing.done, trainer.tensors["parameters"]))
+            if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
+                self._take()
+                self._save()
+                saved = self.standing.seconds
+            if interrupt and inside:
+                raise KeyboardInterrupt
+        self.standing = replace(begun, done=trainer.done)
+
+    def _check_left_out(self, done: Progress, minibatches: int) -> None:
+        """Raise an error if the share of frames that the loss cannot use is too large, or is certain to become so."""
+        label = f"epoch {self.standing.epoch}"
+        if done.ended >= minibatches:
+            check_left_out(label, done.frames, done.left_out)
+        elif share_left_out(done) * done.ended > MOST_BAD * minibatches:
+            check_left_out(f"{label}, after {done.ended} of {minibatches} minibatches", done.frames, done.left_out)
+
+    def _take(self) -> None:
+        """Adopt the latest snapshot."""
+        self.trainer.take()
+        self.standing = replace(self.standing, done=self.trainer.done)
+
+    def _looks_due(self, minibatch: int) -> int:
+        return minibatch * self.config.training.evaluations // self.epoch_minibatches
+
+    def _note(self, **record: Any) -> None:
+        self.metrics.write(**record)
+        if self.board:
+            self.board.write(record)
+
+    def average(self) -> None:
+        """Evaluate the mean of the last epochs; if it is no worse than the best epoch, it becomes the result."""
+        if not self.config.training.average:
+            return
+        files = self.directory.epochs()
+        if len(files) < 2:
+            say(f"training.average={self.config.training.average}: no mean, as fewer than two epochs were kept")
+            return
+        tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
+        self.model.load_state_dict(tensors)
+        estimate_statistics(self.model, self.one.parts, self.standing.epoch)
+        loss, accuracy = self._heldout(self.one.sgd.state()["parameters"])
+        best, epochs = self.standing.best["heldout_loss"], list(files)
+        record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
+                  "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
+                  "taken": loss <= best}  # fmt: skip
+        self.metrics.write(**record)  # not on TensorBoard, whose curves are over the frames seen in training
+        if record["taken"]:
+            self.best, self.averaged = network_tensors(self.model), record
+        say(
+            f"mean of epochs {', '.join(map(str, epochs))}: held-out {accuracy:.2%} loss {loss:.4f}, "
+            + (f"taken (best epoch {best:.4f})" if record["taken"] else f"not taken: the best epoch has {best:.4f}")
+        )
+
+    def remove(self) -> None:
+        """With group lasso: the result is the network without the units that nothing reads, evaluated once more."""
+        if not self.config.training.group_lasso:
+            return
+        self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
+        self.shape, small = smaller(self.config.model, self.model)
+        self.best = network_tensors(small)
+        loss, accuracy = self._evaluate(small)
+        parameters = [sum(each.numel() for each in model.parameters()) for model in (self.model, small)]
+        self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
+        self.metrics.write(event="removal", epoch=self.standing.epoch - 1, **units_left(self.config, self.model),
+                           parameters=parameters, **self.removed)  # fmt: skip
+        say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
+
+    def finish(self) -> dict[str, Any]:
+        """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
+        frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
+        best = {**epoch, **self.averaged, **self.removed}
+        if not self.averaged and not standing.schedule.best_epoch:
+            say("no epoch was better than the initial model, keeping the initial model")
+        about = {
+            "kind": "nn", "model": self.shape.model_dump(mode="json"), "feat_dim": frames.dim,
+            "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
+            "objective": self.config.training.objective,
+            "training": self.config.training.model_dump(mode="json"),
+            "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
+            "data": counted(self.packed), "info": frames.info,
+            "best_epoch": epoch["epoch"], "averaged_epochs": best.get("epochs", []),
+            "train_accuracy": best["train_accuracy"],
+            "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
+            **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
+            "seconds": standing.seconds, "history": standing.history, "before": standing.before,
+            "product": gemm_library(),
+            "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
+                         "numpy": np.__version__, "python": platform.python_version()},
+        }  # fmt: skip
+        copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
+        save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
+        write_card(self.directory.path)
+        return about
+
+    def log_priors(self) -> np.ndarray:
+        """Log priors of the outputs; zero for LF-MMI, whose outputs are already likelihoods."""
+        frames = self.packed["train"]
+        if self.config.training.objective == "lfmmi":
+            return np.zeros(num_outputs(self.config, frames), np.float32)
+        return log_priors(frames.counts_S)
+
+    def _look_before(self, init: Init) -> None:
+        """Evaluate the initial model; with the same senones the result is no worse, unless `last_is_best`."""
+        loss, accuracy = self._heldout()
+        record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
+                  "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip
+        schedule = self.standing.schedule
+        if init.same_senones:
+            self.best, schedule = network_tensors(self.model), replace(schedule, best_loss=loss)
+        self.standing = replace(self.standing, schedule=schedule, before=record)
+        self._note(**record)
+        say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
+
+    def _end_epoch(self) -> None:
+        self._look_back()
+        standing, before = self.standing, self.standing.schedule
+        loss, accuracy = self._heldout()
+        phones = self._heldout_per()
+        schedule = advance(before, standing.epoch, loss, self.config.training)
+        better, halving = schedule.best_epoch == standing.epoch, self.config.training.schedule == "halving"
+        if better:
+            self.best = network_tensors(self.model)
+        elif halving:
+            self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
+            self.trainer.tensors = {"parameters": self.one.sgd.state()["parameters"]}  # and slots of zero
+        if self.config.training.average and (better or not halving):
+            self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
+        record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones,
+                  **units_left(self.config, self.model)}  # fmt: skip
+        self.standing = standing.next_epoch(schedule, record)
+        self.trainer.begin_epoch()
+        self._note(**record)
+        self._save()
+        say(epoch_words(record, no_better=not better))
+
+    def _look_back(self) -> None:
+        """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""
+        for done, parameters in self.looks:
+            loss, accuracy = self._heldout(parameters)
+            seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
+            self._note(event="heldout", epoch=self.standing.epoch, seconds=round(seconds, 3), frames=frames,
+                       heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
+        self.looks = []
+
+    def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
+        """Mean loss and frame accuracy over the held-out frames, for the run's parameters or those given."""
+        self.one.sgd.parameters.load(self.trainer.tensors["parameters"] if parameters is None else parameters)
+        loss, accuracy = self._evaluate(self.model)
+        if not math.isfinite(loss):
+            raise Speech3Error(
+                f"epoch {self.standing.epoch}: the held-out loss is {loss}; the learning rate "
+                f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
+            )
+        return loss, accuracy
+
+    def _evaluate(self, model: torch.nn.Module) -> tuple[float, float]:
+        return evaluate(model, self.heldout, self.heldout_loss)
+
+    def _heldout_per(self, model: torch.nn.Module | None = None) -> dict[str, float]:
+        """Phone error rate of a model, or of the one that `_heldout` has just evaluated, if it can be measured."""
+        rate = self.phone_errors.rate(model or self.model) if self.phone_errors else math.nan
+        return {} if math.isnan(rate) else {"heldout_per": rate}
+
+    def _save(self) -> None:
+        tensors = {name: tensor.cpu().numpy() for name, tensor in self.trainer.tensors.items()}
+        tensors |= {"states": self.trainer.states_M.astype(np.int8)}
+        tensors |= {f"best.{name}": array for name, array in self.best.items()}
+        tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
+        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, gemm_library())
+
+    def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
+        self.standing = standing
+        states_M = tensors.pop("states").astype(np.int32)
+        self.best = {name[len("best.") :]: array for name, array in tensors.items() if name.startswith("best.")}
+        device = self.one.sgd.parameters.vector_K.device
+        on_device = {
+            name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
+        }
+        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(standing.looks)]
+        self.trainer.resume(on_device, states_M, standing.done)
+        say(f"resuming at epoch {standing.epoch}, minibatch {standing.minibatch}")

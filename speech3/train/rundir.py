@@ -1,0 +1,404 @@
+"""The directory of a training run: its files, and how a run is resumed from them.
+
+``run.json`` (the identity of the run), ``metrics.jsonl`` (one record per epoch, and progress records if it is long),
+``checkpoints/`` (the last few, each sufficient to resume from; with ``training.average`` also the model's tensors after
+the last epochs), ``model.safetensors`` (the result; exists only when the run is finished).
+
+Makes the directory of a trained network self-contained: the meaning of its outputs, the features it reads.
+
+The learning rate from epoch to epoch; `speech3.engine.trainer.rate_of` gives the rate within an epoch.
+
+``halving`` is "newbob" (QuickNet) as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): the rate is constant until
+held-out cross-entropy decreases by less than ``halve_below`` (relative) in an epoch; then it is halved in every epoch
+until cross-entropy decreases by less than ``stop_below``. An epoch that makes the model worse is undone.
+``exponential`` decays from the first rate to ``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang
+2013); ``cosine`` decays to zero at their end (Loshchilov and Hutter 2017); ``constant`` does not change. With
+``warmup`` each first rises from a tenth of its value.
+
+The best epoch is the one with the lowest held-out loss, not the highest frame accuracy, which may still rise while
+cross-entropy rises: the model is then more confident in its errors, which costs word accuracy. For LF-MMI with
+``cosine`` the last epoch counts as the best: all others had higher rates, and most of the held-out loss comes from
+phone sequences that were not seen in training. So it does with group lasso, which removes units at the cost of the
+loss.
+
+The mean of the parameters after the last epochs, a candidate for the result of a run.
+
+Steps of constant size end in a different place around a minimum after each epoch; the mean of these places has a lower
+loss than most of them (Polyak and Juditsky 1992; Izmailov et al. 2018, "Averaging weights leads to wider optima and
+better generalization"; Kaldi combines the models of the last iterations of chain training, too). It is another network,
+so the statistics of batch normalisation are estimated again, by passing minibatches through it.
+
+The parameters of each epoch are a file of their own beside the checkpoints, so these do not grow.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from speech3.config import NOT_COMPUTED, ModelConfig, TrainingConfig
+from speech3.engine import Progress, ShardReport, WorkerParts
+from speech3.errors import Speech3Error
+from speech3.hmm import load_outputs
+from speech3.io import load_tensors, save_tensors
+from speech3.models import BatchNorm
+from speech3.runtime import locked_directory, progress, read_json, read_metrics, say, write_json, write_text
+
+_LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The state of the schedule.
+
+    Attributes
+    ----------
+    learning_rate
+        Rate of the next epoch, without warm-up and decay.
+    best_loss, best_epoch
+        Held-out loss of the best epoch so far; infinity and 0 before the first.
+    """
+
+    learning_rate: float
+    halving: bool = False
+    done: bool = False
+    best_loss: float = math.inf
+    best_epoch: int = 0
+
+
+def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig) -> Schedule:
+    """The schedule after `epoch` (counted from 1) ended with held-out `loss`."""
+    best, better = schedule.best_loss, loss < schedule.best_loss or config.last_is_best
+    gain = 1.0 if math.isinf(best) else (best - loss) / max(best, _LEAST)
+    halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)
+    return Schedule(
+        learning_rate=schedule.learning_rate / 2 if halving else schedule.learning_rate,
+        halving=halving,
+        done=epoch >= config.max_epochs or (schedule.halving and gain < config.stop_below),
+        best_loss=loss if better else best,
+        best_epoch=epoch if better else schedule.best_epoch,
+    )
+
+
+GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
+GRAPH = ("HCLG.fst", "words.txt", "graph.json")
+OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not every graph has them
+TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
+
+
+def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
+    """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
+
+    What does not exist there is removed from `model`, where an earlier run may have left it. The network has the
+    senones of `hmm`, so its graphs are valid for the network.
+    """
+    load_outputs(hmm).save(model)
+    for source, name in ((data, "features.yaml"), (hmm, DENOMINATOR), (hmm, TUNING)):
+        if (source / name).exists():
+            shutil.copyfile(source / name, model / name)
+        else:
+            (model / name).unlink(missing_ok=True)
+    share_graphs(model, hmm)
+
+
+def share_graphs(model: Path, hmm: Path) -> None:
+    """Give `model` the decoding graphs of `hmm`, if there are any: they depend on the HMM only, not on the network."""
+    if (hmm / GRAPHS[0] / GRAPH[-1]).exists():
+        for graph in GRAPHS:
+            _copy_graph(hmm / graph, model / graph)
+
+
+def _copy_graph(graph: Path, out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)  # it may be an old tuning graph, which this HMM no longer has
+    if (graph / GRAPH[-1]).exists():
+        out.mkdir()
+        for name in (*GRAPH, *OF_GRAMMAR):
+            if name not in OF_GRAMMAR or (graph / name).exists():
+                _share(graph / name, out / name)
+
+
+def _share(source: Path, copy: Path) -> None:
+    """Make a hard link if the file system can, else copy: graphs are large and never written to."""
+    try:
+        os.link(source, copy)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, copy)
+
+
+KIND = "nn-epoch"
+_MINIBATCHES = 100  # for the statistics of batch normalisation
+
+
+def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
+    """The mean of the tensors of some files, summed in float64.
+
+    Raises
+    ------
+    Speech3Error
+        A file is damaged, or two have different tensors; the message names it.
+    """
+    first, _ = load_tensors(paths[0], KIND)
+    sums = {name: np.asarray(array, np.float64) for name, array in first.items()}
+    for path in paths[1:]:
+        tensors, _ = load_tensors(path, KIND)
+        if {name: array.shape for name, array in tensors.items()} != {n: a.shape for n, a in first.items()}:
+            raise Speech3Error(
+                f"{path}: cannot be averaged with {paths[0].name}: it has other tensors, so it is of another model; "
+                f"begin again with --restart"
+            )
+        for name, array in tensors.items():
+            sums[name] = sums[name] + array
+    return {name: np.asarray(total / len(paths), first[name].dtype) for name, total in sums.items()}
+
+
+@torch.no_grad()
+def estimate_statistics(model: nn.Module, parts: WorkerParts, epoch: int) -> None:
+    """Set the statistics of batch normalisation to their means over the first minibatches of an epoch.
+
+    Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without changing
+    parameters.
+    """
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    if not norms:
+        return
+    model.eval()
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.train()
+    count = min(_MINIBATCHES, len(parts.source))
+    for number in progress(range(count), count, "statistics of the mean"):
+        for norm in norms:
+            norm.momentum = 1 / (number + 1)  # the running mean is then the mean of all minibatches so far
+        model(parts.source.draw(epoch, number)[0])
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
+    model.eval()
+
+
+_KIND = "nn-checkpoint"
+_WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
+_EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
+CARD = "MODEL_CARD.md"  # a description of the result (`speech3.train.card`)
+_TUNED = "decode.json"  # written by tuning, valid for one network only
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The progress of a run: the epoch, the progress within it, and the sums over the epochs before it."""
+
+    schedule: Schedule
+    epoch: int = 1
+    done: Progress = field(default_factory=Progress)
+    looks: list[Progress] = field(default_factory=list)  # points at which parameters were kept for evaluation
+    frames_before: int = 0
+    seconds_before: float = 0.0
+    before: dict[str, Any] = field(default_factory=dict)  # the record of the initial model
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
+        """The progress at the beginning of the next epoch."""
+        return replace(
+            self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), frames_before=self.frames,
+            seconds_before=self.seconds, history=[*self.history, record],
+        )  # fmt: skip
+
+    @property
+    def frames(self) -> int:
+        """Number of frames trained on so far."""
+        return self.frames_before + self.done.frames
+
+    @property
+    def seconds(self) -> float:
+        """Training time so far; virtual in a simulation."""
+        return self.seconds_before + self.done.seconds
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The record of the best epoch, or of the initial model if none was better."""
+        return self.history[self.schedule.best_epoch - 1] if self.schedule.best_epoch else self.before
+
+    @property
+    def minibatch(self) -> int:
+        """Number of minibatches of the epoch that are used or dropped."""
+        return self.done.ended
+
+
+class AnotherRun(Speech3Error):
+    """A directory holds a run of another config; `fault` is the message without the advice."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; give another --out, or --restart to remove it and begin again")
+        self.fault = fault
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The directory of the run that `identity` describes."""
+
+    path: Path
+    identity: dict[str, Any]
+    keep: int
+
+    @property
+    def model(self) -> Path:
+        """The finished model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """One record per epoch, and progress records."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def times(self) -> Path:
+        """Times measured for the virtual clock; a resumed simulation reuses them."""
+        return self.path / "simulation.json"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lock the directory against a second training process; the lock is released if this process is killed.
+
+        Raises
+        ------
+        Speech3Error
+            Another process is training there.
+        """
+        busy = f"{self.path}: another training process is running there; wait until it ends, or give another --out"
+        with locked_directory(self.path, busy):
+            yield
+
+    def claim(self, *, restart: bool) -> None:
+        """Claim the directory for this run; refuse if it holds another run, or empty it with `restart`.
+
+        A run that has left neither a checkpoint nor a model may be replaced by any other.
+
+        A run that is not finished may be resumed with another number of workers.
+
+        Raises
+        ------
+        Speech3Error
+            The directory holds a run of another config, model or corpus (the message names the keys that differ), or a
+            model that was not made by a run, which `restart` does not remove either.
+        """
+        run = self.path / "run.json"
+        if self.model.exists() and not run.exists():
+            raise Speech3Error(f"{self.model}: was not made by a run in this directory; give another --out")
+        if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
+            for directory in ("checkpoints", *GRAPHS):
+                shutil.rmtree(self.path / directory, ignore_errors=True)
+            for file in (self.model, self.path / CARD, self.path / _TUNED, self.metrics, self.times, run):
+                file.unlink(missing_ok=True)
+        for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a process killed while writing a checkpoint
+            torn.unlink(missing_ok=True)
+        identity = self._plain_identity()
+        if run.exists():
+            there, now = _flat(completed(read_json(run))), _flat(identity)
+            differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
+            if differ and (self.model.exists() or differ != [_WORKERS]):
+                changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
+                raise AnotherRun(f"{self.path}: holds a run of another config ({changes})")
+            if differ:
+                say(f"{self.path}: was run with {_WORKERS}={there[_WORKERS]}, continues with {now[_WORKERS]}")
+                write_json(run, identity)
+        else:
+            write_json(run, identity)
+
+    def save(self, standing: Standing, tensors: dict[str, np.ndarray], product: str) -> None:
+        """Write a checkpoint and remove all but the last few."""
+        name = f"e{standing.epoch:04d}-m{standing.minibatch:08d}.safetensors"
+        about = {"kind": _KIND, "identity": self.identity, "product": product, "standing": asdict(standing)}
+        save_tensors(self.path / "checkpoints" / name, tensors, about)
+        for old in self._checkpoints()[: -self.keep]:
+            old.unlink(missing_ok=True)
+
+    def keep_epoch(self, epoch: int, tensors: dict[str, np.ndarray], count: int) -> None:
+        """Write the model's tensors after an epoch, and remove those of all but the last `count` epochs written."""
+        save_tensors(self.path / "checkpoints" / f"{_EPOCH}{epoch:04d}.safetensors", tensors, {"kind": KIND})
+        for old in list(self.epochs().values())[:-count]:
+            old.unlink(missing_ok=True)
+
+    def epochs(self) -> dict[int, Path]:
+        """The files that `keep_epoch` has written, by epoch."""
+        found = sorted((self.path / "checkpoints").glob(f"{_EPOCH}*.safetensors"))
+        return {int(path.stem.removeprefix(_EPOCH)): path for path in found}
+
+    def newest(self) -> tuple[Standing, dict[str, np.ndarray], str] | None:
+        """Read the newest intact checkpoint (standing, tensors, product), and remove later records from the metrics."""
+        for path in reversed(self._checkpoints()):
+            try:
+                tensors, about = load_tensors(path, _KIND)
+            except Speech3Error as error:
+                path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
+                say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
+                continue
+            if _without_workers(completed(about["identity"])) != _without_workers(self._plain_identity()):
+                raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
+            values = about["standing"]
+            done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
+            schedule = Schedule(**values["schedule"])
+            standing = Standing(**{**values, "schedule": schedule, "done": done, "looks": looks})
+            self._take_back(standing.epoch)
+            return standing, tensors, about["product"]
+        self._take_back(0)
+        return None
+
+    def _plain_identity(self) -> Any:
+        return json.loads(json.dumps(self.identity))  # tuples are lists in JSON
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("e*.safetensors"))
+
+    def _take_back(self, epoch: int) -> None:
+        # A run may be killed between an epoch's record and its checkpoint: the epoch will be recorded again.
+        for number, path in self.epochs().items():
+            if number >= epoch:
+                path.unlink(missing_ok=True)
+        records = read_metrics(self.metrics)
+        of_an_epoch, of_the_result = ("before", "heldout", "progress", "epoch"), ("average", "removal")
+        kept = [
+            record for record in records
+            if record.get("event") not in of_the_result
+            and (record.get("event") not in of_an_epoch or record["epoch"] < epoch)
+        ]  # fmt: skip
+        if len(kept) != len(records):
+            write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def completed(identity: dict[str, Any]) -> dict[str, Any]:
+    """An identity read from a file, with the defaults of keys that were added to configs after it was written."""
+    try:
+        now = {
+            "model": ModelConfig.model_validate(identity["model"]).model_dump(),
+            "training": TrainingConfig.model_validate(identity["training"]).model_dump(),
+        }
+    except (KeyError, ValidationError):  # another version may have had keys that no longer exist
+        return identity
+    known = {key: now["training"][key] for key in now["training"] if key not in NOT_COMPUTED}
+    plain: dict[str, Any] = json.loads(json.dumps({**identity, "model": now["model"], "training": known}))
+    return plain
+
+
+def _without_workers(identity: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in _flat(identity).items() if key != _WORKERS}
+
+
+def _progress(values: dict[str, Any]) -> Progress:
+    shards = tuple(ShardReport(**each) for each in values["shards"])
+    return Progress(**{**values, "staleness": tuple(values["staleness"]), "shards": shards})
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

@@ -1,5 +1,0 @@
-"""A training run: binds frames, model and engine; schedule, held-out accuracy, checkpoints, metrics."""
-
-from speech3.training.run import train
-
-__all__ = ["train"]

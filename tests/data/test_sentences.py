@@ -1,0 +1,63 @@
+"""Text for language models: plain sentences, or Kaldi's `text`, whose ids are no words."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3.data.transcripts import _say_ids, read_sentences, sentences_of_file
+from speech3.errors import Speech3Error
+
+KALDI = "spk1-utt_01 one two\nspk1-utt_02 three\nspk2-utt_01\nspk2-utt_02 two one\n"
+COMMANDS = "".join(f"{chr(97 + n)}{chr(97 + n)} the door\n" for n in range(26))  # sorted, each first word once
+
+
+def read(path: Path, text: str | bytes) -> list[list[str]]:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return list(sentences_of_file(path))
+
+
+def test_ids_are_left_out_and_that_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _say_ids.cache_clear()
+    for _ in range(2):
+        assert read(tmp_path / "text", KALDI) == [["one", "two"], ["three"], ["two", "one"]]
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("each line begins with an utterance id (spk1-utt_01, ...)") == 1
+
+
+def test_ids_without_digits_are_those_of_the_data_directory(tmp_path: Path) -> None:
+    text = "ann hello world\nbob good bye\n"
+    assert read(tmp_path / "text", text)[0] == ["ann", "hello", "world"]
+    (tmp_path / "utt2spk").write_text("ann x\nbob x\n")
+    assert read(tmp_path / "text", text) == [["hello", "world"], ["good", "bye"]]
+    assert read(tmp_path / "text", "one two\nthree four\n") == [["one", "two"], ["three", "four"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        COMMANDS,
+        "no thanks\nok thanks\n",
+        "x-ray please\nt-shirt please\n",
+        "1 2 3\n2 1\n1 3\n",
+        "b52\nr2d2\nc3po\n",  # a list of words
+        KALDI.replace("spk2", "\nspk2", 1),  # an empty line: plain text
+        "one\n",
+        "7 seven\n",
+    ],
+)
+def test_plain_sentences_keep_their_first_words(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path / "text", text) == [words for line in text.split("\n") if (words := line.split())]
+
+
+def test_each_file_is_judged_alone(tmp_path: Path) -> None:
+    for name, text in (("plain", COMMANDS), ("kaldi", KALDI), ("again", COMMANDS)):
+        (tmp_path / name).write_text(text)
+    blocks = list(read_sentences([tmp_path / name for name in ("plain", "kaldi", "again")]))
+    assert [block.text.split()[0] for block in blocks] == ["aa", "one", "aa"]
+
+
+@pytest.mark.parametrize("symbol", ["<s>", "</s>", "<eps>", "#0", "!SIL", "<S>"])
+def test_symbols_are_named_with_their_line(tmp_path: Path, symbol: str) -> None:
+    with pytest.raises(Speech3Error, match=rf"text:2: {symbol} in the text.*sed"):
+        read(tmp_path / "text", f"a b\nb {symbol} c\n")
+    assert read(tmp_path / "text", "a#0 b\n<unk> <s>b\n") == [["a#0", "b"], ["<unk>", "<s>b"]]
