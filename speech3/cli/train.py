@@ -72,9 +72,9 @@ def recipe(
         is_done,
         make_plan,
         open_experiment,
+        planned_steps,
         recipes,
         run_plan,
-        steps,
     )
     from speech3.runtime import console
 
@@ -86,11 +86,11 @@ def recipe(
     changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
     experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
     settled = not experiment.follows_speech
-    if not settled and from_stage != DATA and is_done(steps(experiment), experiment.out, DATA):
+    if not settled and from_stage != DATA and is_done(planned_steps(experiment), experiment.out, DATA):
         experiment, settled = experiment.settled(), True
     if settled and from_stage in (None, "score", "report") and chose_nothing(experiment):
         experiment, to_stage = experiment.without_selftraining(), "decode" if to_stage == SELF_STAGE else to_stage
-    plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+    plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
     first = 0
     if not settled and dry_run:
         for key, minutes in experiment.least_minutes.items():
@@ -99,7 +99,7 @@ def recipe(
     elif not settled:
         run_plan(plan, experiment.out, end=sum(each.step.stage == DATA for each in plan))
         experiment = experiment.settled()
-        plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+        plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
         first = sum(each.step.stage == DATA for each in plan)
     if dry_run:
         from speech3.recipe import cost_remarks, expected_costs, hours_of_speech, totals_table
@@ -126,7 +126,7 @@ def recipe(
             experiment, done = experiment.without_selftraining(), {each.step.name for each in plan[:chosen]}
             from_stage = None if from_stage == SELF_STAGE else from_stage
             to_stage = "decode" if to_stage == SELF_STAGE else to_stage
-            plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+            plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
             first = sum(each.step.name in done for each in plan)
     run_plan(plan, experiment.out, first=first)
     if plan[-1].step.stage == "report":

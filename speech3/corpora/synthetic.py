@@ -19,7 +19,20 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import shipped
-from speech3.data import DataDir, Utterance, noises, write_datadir, write_wav
+from speech3.data import (
+    DataDir,
+    Utterance,
+    active_rms,
+    add_noise,
+    babble,
+    colored_noise,
+    hum,
+    resample,
+    reverberate,
+    room_response,
+    write_datadir,
+    write_wav,
+)
 from speech3.errors import Speech3Error
 from speech3.language import Phones, Synthesis, lexicon_entries, synthesize
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, write_text
@@ -138,7 +151,7 @@ def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthe
     )
     before_s, after_s = rng.uniform(0.1, 0.5, 2)
     lead = round(before_s * SAMPLE_RATE_HZ)
-    samples_N = noises.resample(synthesis.samples, synthesis.sample_rate_hz, SAMPLE_RATE_HZ)
+    samples_N = resample(synthesis.samples, synthesis.sample_rate_hz, SAMPLE_RATE_HZ)
     return synthesis, np.pad(samples_N, (lead, round(after_s * SAMPLE_RATE_HZ))), lead / SAMPLE_RATE_HZ
 
 
@@ -238,29 +251,29 @@ class _Background:
             sentences = data_lines(self.corpus, "babble.txt")
             chosen = rng.choice(len(self.voices), BABBLERS, replace=False)
             talk = [_talking(self.voices[index], str(rng.choice(sentences))) for index in chosen]
-            return noises.babble(talk, count, rng)
-        colored_N = noises.colored_noise(count, rng.uniform(0, 6), rng)
-        return colored_N if kind == "colored" else (colored_N + noises.hum(count, SAMPLE_RATE_HZ, rng)) / np.sqrt(2)
+            return babble(talk, count, rng)
+        colored_N = colored_noise(count, rng.uniform(0, 6), rng)
+        return colored_N if kind == "colored" else (colored_N + hum(count, SAMPLE_RATE_HZ, rng)) / np.sqrt(2)
 
 
 def _talking(speaker: Speaker, sentence: str) -> np.ndarray:
     synthesis = synthesize(sentence, speaker.voice, speaker.rate_wpm, speaker.pitch, speaker.pitch_range)
-    return noises.resample(synthesis.samples, synthesis.sample_rate_hz, SAMPLE_RATE_HZ)
+    return resample(synthesis.samples, synthesis.sample_rate_hz, SAMPLE_RATE_HZ)
 
 
 def _in_room(speech_N: np.ndarray, condition: str, background: _Background, rng: np.random.Generator) -> np.ndarray:
     """Apply the condition, the hiss and the level of the recording: float (N,) to int16 (N,)."""
     heard_N = speech_N
     if "reverb" in condition:
-        response_M = noises.room_response(
+        response_M = room_response(
             SAMPLE_RATE_HZ, rng.uniform(*RT60_S), rng.uniform(1, 4), rng.uniform(*DIRECT_TO_REVERBERANT_DB), rng
         )
-        heard_N = noises.reverberate(heard_N, response_M)
+        heard_N = reverberate(heard_N, response_M)
     if "noise" in condition:
-        heard_N = noises.add_noise(heard_N, background.noise(len(heard_N), rng), rng.uniform(*SNR_DB))
-    hiss_N = noises.colored_noise(len(heard_N), rng.uniform(0, 4), rng)
-    heard_N = noises.add_noise(heard_N, hiss_N, rng.uniform(*FLOOR_SNR_DB))
-    gain = 10 ** (rng.uniform(*LEVEL_DBFS) / 20) / noises.active_rms(heard_N)
+        heard_N = add_noise(heard_N, background.noise(len(heard_N), rng), rng.uniform(*SNR_DB))
+    hiss_N = colored_noise(len(heard_N), rng.uniform(0, 4), rng)
+    heard_N = add_noise(heard_N, hiss_N, rng.uniform(*FLOOR_SNR_DB))
+    gain = 10 ** (rng.uniform(*LEVEL_DBFS) / 20) / active_rms(heard_N)
     gain = min(gain, 0.97 / np.abs(heard_N).max())
     return np.round(heard_N * gain * 32768).astype(np.int16)
 

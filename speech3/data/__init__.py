@@ -13,9 +13,18 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.data import audio, paths
     from speech3.data.audio import END_TOLERANCE_S, AudioError, AudioInfo, info, write_wav
-    from speech3.data.augment import noises
     from speech3.data.augment.augmenter import Augmenter, make_augmenter, seed_of
     from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
+    from speech3.data.augment.noises import (
+        active_rms,
+        add_noise,
+        babble,
+        colored_noise,
+        hum,
+        resample,
+        reverberate,
+        room_response,
+    )
     from speech3.data.datadir import (
         DATADIR_FILES,
         SYMBOLS,
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
         resolve_path,
     )
     from speech3.data.pcm import PcmDecoder, arriving_bytes
-    from speech3.data.resample import OnlineResampler, checked_rate, checked_samples
+    from speech3.data.resampling import OnlineResampler, checked_rate, checked_samples
     from speech3.data.stats import (
         Stats,
         channel_mixes,
@@ -96,14 +105,18 @@ __all__ = [
     "PcmDecoder",
     "Stats",
     "Utterance",
+    "active_rms",
+    "add_noise",
     "arriving_bytes",
     "audio",
     "augment_data",
+    "babble",
     "case_doubts",
     "channel_mixes",
     "check_apart",
     "checked_rate",
     "checked_samples",
+    "colored_noise",
     "combine",
     "copy_prefix",
     "describe_corpus",
@@ -111,6 +124,7 @@ __all__ = [
     "files_below",
     "find_damage",
     "fix_datadir",
+    "hum",
     "info",
     "is_sync_conflict",
     "lengths_s",
@@ -121,7 +135,6 @@ __all__ = [
     "matching_paths",
     "measure_corpus",
     "moved_value",
-    "noises",
     "normalize_text",
     "parse_shares",
     "parse_steps",
@@ -134,7 +147,10 @@ __all__ = [
     "read_list",
     "read_sentences",
     "refuse_commands",
+    "resample",
     "resolve_path",
+    "reverberate",
+    "room_response",
     "seconds_of",
     "seed_of",
     "segment_name",

@@ -31,8 +31,8 @@ from speech3.data.paths import (
     refused,
     resolve_path,
 )
-from speech3.data.resample import can_resample, checked_rate
-from speech3.data.resample import resample as change_rate
+from speech3.data.resampling import can_resample, checked_rate
+from speech3.data.resampling import resample as change_rate
 from speech3.errors import Speech3Error
 from speech3.runtime import atomic_path
 

@@ -165,7 +165,7 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     Parameters
     ----------
     samples
-        One channel, as floats from -1 to 1 or as integers; see `speech3.data.resample.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers; see `speech3.data.resampling.checked_samples`.
     rate_hz
         Samples per second; the samples are resampled if this differs from the model's rate.
 

@@ -207,7 +207,7 @@ class Stream:
         Parameters
         ----------
         samples
-            Any number of samples, as `speech3.data.resample.checked_samples` takes them.
+            Any number of samples, as `speech3.data.resampling.checked_samples` takes them.
 
         Raises
         ------

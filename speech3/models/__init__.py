@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from speech3.models.onnx import to_onnx
     from speech3.models.onnx_runtime import OnnxNetwork
     from speech3.models.registry import build, load_network, network_tensors
-    from speech3.models.split import SplitCrossEntropy, check_split, split
+    from speech3.models.split import SplitCrossEntropy, check_split, split_model
 else:
     __getattr__ = door(__file__)
 
@@ -65,7 +65,7 @@ __all__ = [
     "network_tensors",
     "parameters_of",
     "per_cent",
-    "split",
+    "split_model",
     "to_onnx",
     "use_gemm_library",
     "used_units",

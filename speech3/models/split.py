@@ -74,7 +74,7 @@ def _reason(model: AcousticModel) -> str:
     return "its cells (layers.0) depend on each other's outputs at every step"
 
 
-def split(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | None) -> AcousticModel:
+def split_model(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | None) -> AcousticModel:
     """Reduce a model, in place, to a member's units of each layer; its logits (B, S) become the member's, (B, s).
 
     Parameters

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         cost_remarks,
         expected_costs,
         hours_of_speech,
-        steps,
+        planned_steps,
         totals_table,
     )
     from speech3.recipe.selftrain import found_nothing
@@ -41,8 +41,8 @@ __all__ = [
     "is_done",
     "make_plan",
     "open_experiment",
+    "planned_steps",
     "recipes",
     "run_plan",
-    "steps",
     "totals_table",
 ]

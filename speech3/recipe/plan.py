@@ -45,7 +45,7 @@ SELF_STAGE = "self"
 CHOOSE = f"{SELF_STAGE}/choose"  # after it, it is known whether self-training has anything to train on
 
 
-def steps(experiment: Experiment) -> list[Step]:
+def planned_steps(experiment: Experiment) -> list[Step]:
     """All steps of an experiment, in order."""
     from speech3.recipe import evaluation, stages
 
@@ -121,7 +121,7 @@ def chose_nothing(experiment: Experiment) -> bool:
 
     if SELF not in experiment.trained or not found_nothing(experiment):
         return False
-    plan = make_plan(steps(experiment), experiment.out, None, None)
+    plan = make_plan(planned_steps(experiment), experiment.out, None, None)
     chosen = next(place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE)
     return not any(each.why for each in plan[:chosen])
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         starting_workers,
         without_shared_memory,
     )
-    from speech3.runtime.progress import (
+    from speech3.runtime.reporting import (
         Interrupt,
         Metrics,
         be_quiet,

@@ -17,7 +17,7 @@ import torch
 from numba.core import event
 from torch import Tensor
 
-from speech3.runtime.progress import say
+from speech3.runtime.reporting import say
 
 # Cached on disk, run without the interpreter's lock, and with NumPy's division by zero instead of an exception.
 # Functions that need other options (``fastmath``, ``inline``) call `numba.njit` themselves.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from speech3.errors import Speech3Error
-from speech3.runtime.progress import progress, say
+from speech3.runtime.reporting import progress, say
 
 _FILES = 65_536  # open files that are allowed if the system lets us: each process, archive and pipe needs some
 _CGROUP = Path("/sys/fs/cgroup")

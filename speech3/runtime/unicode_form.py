@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from speech3.runtime.progress import say
+from speech3.runtime.reporting import say
 
 _FOLDED = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\ufb00-\ufb06]+")
 # Decompositions of letters that look like others; "compat" would be too wide (Thai, Lao, Korean letters).

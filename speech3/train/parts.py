@@ -455,12 +455,12 @@ def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[A
     import torch.distributed as dist  # these imports take two seconds, which only members of replicas spend
     from torch.distributed.device_mesh import DeviceMesh
 
-    from speech3.models import SplitCrossEntropy, split
+    from speech3.models import SplitCrossEntropy, split_model
 
     assert dist.group.WORLD is not None
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
     rank, loss = mesh.get_local_rank(), SplitCrossEntropy(mesh, model.num_senones)
-    return split(model, rank, mesh.size(), mesh), loss, seed + rank * _BETWEEN_SEEDS
+    return split_model(model, rank, mesh.size(), mesh), loss, seed + rank * _BETWEEN_SEEDS
 
 
 def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
@@ -471,12 +471,12 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
     Speech3Error
         The model cannot be split, or not into that many parts: `speech3.models.split.check_split`.
     """
-    from speech3.models import split
+    from speech3.models import split_model
 
     assert isinstance(model, AcousticModel)
     members, on_gpus = config.training.model_partitions, config.training.device.startswith("cuda")
     return [
-        split(copy.deepcopy(model), rank, members, None).to(f"cuda:{rank}" if on_gpus else "cpu")
+        split_model(copy.deepcopy(model), rank, members, None).to(f"cuda:{rank}" if on_gpus else "cpu")
         for rank in range(members)
     ]
 

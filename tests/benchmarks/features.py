@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig, load_preset
-from speech3.data.resample import torchaudio_functional
+from speech3.data.resampling import torchaudio_functional
 from speech3.features.compute import finish_features, static_features
 from speech3.features.pitch import process, track_pitch
 from speech3.frames.packed import write_frames

@@ -119,11 +119,11 @@ def reading(out: Path) -> None:
 
 def lengths(out: Path) -> None:
     """The hours, from which sizes follow, and what `--dry-run` finds."""
-    from speech3.recipe.plan import hours_of_speech, steps
+    from speech3.recipe.plan import hours_of_speech, planned_steps
     from speech3.recipe.steps import make_plan
 
     e = experiment(out)
-    hours_of_speech(e, make_plan(steps(e), e.out, None, None))
+    hours_of_speech(e, make_plan(planned_steps(e), e.out, None, None))
     print(f"{e.hours:.0f} hours", file=sys.stderr)
 
 

@@ -14,7 +14,7 @@ from speech3.cli import _verb
 from speech3.config import presets, shipped
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 LM = ("lm train", "lm prune", "lm interpolate", "lm perplexity")
@@ -56,7 +56,7 @@ def test_version(program) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("place", ["before the verb", "after the verb", "not at all"])
 def test_quiet_leaves_results_and_errors(tmp_path: Path, place: str) -> None:
     (tmp_path / "text.txt").write_text("a b\na c\n")
-    program = "import sys, speech3.cli as cli; from speech3.runtime.progress import say; from speech3.language import train_lm; "
+    program = "import sys, speech3.cli as cli; from speech3.runtime import say; from speech3.language import train_lm; "
     program += "kept = train_lm.train; train_lm.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
     arguments = ["lm", "train", "text.txt", "--out", "lm.arpa"]
 
@@ -123,7 +123,7 @@ def test_the_shell_completes_trained_systems(tmp_path: Path, monkeypatch: pytest
 
 def test_completed_stages_are_those_of_recipes(tmp_path: Path) -> None:
     experiment = open_experiment("digits", tmp_path, None, ["lfmmi={}", "untranscribed=/nowhere"], "")
-    assert {step.stage for step in steps(experiment)} == set(_verb.STAGES)
+    assert {step.stage for step in planned_steps(experiment)} == set(_verb.STAGES)
 
 
 def test_run_without_arguments_lists_the_recipes_before_it_installs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from small_frames import config_with_frames
 from speech3.errors import Speech3Error
 from speech3.runtime.files import read_json, write_json
 from speech3.runtime.parallel import available_jobs
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 
 CORES = available_jobs()
 
@@ -87,7 +87,7 @@ def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatc
 
 def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("speech3.runtime.progress.say", said.append)
+    monkeypatch.setattr("speech3.runtime.reporting.say", said.append)
     monkeypatch.setattr("speech3.train.train", lambda config, out, restart: 1 / 0)
     _run(home, tmp_path / "out", "--workers", "2")
     assert said == ["--workers 2: using world shared (choose another with --world)"]

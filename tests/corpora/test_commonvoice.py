@@ -13,7 +13,7 @@ from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import hours_of_speech, steps
+from speech3.recipe.plan import hours_of_speech, planned_steps
 from speech3.recipe.steps import make_plan
 
 HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tlocale\n"
@@ -145,7 +145,7 @@ def test_an_empty_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def _seconds(source: Path, tmp_path: Path) -> float:
     e = open_experiment("commonvoice", tmp_path / "new", source, [], "")
-    speech = hours_of_speech(e, make_plan(steps(e), e.out, None, None))
+    speech = hours_of_speech(e, make_plan(planned_steps(e), e.out, None, None))
     assert speech and not speech.exact
     return 3600 * speech.train
 

@@ -15,7 +15,7 @@ from speech3.corpora.librispeech import PARTS, prepare
 from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import hours_of_speech, steps
+from speech3.recipe.plan import hours_of_speech, planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import read_json
 
@@ -134,7 +134,7 @@ def test_a_dry_run_counts_the_chosen_parts(mini: Path, tmp_path: Path) -> None:
 
     def seconds(*overrides: str) -> float:
         e = open_experiment("librispeech", tmp_path / "out", mini, list(overrides), "")
-        speech = hours_of_speech(e, make_plan(steps(e), e.out, None, None))
+        speech = hours_of_speech(e, make_plan(planned_steps(e), e.out, None, None))
         assert speech and not speech.exact
         return 3600 * speech.train
 

@@ -11,7 +11,7 @@ from sounds import RATE_HZ, tone
 
 from speech3.data.audio import AudioError, info, load, read_file, write_wav
 from speech3.data.datadir import read_datadir
-from speech3.data.resample import resample
+from speech3.data.resampling import resample
 from speech3.errors import Speech3Error
 
 SHARED = Path(__file__).parents[2].parent / "shared"

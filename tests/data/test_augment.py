@@ -7,7 +7,7 @@ from torch import Tensor
 
 from speech3.data.augment import noises as rooms
 from speech3.data.augment.augmenter import add_noise, change_speed, change_volume, overlap, reverberate, telephone
-from speech3.data.resample import resample
+from speech3.data.resampling import resample
 
 LENGTHS = torch.tensor([16000, 9000, 1, 4001])
 

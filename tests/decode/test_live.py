@@ -86,7 +86,7 @@ def test_the_end_of_a_stream_that_is_not_whole(
 def test_another_rate(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from speech3.data.resample import resample
+    from speech3.data.resampling import resample
 
     for rate_hz in (16000, 6000):
         wave_S = resample(whistled(*SAID["ab"][1]), RATE_HZ, rate_hz)

@@ -43,7 +43,7 @@ def test_recordings_become_words_with_times(model: Path, sounds: dict[str, Path]
 
 
 def test_recordings_of_other_rates_and_channels(model: Path, tmp_path: Path) -> None:
-    from speech3.data.resample import resample
+    from speech3.data.resampling import resample
 
     wave_S = whistled(*SAID["a-bb"][1])
     path = tmp_path / "stereo.flac"

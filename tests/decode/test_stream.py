@@ -10,7 +10,7 @@ import yaml
 from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, save_gmm, save_network, whistled
 
 import speech3
-from speech3.data.resample import resample
+from speech3.data.resampling import resample
 from speech3.decode.recognizer import Result, load_recognizer
 from speech3.decode.streaming import Pauses, Stream, silence_pdfs
 from speech3.errors import Speech3Error

@@ -27,7 +27,7 @@ from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.base import cross_entropy
-from speech3.models.split import SplitCrossEntropy, split
+from speech3.models.split import SplitCrossEntropy, split_model
 
 BATCHES = tiny.Batches(40)
 
@@ -38,7 +38,7 @@ def whole_model(dropout=0.0):
 
 
 def slices(dropout=0.0):
-    return [split(whole_model(dropout), rank, 2, None) for rank in range(2)]
+    return [split_model(whole_model(dropout), rank, 2, None) for rank in range(2)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Build:
         if not dist.is_initialized():
             return parts
         mesh, rank = DeviceMesh.from_group(dist.group.WORLD, "cpu"), dist.get_rank()
-        model = split(parts.model, rank, 2, mesh)
+        model = split_model(parts.model, rank, 2, mesh)
         return replace(parts, model=model, loss=SplitCrossEntropy(mesh, 5), seed=1 + rank)
 
 

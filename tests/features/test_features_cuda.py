@@ -12,7 +12,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data.augment.augmenter import add_noise, change_speed, change_volume, overlap, reverberate, telephone
-from speech3.data.resample import torchaudio_functional
+from speech3.data.resampling import torchaudio_functional
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish_features, static_features
 from speech3.features.pitch import process, track_pitch

@@ -8,7 +8,7 @@ import pytest
 
 from speech3.hmm.model import Hmm, monophone_tree
 from speech3.hmm.train import Workers, WorkerShare
-from speech3.runtime import progress as progress_module
+from speech3.runtime import reporting as progress_module
 
 FEATS = {f"u{n}": np.zeros((1, 1), np.float32) for n in range(5)}
 WORDS = {utterance: ["A"] for utterance in FEATS}

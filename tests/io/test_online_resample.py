@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from speech3.data.resample import OnlineResampler, resample
+from speech3.data.resampling import OnlineResampler, resample
 from speech3.errors import Speech3Error
 
 

@@ -22,7 +22,7 @@ from speech3.engine.papers.replicas import Slices
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.base import cross_entropy
-from speech3.models.split import SplitCrossEntropy, split
+from speech3.models.split import SplitCrossEntropy, split_model
 
 DIM, SENONES, FRAMES = 6, 11, 24  # 11 senones: uneven for two members as for three
 CONTEXT = {"left_context": 2, "right_context": 1}
@@ -58,7 +58,9 @@ def gradient(model, loss, feats_BWF, senones_B):
 
 
 def slices_of(config, members):
-    return Slices(whole_model(config), [split(whole_model(config), rank, members, None) for rank in range(members)])
+    return Slices(
+        whole_model(config), [split_model(whole_model(config), rank, members, None) for rank in range(members)]
+    )
 
 
 def _member(rank, store):
@@ -85,7 +87,7 @@ def _member(rank, store):
 def _is_the_whole_model(config, rank, members, mesh, dtype, tolerance, name):
     """Loss, frames right, every row of every gradient, the running means; in training mode and out of it."""
     whole = whole_model(config).to(dtype)
-    model = split(copy.deepcopy(whole), rank, members, mesh)
+    model = split_model(copy.deepcopy(whole), rank, members, mesh)
     feats_BWF, senones_B = minibatch(dtype=dtype)
     loss = SplitCrossEntropy(mesh, SENONES)
     for mode in (True, False):
@@ -124,7 +126,7 @@ def _loss_is_pytorchs(rank, mesh):
 def _trains_as_the_whole_model(rank, mesh):
     """Ten steps of SGD by each on its own slice, put together, are ten steps of the whole model."""
     config = MODELS["batch"]
-    whole, model = whole_model(config), split(whole_model(config), rank, 2, mesh)
+    whole, model = whole_model(config), split_model(whole_model(config), rank, 2, mesh)
     flat_whole, flat = flatten(whole), flatten(model)
     for number in range(10):
         batch = minibatch(number)
@@ -145,7 +147,7 @@ def _trains_as_the_whole_model(rank, mesh):
 def _dropout_is_each_ones_own(rank, mesh):
     """Half of the units are dropped, others for each member as their seeds are; none in evaluation."""
     config = DnnConfig(layers=1, width=64, dropout=0.5, **CONTEXT)
-    model = split(build(config, DIM, SENONES, seed=3), rank, 2, mesh)
+    model = split_model(build(config, DIM, SENONES, seed=3), rank, 2, mesh)
     seen = []
     model.output.register_forward_hook(lambda module, args, output: seen.append(args[0].detach()))
     torch.manual_seed(rank)
@@ -166,7 +168,7 @@ def _dropout_is_each_ones_own(rank, mesh):
 def _all_hear_of_a_loss_that_is_not_finite(rank, mesh):
     """Though only one has the senone whose logit overflows."""
     for value in (float("nan"), float("inf")):
-        model = split(whole_model(MODELS["none"]), rank, 2, mesh)
+        model = split_model(whole_model(MODELS["none"]), rank, 2, mesh)
         if rank == 1:
             model.output.bias.data[-1] = value
         loss, _ = SplitCrossEntropy(mesh, SENONES)(model(minibatch()[0]), minibatch()[1])
@@ -181,7 +183,7 @@ def test_split_models_compute_what_the_whole_model_does(tmp_path):
 @pytest.mark.parametrize("members", [2, 3])
 def test_slices_hold_every_parameter_once_and_make_the_whole_again(name, members):
     config = MODELS[name]
-    models = [split(whole_model(config), rank, members, None) for rank in range(members)]
+    models = [split_model(whole_model(config), rank, members, None) for rank in range(members)]
     whole, parts = flatten(whole_model(config)), [flatten(model) for model in models]
     sizes = [sum(view.numel() for view in part.views) for part in parts]
     assert sum(sizes) == sum(view.numel() for view in whole.views)
@@ -202,7 +204,7 @@ def test_presets_can_be_split():
         config = load_preset(ModelConfig, "models", name)
         dim = 120 if name == "cnn" else 40
         whole, half = (build(config, dim, 803, seed=1) for _ in range(2))
-        split(half, 1, 2, None)
+        split_model(half, 1, 2, None)
         counts = [sum(each.numel() for each in model.parameters()) for model in (whole, half)]
         assert counts[1] == pytest.approx(counts[0] / 2, rel=0.01)
 
@@ -223,11 +225,11 @@ def test_presets_can_be_split():
 )  # fmt: skip
 def test_what_cannot_be_split_is_said(config, members, message):
     with pytest.raises(Speech3Error, match=message):
-        split(build(config, DIM, SENONES, seed=1), 0, members, None)
+        split_model(build(config, DIM, SENONES, seed=1), 0, members, None)
 
 
 def test_one_member_has_the_whole_model():
     model = build(LstmConfig(layers=1, cells=8), DIM, SENONES, seed=1)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for name, tensor in split(model, 0, 1, None).state_dict().items():
+    for name, tensor in split_model(model, 0, 1, None).state_dict().items():
         assert torch.equal(tensor, before[name])

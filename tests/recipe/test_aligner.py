@@ -20,7 +20,7 @@ from speech3.hmm.clustering import phone_groups
 from speech3.hmm.train import Workers, train_monophone, with_sizes
 from speech3.io.ark import ArkReader
 from speech3.language.lexicon import SILENCE, read_lexicon
-from speech3.runtime.progress import Metrics
+from speech3.runtime.reporting import Metrics
 
 BOUNDARIES = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
 

@@ -10,7 +10,7 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.ark import read_int_ark
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 
 FRAMES = ["train/tri.frames", "train/dnn", "decode/dnn", "score", "report"]
@@ -19,7 +19,7 @@ FRAMES = ["train/tri.frames", "train/dnn", "decode/dnn", "score", "report"]
 def would(out: Path, *overrides: str) -> list[str]:
     """Names of the steps that would run."""
     experiment = open_experiment("digits", out, None, list(overrides), "")
-    return [plan.step.name for plan in make_plan(steps(experiment), out, None, None) if plan.why]
+    return [plan.step.name for plan in make_plan(planned_steps(experiment), out, None, None) if plan.why]
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_the_network_learns_from_clean_and_augmented_speech(speech3, tiny, mine:
     assert would(mine, *tiny) == FRAMES, "without augmentation the network learns from clean speech again"
 
     e = open_experiment("digits", mine, None, [*options, "lfmmi={}"], "")
-    for step in steps(e):
+    for step in planned_steps(e):
         if step.name in ("features/fbank40_utt", "features/augmented", "hmm/lfmmi", "train/lfmmi.frames"):
             step.run()
     packed = open_packed(e.frames("lfmmi") / "train.frames")

@@ -7,15 +7,15 @@ import pytest
 
 from speech3.hmm.gmm import load_gmm
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import steps
-from speech3.runtime.progress import read_metrics
+from speech3.recipe.plan import planned_steps
+from speech3.runtime.reporting import read_metrics
 
 BMMI = ("hmm.tri.discriminative=bmmi", "hmm.bmmi.iterations=2", "hmm.bmmi.longer_histories=100")
 
 
 def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path):
     plain, with_it = (open_experiment("digits", tmp_path, None, list(keys), "") for keys in ((), BMMI))
-    before, after = ({step.name: step for step in steps(each)} for each in (plain, with_it))
+    before, after = ({step.name: step for step in planned_steps(each)} for each in (plain, with_it))
     names = list(after)
     for step in after.values():
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)

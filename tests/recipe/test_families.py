@@ -10,7 +10,7 @@ from speech3.config import LstmConfig, ModelConfig, load_preset, presets
 from speech3.config.models import TIME_DELAY
 from speech3.models.info import model_info
 from speech3.recipe.experiment import MAKES_ITS_OWN, open_experiment, recipes
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import read_json
 
@@ -24,7 +24,7 @@ def _others(tiny: Sequence[str]) -> list[str]:
 def _would(out: Path, *overrides: str) -> list[str]:
     """Names of the steps that would run."""
     experiment = open_experiment("digits", out, None, list(overrides), "")
-    return [plan.step.name for plan in make_plan(steps(experiment), out, None, None) if plan.why]
+    return [plan.step.name for plan in make_plan(planned_steps(experiment), out, None, None) if plan.why]
 
 
 def _ran(stderr: str) -> list[str]:

@@ -15,7 +15,7 @@ from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.language.train_lm import perplexity
 from speech3.recipe import language
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import write_text
 
@@ -158,7 +158,7 @@ def test_monophones_are_decoded_if_asked_for(tmp_path: Path) -> None:
     def planned(*overrides: str) -> set[str]:
         e = open_experiment("digits", tmp_path, None, list(overrides), "")
         assert e.systems == e.shown
-        plans = make_plan(steps(e), tmp_path, None, None)
+        plans = make_plan(planned_steps(e), tmp_path, None, None)
         return {plan.step.name for plan in plans if plan.step.stage in ("graph", "decode")}
 
     assert planned() == {"graph/lm", "graph/tri", "decode/tri", "decode/dnn"}
@@ -170,14 +170,14 @@ def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Pat
     language.make_rescoring_lm(e)
     kept = [line.split() for line in TEXT if line != "b c"]
     assert same(read_arpa(e.rescoring_lm), estimate_lm(kept, 3, {"a", "b", "c", "rare"}))
-    plan = {step.name: step for step in steps(e)}
+    plan = {step.name: step for step in planned_steps(e)}
     assert "graph/rescore" in plan["decode/tri"].needs and plan["graph/rescore"].outputs == [e.rescoring_lm]
-    plain = {step.name: step for step in steps(with_text(tmp_path / "plain", "lm.order=2"))}
+    plain = {step.name: step for step in planned_steps(with_text(tmp_path / "plain", "lm.order=2"))}
     assert "graph/rescore" not in plain and plan["graph/lm"].config == plain["graph/lm"].config
     assert plan["decode/tri"].config != plain["decode/tri"].config
     of_file = with_text(tmp_path / "file", "lm.order=2", "lm.rescore=some.arpa")
     assert of_file.rescoring_lm == Path("some.arpa")
-    assert Path("some.arpa") in {step.name: step for step in steps(of_file)}["decode/tri"].inputs
+    assert Path("some.arpa") in {step.name: step for step in planned_steps(of_file)}["decode/tri"].inputs
     alone = with_given(tmp_path / "alone", text=False)
     given = experiment(tmp_path / "given", "lm.order=2", "lm.rescore=3", source=alone.source, name="minilibri")
     write_arpa(lm_given(alone), given.out / "data" / "lm.arpa.gz")

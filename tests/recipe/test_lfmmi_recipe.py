@@ -13,10 +13,10 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.hmm.alignment.times import read_ctm
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.stages import config_of
 from speech3.runtime.files import read_json
-from speech3.runtime.progress import read_metrics
+from speech3.runtime.reporting import read_metrics
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
 
@@ -39,11 +39,11 @@ def test_keys_of_the_group_change_its_presets():
 def test_its_steps_come_after_what_they_need(tmp_path: Path):
     plain = open_experiment("digits", tmp_path, None, ["lfmmi=null"], "")
     with_it = open_experiment("digits", tmp_path, None, ["lfmmi={}"], "")
-    names = [step.name for step in steps(with_it)]
-    for step in steps(with_it):
+    names = [step.name for step in planned_steps(with_it)]
+    for step in planned_steps(with_it):
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
     new = {"features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lfmmi"}
-    assert set(names) - {step.name for step in steps(plain)} == new
+    assert set(names) - {step.name for step in planned_steps(plain)} == new
     assert with_it.systems == (*plain.systems, "lfmmi")
 
 
@@ -52,11 +52,11 @@ def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path
     experiment = open_experiment("digits", tmp_path, None, [*flat, "flat.training.max_epochs=3"], "")
     assert experiment.recipe.flat.training.labels == "words"
     assert experiment.recipe.flat.training.max_epochs == 3
-    names = [step.name for step in steps(experiment)]
-    for step in steps(experiment):
+    names = [step.name for step in planned_steps(experiment)]
+    for step in planned_steps(experiment):
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
     assert experiment.systems == ("lfmmi",)
-    usual = {step.name for step in steps(open_experiment("digits", tmp_path, None, ["lfmmi={}"], ""))}
+    usual = {step.name for step in planned_steps(open_experiment("digits", tmp_path, None, ["lfmmi={}"], ""))}
     assert set(names) - usual == {"hmm/flat.frames", "hmm/flat"}
     assert usual - set(names) == {
         "features/fbank40_d2_utt", "hmm/mono", "hmm/tri", "graph/tri", "train/tri.frames", "train/dnn", "decode/tri",
@@ -99,7 +99,7 @@ def test_frames_depend_on_their_features_and_on_augmented_ones(tmp_path: Path):
     for features, name in (("fbank40_d2", "train/tri.frames"), ("fbank40_utt", "train/tri_fbank40_utt.frames")):
         overrides = ["lfmmi={}", "augment=mixed", f"features={features}", "model=dnn_small"]
         e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", overrides, "")
-        needs = {step.name: set(step.needs) for step in steps(e)}
+        needs = {step.name: set(step.needs) for step in planned_steps(e)}
         assert {"features/augmented", f"features/{features}"} <= needs[name]
         assert {"features/augmented", "features/fbank40_utt"} <= needs["train/lfmmi.frames"]
 
@@ -109,12 +109,12 @@ def test_features_of_one_name_and_models_made_here_are_refused(tmp_path: Path):
     other.write_text("kind: mfcc\nnum_ceps: 20\n")
     e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", [f"features={other}"], "")
     with pytest.raises(Speech3Error, match=r"mfcc13_d2, \S+mfcc13_d2\.yaml: different features of one name"):
-        steps(e)
+        planned_steps(e)
     with pytest.raises(Speech3Error, match=r"lm\.arpa=\S+: is made by this recipe; copy it"):
         open_experiment("minilibri", tmp_path / "out", tmp_path / "in",
                         ["lm.order=null", f"lm.arpa={tmp_path}/out/lm/lm.arpa.gz"], "")  # fmt: skip
     with pytest.raises(Speech3Error, match=r"^model\.channels=3: features of 40 values"):
-        steps(
+        planned_steps(
             open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["model=cnn", "features=fbank40_utt"], "")
         )
 
@@ -158,7 +158,7 @@ def test_networks_that_do_not_fit_their_features_or_senones_are_refused_before_a
 ):
     e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["lfmmi={}", *overrides], "")
     with pytest.raises(Speech3Error, match=message):
-        steps(e)
+        planned_steps(e)
 
 
 SMALL = (

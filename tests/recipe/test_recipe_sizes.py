@@ -8,7 +8,7 @@ from speech3.config import RecipeConfig, TrainConfig, load_config, shipped
 from speech3.config.training import NOT_COMPUTED
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment, open_sizes, with_sizes
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 
 RECIPE = shipped("recipes") / "librispeech" / "recipe.yaml"
 
@@ -46,8 +46,8 @@ def test_only_recipes_choose(tmp_path: Path) -> None:
 
 def test_the_keys_that_are_open_are_those_that_the_amount_of_speech_changes(tmp_path: Path) -> None:
     e = open_experiment("librispeech", tmp_path / "out", tmp_path / "in", ["jobs=2"], "")
-    settled = {step.name: step for step in steps(e.sized(200.0))}
-    for step in steps(e):
+    settled = {step.name: step for step in planned_steps(e.sized(200.0))}
+    for step in planned_steps(e):
         now = settled[step.name].settings
         differ = {key for key, value in step.settings.items() if now[key] != value}
         assert differ <= set(step.open_keys) and bool(differ) == (step.name in ("train/dnn", "train/lfmmi"))

@@ -9,7 +9,7 @@ import pytest
 from timit_tree import make_timit
 
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import expected_costs, hours_of_speech, steps
+from speech3.recipe.plan import expected_costs, hours_of_speech, planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import read_json
 
@@ -60,7 +60,7 @@ def test_phone_error_rates_and_boundaries(source: Path, tmp_path: Path, speech3:
     assert "PER" in (out / "report.html").read_text()
 
     e = open_experiment("timit", out, source, list(TINY), "").settled()
-    plan = make_plan(steps(e), e.out, None, None)
+    plan = make_plan(planned_steps(e), e.out, None, None)
     speech = hours_of_speech(e, plan)
     assert speech and speech.exact and not any(each.why for each in plan)
     for name, cost in expected_costs(e, speech).items():

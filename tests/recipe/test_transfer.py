@@ -12,7 +12,7 @@ from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import save_tensors
 from speech3.recipe.experiment import Experiment, open_experiment
-from speech3.recipe.plan import steps
+from speech3.recipe.plan import planned_steps
 
 
 def _model(directory: Path, preset: str, features: str, objective: str = "cross_entropy", **changes: object) -> Path:
@@ -37,7 +37,7 @@ def test_each_network_starts_from_the_one_of_its_kind(tmp_path: Path, capsys: py
     assert "lfmmi.model is changed to that of init=" in capsys.readouterr().err
     assert e.presets["fbank40_utt"].sample_frequency == 16000 and e.presets["fbank40_utt"].resample
     assert e.presets["mfcc13_d2"].sample_frequency is None
-    inputs = {step.name: list(step.inputs) for step in steps(e)}
+    inputs = {step.name: list(step.inputs) for step in planned_steps(e)}
     assert inputs["train/lfmmi"] == [run / "lfmmi" / "model.safetensors"] and not inputs["train/dnn"]
 
     _model(run / "dnn", "dnn", "fbank40_d2")

@@ -42,7 +42,7 @@ from speech3.data.augment.noises import (
     utterance_sounds,
 )
 from speech3.data.datadir import DataDir, Utterance
-from speech3.data.resample import torchaudio_functional
+from speech3.data.resampling import torchaudio_functional
 from speech3.errors import Speech3Error
 
 TELEPHONE_HZ = 8000

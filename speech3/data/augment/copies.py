@@ -182,7 +182,7 @@ def _alone(data: DataDir, utterance: Utterance) -> DataDir:
 
 def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance | tuple[str, str]:
     """The copy, or the name of an utterance that cannot be read and the reason."""
-    from speech3.data.resample import resample
+    from speech3.data.resampling import resample
 
     data, factor, prefix = item
     (utterance,) = data.utterances.values()
