@@ -106,8 +106,9 @@ def throughput_kept(restart_s: float, dice: random.Random) -> float:
     import tiny
 
     from speech3.config import AsgdConfig
+    from speech3.engine.backends.simulated import Simulated
+    from speech3.engine.backends.synchronous import Times
     from speech3.engine.flat import flatten
-    from speech3.engine.simulate import Simulated, Times
 
     batches = tiny.Batches(round(SHARDS * MINUTES * 60 / MINIBATCH_S))
     faults = [(dice.randrange(SHARDS), dice.uniform(0, MINUTES * 60)) for _ in range(FAULTS)]

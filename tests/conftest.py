@@ -42,7 +42,7 @@ _ONE_RAY = (
     "test_train_cluster.py",
     "test_cluster.py",
     "test_cluster_actors.py",
-    "test_nodes.py",
+    "test_cluster_connection.py",
     "test_lfmmi_training.py",
 )
 

@@ -71,7 +71,7 @@ def test_nothing_is_imported_from_behind_a_door() -> None:
             named = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             for module in named:
                 parts = module.split(".")
-                if len(parts) > 2 and parts[1] != room_of(path):
+                if len(parts) > 2 and parts[1] != room_of(path) and module != "speech3.runtime.door":
                     behind.append(f"{path.relative_to(ROOT)}:{node.lineno}: {module}")
     assert not behind, "\n".join(behind)
 

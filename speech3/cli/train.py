@@ -262,7 +262,7 @@ def train(
     `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """
     from speech3.config import TrainConfig, load_config
-    from speech3.engine.opening import own_method
+    from speech3.engine import simulated_method
     from speech3.errors import Speech3Error
     from speech3.models import parameters_of
     from speech3.runtime import say
@@ -273,7 +273,7 @@ def train(
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
     if world == "simulated" and not any(change.startswith("training.simulation.method=") for change in changes):
-        method = own_method(load_config(TrainConfig, conf, overrides).training)
+        method = simulated_method(load_config(TrainConfig, conf, overrides).training)
         if method != config.training.simulation.method:
             config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
             say(f"--world simulated: training.simulation.method={method}, to match the world of the config")

@@ -10,7 +10,7 @@ from speech3.config.models import LstmConfig
 
 
 class AsgdConfig(Config):
-    """Asynchronous SGD: how shards and server work together (`speech3.engine.shard`, `speech3.engine.rule`)."""
+    """Asynchronous SGD: how shards and server work together (`speech3/engine`: shard.py, server_optimizer.py)."""
 
     warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
     sync_every: int = Field(3, ge=1, description="minimum number of minibatches of a shard between two pushes")
@@ -75,7 +75,7 @@ class AsgdConfig(Config):
 
 
 class LbfgsConfig(Config):
-    """Sandblaster L-BFGS (`speech3.engine.sandblaster.world`)."""
+    """Sandblaster L-BFGS (`speech3.engine.papers.sandblaster`)."""
 
     history: int = Field(10, ge=1, description="number of stored pairs of steps and gradient differences")
     batches: int = Field(1, ge=1, description="equal parts of an epoch, each an objective of its own; 1: all the data")

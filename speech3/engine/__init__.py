@@ -1,38 +1,92 @@
 """The asynchronous training engine: how workers and a parameter server update the parameters of a model.
 
 It knows nothing about speech and prints nothing (only `fit` shows progress): it is given a model, a source of
-minibatches and a loss.
+minibatches and a loss (`WorkerParts`), and would train any PyTorch model. Read the algorithm in `shard.py`,
+`server.py`, `server_optimizer.py` and `pool.py`, in this order; README.md says what the other files are for.
 
-Begin with `server.py` and `shard.py`, which together are the algorithm. `push.py` is what a shard sends to the server,
-`rule.py` the server's update, `pool.py` the queue of minibatches, `ledger.py` the record of what became of each
-minibatch, and `server_memory.py` the memory that all processes share. A *world* is a way to run the workers; three
-worlds run the same shards: `shared.py` (processes on one host, which may be groups that share a model: `replicas/`),
-`simulate.py` (one process with a virtual clock) and `cluster/` (several hosts). `workers.py` starts, watches and
-replaces the worker processes of a host. `wire.py` encodes what passes between shard and server with one of the
-`codecs/` (gradient compression). `one_worker.py`, `ddp.py` and `synchronous.py` are the baselines, `sandblaster/` is
-distributed L-BFGS, and `throughput.py` predicts frames per second without training. `opening.py` opens the world that a
-config names, and `trainer.py` runs it through the epochs.
-
-To train a model of your own, call `fit` (`fitting.py`). `sources.py` looks at its dataset, `items.py` and `stream.py`
-make minibatches of it, `loading.py` reads them ahead, and `torch_optimizer.py` is a worker's optimizer of
-`torch.optim`.
+`fit` trains a model of your own. `speech3 train` makes the parts of a worker itself, checks its config
+(`check_workers`, `check_epoch`), opens the backends that the config names (`open_backends`), and runs them with
+`Trainer`, which yields `Progress`. `Times` and `measure` are the clock of a simulation; `throughputs` predicts frames
+per second without training.
 """
 
 from typing import TYPE_CHECKING
 
+from speech3.errors import check_platform
+from speech3.runtime.door import door
+
 if TYPE_CHECKING:
-    from speech3.engine.fitting import FitResult, fit
+    from speech3.engine.backends.processes import Unkillable
+    from speech3.engine.backends.simulated import measure
+    from speech3.engine.backends.synchronous import OneWorker, Times
+    from speech3.engine.codecs.mean import check_levels
+    from speech3.engine.fitting.fit import fit
+    from speech3.engine.fitting.results import EpochResult, FitResult, StepResult
+    from speech3.engine.gradient import CudaGraphs, autocast_of, device_of, precision, threads, use_precision
+    from speech3.engine.interface import Backend, Loss, Progress, ShardReport, WorkerParts, shares
+    from speech3.engine.papers.throughput import (
+        LEVEL,
+        Conclusion,
+        Costs,
+        Point,
+        conclusions,
+        measure_costs,
+        throughputs,
+    )
+    from speech3.engine.trainer import (
+        Trainer,
+        asynchronous,
+        check_epoch,
+        check_workers,
+        open_backends,
+        rate_of,
+        simulated_method,
+        times_of,
+    )
+else:
+    _public = door(__file__)
 
-__all__ = ["FitResult", "fit"]
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            check_platform()
+        return _public(name)
 
 
-def __getattr__(name: str) -> object:
-    # `fitting` is imported only on first use: every process of the engine imports this package, and few need `fit`.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from speech3.errors import check_platform
-
-    check_platform()
-    from speech3.engine import fitting
-
-    return getattr(fitting, name)
+__all__ = [
+    "LEVEL",
+    "Backend",
+    "Conclusion",
+    "Costs",
+    "CudaGraphs",
+    "EpochResult",
+    "FitResult",
+    "Loss",
+    "OneWorker",
+    "Point",
+    "Progress",
+    "ShardReport",
+    "StepResult",
+    "Times",
+    "Trainer",
+    "Unkillable",
+    "WorkerParts",
+    "asynchronous",
+    "autocast_of",
+    "check_epoch",
+    "check_levels",
+    "check_workers",
+    "conclusions",
+    "device_of",
+    "fit",
+    "measure",
+    "measure_costs",
+    "open_backends",
+    "precision",
+    "rate_of",
+    "shares",
+    "simulated_method",
+    "threads",
+    "throughputs",
+    "times_of",
+    "use_precision",
+]

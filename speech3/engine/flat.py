@@ -21,7 +21,7 @@ _ALIGN = 16  # floats: every parameter starts on a cache line
 
 
 @dataclass(eq=False)
-class Place:
+class UntrainedTensor:
     """A frozen parameter or a buffer. A forward pass may put another tensor in the place of a buffer."""
 
     module: nn.Module
@@ -43,24 +43,20 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Rest:
+class UntrainedTensors:
     """The frozen parameters and buffers of a model.
 
     Attributes
     ----------
-    views
-        Those that are views of the vector.
     coded
         Those that are in the vector only as codes, by descending size of their values, so that all are aligned.
-    guarded
-        Buffers among `coded` that must stay finite.
     codes
         The part of the vector with the codes. Its first value is 0, or NaN if a guarded buffer is not finite.
     """
 
-    views: list[Place]
-    coded: list[Place]
-    guarded: list[Place]
+    views: list[UntrainedTensor]  # those that are views of the vector
+    coded: list[UntrainedTensor]
+    guarded: list[UntrainedTensor]  # buffers among `coded` that must stay finite
     codes: Tensor
 
     @torch.no_grad()
@@ -95,12 +91,12 @@ class Flat:
     vector_K: Tensor
     views: tuple[Tensor, ...]
     num_parameters: int  # P
-    rest: Rest | None = field(default=None, repr=False)
+    untrained: UntrainedTensors | None = field(default=None, repr=False)
 
     @property
     def num_codes(self) -> int:
         """Number of values at the end of the vector that are codes, which cannot be averaged."""
-        return self.rest.codes.numel() if self.rest else 0
+        return self.untrained.codes.numel() if self.untrained else 0
 
     @property
     def parameters_P(self) -> Tensor:
@@ -114,13 +110,13 @@ class Flat:
 
     def collect(self) -> None:
         """Write those buffers of the model that are not views into the vector; call before the vector is read."""
-        if self.rest:
-            self.rest.collect()
+        if self.untrained:
+            self.untrained.collect()
 
     def spread(self) -> None:
         """Write the vector into those buffers of the model that are not views; call after the vector was written."""
-        if self.rest:
-            self.rest.spread()
+        if self.untrained:
+            self.untrained.spread()
 
     @torch.no_grad()
     def load(self, values_K: Tensor) -> None:
@@ -131,8 +127,8 @@ class Flat:
     def part(self, bounds: slice) -> "Flat":
         """The values within `bounds`, without views; the buffers belong to the part that ends the vector."""
         parameters = max(0, min(self.num_parameters - bounds.start, bounds.stop - bounds.start))
-        rest = self.rest if bounds.stop == self.vector_K.numel() else None
-        return Flat(self.vector_K[bounds], (), parameters, rest)
+        untrained = self.untrained if bounds.stop == self.vector_K.numel() else None
+        return Flat(self.vector_K[bounds], (), parameters, untrained)
 
     def zeros_like(self) -> "Flat":
         """Another vector with the same layout of the parameters, all zero, without buffers: an optimizer slot."""
@@ -146,7 +142,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _rest(model: nn.Module) -> Iterator[Place]:
+def _rest(model: nn.Module) -> Iterator[UntrainedTensor]:
     """The frozen parameters, then the buffers, each tensor once."""
     seen = set[int]()
     for kind in ("_parameters", "_buffers"):
@@ -156,7 +152,7 @@ def _rest(model: nn.Module) -> Iterator[Place]:
                     continue
                 seen.add(id(tensor))
                 if tensor.layout == torch.strided and not tensor.is_quantized:
-                    yield Place(module, name, tensor)
+                    yield UntrainedTensor(module, name, tensor)
 
 
 def flatten(model: nn.Module) -> Flat:
@@ -167,11 +163,11 @@ def flatten(model: nn.Module) -> Flat:
     ValueError
         A trained parameter is not float32.
     """
-    parameters, rest = trained(model), list(_rest(model))
+    parameters, untrained = trained(model), list(_rest(model))
     if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
         raise ValueError(f"parameters must be float32, not {other.pop()}")
-    viewed = [place for place in rest if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
-    coded = [place for place in rest if place not in viewed]
+    viewed = [place for place in untrained if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
+    coded = [place for place in untrained if place not in viewed]
     coded.sort(key=lambda place: -place.tensor.element_size())
     tensors = [*parameters, *(place.tensor for place in viewed)]
     code_size = 1 + -(-sum(place.tensor.nbytes for place in coded) // 2) if coded else 0
@@ -190,7 +186,7 @@ def flatten(model: nn.Module) -> Flat:
     guarded = [place for place in coded if not isinstance(place.tensor, nn.Parameter) and _guard(place.tensor)]
     flat = Flat(
         vector_K, tuple(views[: len(parameters)]), num_parameters,
-        Rest(viewed, coded, guarded, vector_K[offsets[-1] :]) if rest else None,
+        UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if untrained else None,
     )  # fmt: skip
     flat.collect()
     return flat
@@ -228,7 +224,6 @@ def _view(vector: Tensor, offset: int, like: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, uint8."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 

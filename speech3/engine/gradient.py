@@ -1,18 +1,102 @@
-"""The gradient of one minibatch, which the workers of every world compute."""
+"""How a worker computes the gradient of one minibatch: device, precision, both passes, clipping, CUDA graphs.
+
+PyTorch's own default precision on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix
+products do not. Here either both do or neither does, and no other module sets this. With the precisions ``float32`` and
+``bf16``, tf32 is off, so operations that autocast does not cover are computed in full float32.
+
+With CUDA graphs, forward and backward passes are recorded once and replayed for every minibatch of the same shape: the
+host starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than a GPU
+needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
+gradient is valid only until the next one is computed. A graph also has fixed operations: the model's Python code runs
+only once, while it is captured. So a graph is replayed only for minibatches that equal the captured one in
+everything except the values of its tensors: shapes, types, and other inputs of the model, such as the position of a
+chunk in its utterance. Where these keep changing (sequences), minibatches are computed directly, and a warning says so.
+Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
+"""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from speech3.config import TrainingConfig
 from speech3.engine.flat import trained
-from speech3.engine.items import Portions, each_tensor
-from speech3.engine.world import Parts, minibatch_seed, seed_generators
+from speech3.engine.interface import (
+    Microbatches,
+    Passes,
+    Results,
+    Targets,
+    WorkerParts,
+    each_tensor,
+    minibatch_seed,
+    seed_generators,
+)
 from speech3.errors import Speech3Error
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Context in which PyTorch uses `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Context in which float32 products and convolutions on GPUs have the precision ``training.precision``."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    use_precision(name)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def use_precision(name: str) -> None:
+    """Set the precision for the rest of this process, which is a worker."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
+
+
+def autocast_of(training: TrainingConfig) -> torch.dtype | None:
+    """Type to which the inputs of products are rounded in forward and backward passes; None: they are not rounded."""
+    return torch.bfloat16 if training.precision == "bf16" else None
+
+
+def device_of(name: str) -> torch.device:
+    """The device with this name; raises `Speech3Error` if this machine does not have it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise Speech3Error(f"device {name!r}: no such kind of device; use cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise Speech3Error(f"device {name!r}: training runs only on cpu and cuda; use one of these")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        usable = f"use cuda:0 to cuda:{count - 1}" if count > 1 else "use cuda:0" if count else "use cpu"
+        raise Speech3Error(f"device {name!r}: PyTorch finds {count or 'no'} GPU{'s' * (count != 1)} here; {usable}")
+    return device
+
+
+def use_device(name: str) -> None:
+    """Make a GPU the current one of this process, a worker; otherwise libraries would use the first GPU as well."""
+    if name.startswith("cuda"):
+        torch.cuda.set_device(name)
+
+
+def device_for(device: str, worker: int) -> str:
+    """The device of a worker: ``cuda`` distributes workers over all GPUs; any other device is the same for all."""
+    return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
 
 
 @dataclass(eq=False)
@@ -21,20 +105,16 @@ class Step:
 
     Attributes
     ----------
-    frames
-        Number of frames.
     results
         float64 in the host's memory: their mean loss, the number classified correctly and, if it was computed, the norm
         of the gradient.
-    copied
-        Recorded on the GPU when `results` are there; None if they are.
     left_out
         Number of further frames that the loss could not use (`left_out` of the targets, if they have it).
     """
 
-    frames: int
+    frames: int  # number of frames
     results: Tensor
-    copied: torch.cuda.Event | None = None
+    copied: torch.cuda.Event | None = None  # recorded on the GPU when `results` are there; None if they are
     left_out: int = 0
 
     @classmethod
@@ -63,7 +143,6 @@ class Step:
 
     @property
     def loss(self) -> float:
-        """Mean loss of the frames."""
         return self.read[0]
 
     @property
@@ -79,7 +158,7 @@ class Step:
 
 
 def gradient(
-    parts: Parts, epoch: int, number: int, *, check: bool = True, drawn: tuple[Any, Any] | None = None
+    parts: WorkerParts, epoch: int, number: int, *, check: bool = True, drawn: tuple[Any, Any] | None = None
 ) -> tuple[Step, tuple[Tensor, ...]]:
     """Draw a minibatch and compute its gradient (the mean over its frames, clipped), one tensor per parameter.
 
@@ -96,40 +175,42 @@ def gradient(
     Returns
     -------
     step, gradient
-        The gradient must not be used if `step.finite` is false. With a recorder it is valid only until the next
+        The gradient must not be used if `step.finite` is false. With CUDA graphs it is valid only until the next
         gradient is computed.
     """
     inputs, targets = drawn or parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     work = partial(_passes, parts, check)
-    if parts.recorder is None:
+    if parts.cuda_graphs is None:
         results, g = work(inputs, targets)
     else:
-        results, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
+        results, g = parts.cuda_graphs(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
     return Step.started(len(targets), results, getattr(targets, "left_out", 0)), g
 
 
-def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _passes(parts: WorkerParts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Start both passes; returns loss, number correct and the norm if computed, as one tensor, and the gradient."""
-    total, correct, g = _of_portions(parts, inputs) if isinstance(inputs, Portions) else _of(parts, inputs, targets)
+    total, correct, g = (
+        _of_microbatches(parts, inputs) if isinstance(inputs, Microbatches) else _of(parts, inputs, targets)
+    )
     results = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
-        results.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
-    return together(results), g
+        results.append(clip(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
+    return stacked_scalars(results), g
 
 
-def _of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def _of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     total, correct = loss_of(parts, inputs, targets)
     # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
     return total, correct, torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
 
 
-def _of_portions(parts: Parts, inputs: Portions) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def _of_microbatches(parts: WorkerParts, inputs: Microbatches) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """The same of a minibatch in portions: the means over its items, whatever the sizes of the portions."""
-    items = sum(len(targets) for _, targets in inputs.portions)
+    items = sum(len(targets) for _, targets in inputs.microbatches)
     sums: list[Tensor] = []
-    for number, (portion, targets) in enumerate(inputs.portions):
-        total, correct, g = _of(parts, portion, targets)
+    for number, (microbatch, targets) in enumerate(inputs.microbatches):
+        total, correct, g = _of(parts, microbatch, targets)
         share = len(targets) / items
         if number:
             sums = [sums[0] + share * total.detach(), sums[1] + correct, *sums[2:]]
@@ -139,7 +220,7 @@ def _of_portions(parts: Parts, inputs: Portions) -> tuple[Tensor, Tensor, tuple[
     return sums[0], sums[1], tuple(sums[2:])
 
 
-def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+def loss_of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """The loss of a minibatch and the number classified correctly.
 
     The model computes in the precision of `parts`; the loss always gets float32 outputs.
@@ -151,13 +232,13 @@ def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     return parts.loss(each_tensor(outputs, lambda y: y.float() if y.dtype == parts.autocast else y), targets)
 
 
-def together(scalars: Sequence[Tensor]) -> Tensor:
+def stacked_scalars(scalars: Sequence[Tensor]) -> Tensor:
     """Combine scalars of any type into one float64 tensor on the device of the first, for a single transfer."""
     return torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars])
 
 
 @torch.no_grad()
-def limit(
+def clip(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
 ) -> Tensor:
     """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013); `norm` computes the norm.
@@ -177,7 +258,7 @@ def limit(
 
 
 class Diverged(Speech3Error):
-    """A loss or a gradient is not finite, in a world without a server that could refuse the push."""
+    """A loss or a gradient is not finite, in a backend without a server that could refuse the push."""
 
     def __init__(self, epoch: int, number: int, loss: float, rate: float) -> None:
         what = f"the gradient is not finite (the loss is {loss:g})" if math.isfinite(loss) else f"the loss is {loss}"
@@ -186,3 +267,128 @@ class Diverged(Speech3Error):
             f"data contain NaN: lower training.learning_rate or repair the data, and start again"
         )
         self.epoch, self.number = epoch, number
+
+
+_WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
+_KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    inputs: Any
+    targets: Any
+    replay: Callable[[], Results]
+
+
+@dataclass(eq=False)
+class CudaGraphs:
+    """The CUDA graphs of a worker's minibatches, for use in one process; must be empty when pickled."""
+
+    seen: Counter[Hashable] = field(default_factory=Counter)
+    graphs: dict[Hashable, _Graph] = field(default_factory=dict)
+    pool: Any = None  # the memory that all its graphs share, since only one of them computes at a time
+
+    def __call__(self, work: Passes, inputs: Any, targets: Any, place: Hashable) -> Results:
+        """Compute the results of a minibatch, by replaying a graph if there is one.
+
+        Parameters
+        ----------
+        work
+            Starts the forward and backward passes; it must not wait for results of the device.
+        place
+            What else must be equal for a graph to be valid: the address of the parameters, and how `work` computes.
+
+        Raises
+        ------
+        Speech3Error
+            The model or the loss cannot be recorded.
+        """
+        kind = (place, described(inputs), described(targets))
+        graph = self.graphs.get(kind)
+        if graph is None:
+            if not self._due(kind):
+                return work(inputs, targets)
+            graph = self.graphs[kind] = self._capture(work, inputs, targets)
+        for there, here in zip(
+            [*tensors(graph.inputs), *tensors(graph.targets)], [*tensors(inputs), *tensors(targets)],
+            strict=True,
+        ):  # fmt: skip
+            there.copy_(here)
+        return graph.replay()
+
+    def _due(self, kind: Hashable) -> bool:
+        if kind not in self.seen and len(self.seen) == _KINDS:
+            return False
+        self.seen[kind] += 1
+        if len(self.seen) == _KINDS and self.seen[kind] == 1:
+            warnings.warn(
+                f"training.cuda_graph=true: {_KINDS} minibatches were of different kinds (in shapes or other inputs of "
+                f"the model), so further kinds are computed without a graph; CUDA graphs suit models of windows, such "
+                f"as dnn and cnn; for this model, set it to false",
+                RuntimeWarning, stacklevel=4,
+            )  # fmt: skip
+        return self.seen[kind] > _WARM
+
+    def _capture(self, work: Passes, inputs: Any, targets: Any) -> _Graph:
+        inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
+        device = next(tensor.device for tensor in tensors(inputs))
+        if self.pool is None and device.type == "cuda":
+            self.pool = torch.cuda.graph_pool_handle()
+        try:
+            return _Graph(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool))
+        except torch.OutOfMemoryError as error:
+            raise Speech3Error(
+                f"training.cuda_graph=true: {device} has too little memory to record a minibatch, since a recording "
+                f"keeps the memory of its passes; make training.minibatch smaller, or set it to false"
+            ) from error
+        except RuntimeError as error:
+            raise Speech3Error(
+                f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for "
+                f"the GPU (.item(), .cpu(), indexing by a mask): {str(error).splitlines()[0]}; set it to false"
+            ) from error
+
+
+def capture(work: Callable[[], Results], device: torch.device, pool: Any = None) -> Callable[[], Results]:
+    """Record the operations that `work` starts on this GPU, without running them; the returned function runs them.
+
+    The graph's memory comes from `pool`, or is its own.
+    """
+    with torch.cuda.device(device):  # else the stream of another GPU would be recorded, and the graph be empty
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream()):
+            results = work()
+
+    def replay() -> Results:
+        with torch.cuda.device(device):
+            graph.replay()
+        return results
+
+    return replay
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """All tensors in nested values, in order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    each_tensor(values, note)
+    return found
+
+
+def described(values: Any) -> Hashable:
+    """A key of everything in nested values except the values of tensors; unhashable objects are equal if identical."""
+    match values:
+        case Tensor():
+            return tuple(values.shape), values.dtype, values.device
+        case Targets():
+            return described(values.stacked), values.items
+        case Mapping():
+            return tuple((key, described(value)) for key, value in values.items())
+        case tuple() | list():
+            return tuple(map(described, values))
+        case Hashable():
+            return values
+    return id(values)

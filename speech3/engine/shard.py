@@ -1,27 +1,242 @@
 """A shard, an asynchronous worker: it draws a minibatch, computes its gradient, and syncs with the server.
 
 A sync pushes what the shard has computed and fetches the newest parameters, partition by partition, wherever the server
-is free. The loop is a generator that yields requests; the world that runs it carries them out. So processes on a host
-and workers of a simulation run the same code, and a schedule recorded by the former can be replayed by the latter.
+is free. The loop (`Shard.run`) is a generator that yields requests; the backend that runs it carries them out. So
+processes on a host and workers of a simulation run the same code, and a schedule recorded by the former can be replayed
+by the latter.
+
+**Push.** A shard has one for each partition, over that slice of its copy of the parameters: what it has computed since
+its last push there. `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the
+partition is released, so that no shard waits for another's codec. Pushes may be more or less frequent than fetches
+(`n_push` and `n_fetch` of Downpour SGD, Dean et al. 2012). After a push without a fetch, the shard continues from its
+own copy, which already contains the push; after a fetch without a push, what is not yet pushed stays with the shard, as
+the paper's "accrued gradients" do. We depart from the paper in two ways: the gradients of a push are already multiplied
+by the learning rate of the shard's own steps; and nothing is sent in the background: a busy partition is skipped, and
+receives the push in a later round, with what the shard has computed in the meantime.
+
+**Wire.** Up (to the server) goes the push, encoded (`codecs`) or as float32. The server applies the decoded values. On
+one host nothing needs to be sent, but pushes are encoded and decoded all the same, so that a run has the same result as
+it would have over a network. Down (to the shard) go the newest parameters as float32, or the ternary code of their
+difference from those that the shard has. The server encodes them and knows what the shard has (`has_P`), so the error
+of one encoding is part of the next difference. That is stable only if the error of an encoding is smaller than the
+encoded difference. With one scale for 64 values, the error stays at 2.6 times the step between two fetches (if steps
+are normally distributed); with one scale for a whole tensor it grows without bound, to 60 times the step after 200
+fetches. So buckets here have at most 64 values, which takes 2.5 bits per value. The first fetch of an epoch is float32,
+and the model's buffers always are.
+
+Axes: K values of a partition, of which P are parameters.
 """
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.assembly import rule_of
-from speech3.engine.codecs.codec import key_of
-from speech3.engine.flat import partition_bounds
+from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec, warm_up
+from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step, gradient
+from speech3.engine.interface import Rate, WorkerParts, ahead_of, position
 from speech3.engine.optimizers import optimizer_of
-from speech3.engine.push import Push
-from speech3.engine.wire import wire_of
-from speech3.engine.world import Parts, Rate, ahead_of, position
+from speech3.engine.server_optimizer import ShardVectors, server_optimizer_of
+
+_DOWN_BUCKET = 64
+
+
+def wire_of(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> "Wire":
+    """The configured wire for the slice `stretch` of a model's flat vector; `views` are its parameters."""
+    down = None
+    if config.down == "ternary":
+        bucket = min(config.bucket or _DOWN_BUCKET, _DOWN_BUCKET)
+        down = make_codec(config.model_copy(update={"kind": "ternary", "bucket": bucket}), views, stretch)
+    return Wire(make_codec(config, views, stretch), down)
+
+
+class Wire:
+    """The shard's end of the wire.
+
+    Attributes
+    ----------
+    has_P
+        The parameters that the server knows the shard to have; None before the first fetch.
+    key
+        Selects the random numbers of the next push.
+    up, down
+        Bytes since the last call of `counted`.
+    sent
+        Bytes sent up that are not yet counted in `up`.
+    came
+        What the shard received last: float32 parameters, or codes.
+    """
+
+    received: Tensor
+
+    def __init__(self, codec: Codec | None = None, down: Codec | None = None) -> None:
+        self.sender = Sender(codec) if codec else None
+        self.down_codec = down
+        self.has_P: Tensor | None = None
+        self.key = self.up = self.down = self.sent = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether float32 is sent in both directions."""
+        return self.sender is None and self.down_codec is None
+
+    def begin(self) -> None:
+        """Forget all earlier encoding errors, so that an epoch resumed after a crash equals one without a crash."""
+        self.has_P, self.sent = None, 0
+        if self.sender:
+            self.sender.forget()
+
+    def warm_up(self, like_P: Tensor) -> None:
+        """Load the compiled code of both directions."""
+        warm_up((self.sender.codec if self.sender else None, self.down_codec), like_P)
+
+    def send(self, own: ShardVectors, buffers: Tensor) -> ShardVectors:
+        """Encode a push; returns it decoded, as the server sees it. If the server is busy, a later call replaces it."""
+        self.sent = buffers.nbytes
+        if self.sender is None:
+            self.sent += own.parameters_P.nbytes
+            return own
+        message = self.sender.encode(own.push(), self.key)
+        self.sent += message.nbytes
+        decoded_P = torch.zeros_like(own.parameters_P)
+        self.sender.codec.add(message, decoded_P)
+        wait_for_gpus(decoded_P)  # or the server's step would wait for the codec's kernels, with the partition locked
+        return ShardVectors(own.parameters_P, own.fetched_P, decoded_P)
+
+    def settle(self, *, used: bool) -> None:
+        """Count the last push, if there is one, as received by the server, which used or refused it."""
+        self.up, self.sent = self.up + self.sent, 0
+        if self.sender:
+            self.sender.settle(used=used)
+
+    def receive(self, own: Flat) -> None:
+        """Replace the newest parameters in `own` by those that the shard decodes."""
+        self.received = self._encode_fetch(own.parameters_P)
+        self.down += own.buffers.nbytes + self.received.nbytes
+
+    def _encode_fetch(self, own_P: Tensor) -> Tensor:
+        """What is sent to the shard for the newest parameters `own_P`, which are replaced by the decoded ones."""
+        if self.down_codec is None:
+            return own_P
+        if self.has_P is None:
+            self.has_P = own_P.clone()
+            return own_P
+        message = self.down_codec.encode(own_P - self.has_P, key_of(self.key, 1))
+        self.down_codec.add(message, self.has_P)
+        own_P.copy_(self.has_P)
+        return message
+
+    def counted(self) -> tuple[int, int]:
+        """Bytes up and down since the last call."""
+        counts, self.up, self.down = (self.up, self.down), 0, 0
+        return counts
+
+
+@dataclass(eq=False)
+class Push:
+    """A shard's push to one partition.
+
+    Attributes
+    ----------
+    fetched_P
+        With local updates, the parameters as fetched: the push is these minus the shard's own. A push without a fetch
+        sets them to the shard's own parameters, and a fetch without a push adds to them what was not pushed, so that
+        the difference stays the push.
+    version
+        The partition's version at the last fetch, plus one for each of the shard's pushes since. The staleness of the
+        push is the partition's version minus this: the number of versions that other shards have published.
+    packed
+        The encoded push, as the server sees it, between `pack` and the sync; None if there is none or it is not finite.
+    fetched, complete, replaced, kept_P
+        Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, whether the
+        buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
+    """
+
+    own: Flat  # the partition's slice of the shard's copy
+    fetched_P: Tensor | None
+    push_P: Tensor | None  # without local updates, the learning rate times the sum of the gradients
+    wire: Wire = field(default_factory=Wire)  # what encodes the push and decodes the reply
+    version: int = -1
+    numbers: list[int] = field(default_factory=list)  # the numbers of the minibatches in the push
+    distance: int = 0  # minibatches since the last fetch
+    finite: bool = True  # false once a loss or a gradient was not finite
+    push_due: bool = True
+    fetch_due: bool = True
+    packed: ShardVectors | None = None
+    fetched: bool = False
+    complete: bool = False
+    replaced: bool = False
+    kept_P: Tensor | None = None
+
+    def begin(self) -> None:
+        """Reset: nothing is computed yet, and nothing was sent."""
+        self.version, self.distance, self.finite, self.numbers = -1, 0, True, []
+        self.push_due = self.fetch_due = True
+        self.wire.begin()
+
+    def add(self, number: int, key: int) -> None:
+        """Count a computed minibatch; `key` selects the random numbers of the push's codec."""
+        self.numbers.append(number)
+        self.distance, self.wire.key = self.distance + 1, key
+
+    def receive(self, version: int, numbers: list[int], key: int, *, fetch_due: bool, finite: bool) -> None:
+        """Become a push that was sent to a partition on another host; without minibatches, it is a fetch only."""
+        self.version, self.numbers, self.wire.key, self.finite = version, numbers, key, finite
+        self.push_due, self.fetch_due = bool(numbers), fetch_due
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Encode the push, if it is due and finite; call before the partition is locked."""
+        self.packed = None
+        if self.push_due and self.numbers and self.finite:
+            self.own.collect()
+            own = ShardVectors(self.own.parameters_P, self.fetched_P, self.push_P)
+            if not self.fetch_due:  # the optimizer writes into a copy, so that the shard keeps its own parameters
+                own = ShardVectors(self.own.parameters_P.clone(), None, own.push())
+            self.packed = self.wire.send(own, self.own.buffers)
+
+    @torch.no_grad()
+    def pushed(self) -> None:
+        """The push was published without a fetch: the shard continues from its own parameters."""
+        self.version += 1
+        self.wire.settle(used=True)
+        if self.fetched_P is not None:
+            self.fetched_P.copy_(self.own.parameters_P)
+        if self.push_P is not None:
+            self.push_P.zero_()
+
+    @torch.no_grad()
+    def fetch(self, version: int, newest_K: Tensor | None, *, used: bool) -> None:
+        """Fetch the newest parameters; `newest_K` is None if the server's step has already written them into `own`."""
+        self.wire.settle(used=used)
+        self.fetched, self.complete, self.replaced = True, newest_K is None and self.wire.plain, newest_K is not None
+        # With local updates, what was not pushed: steps that the newest parameters do not contain.
+        self.kept_P = self.fetched_P - self.own.parameters_P if self.fetched_P is not None and self.numbers else None
+        if newest_K is not None:
+            self.own.vector_K.copy_(newest_K)
+            wait_for_gpus(self.own.vector_K, newest_K)
+        self.version, self.distance, self.finite = version, 0, True
+
+    @torch.no_grad()
+    def unpack(self) -> None:
+        """Decode the fetched parameters after the partition is released; what was not pushed stays with the shard."""
+        if not self.fetched:
+            return
+        self.fetched = False
+        if self.replaced:
+            self.own.spread()
+        self.wire.receive(self.own)
+        if self.fetched_P is not None and not self.complete:  # else the optimizer has already copied them in its pass
+            self.fetched_P.copy_(self.own.parameters_P)
+        if self.fetched_P is not None and self.kept_P is not None:
+            self.fetched_P.add_(self.kept_P)
+        if self.push_P is not None and not (self.complete or self.numbers):
+            self.push_P.zero_()
 
 
 @dataclass(frozen=True)
@@ -33,7 +248,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Compute:
-    """Request that `Shard.compute` be called with this number and its result be written into the ledger."""
+    """Request that `Shard.compute` be called with this number and its result be written into the minibatch states."""
 
     number: int
 
@@ -54,15 +269,9 @@ Request = Draw | Compute | Sync
 
 @runtime_checkable
 class Constrained(Protocol):
-    """A module that, in each forward pass of training, moves its parameters a step towards meeting a constraint.
+    """A module that, in each forward pass of training, moves its parameters a step towards meeting a constraint."""
 
-    Attributes
-    ----------
-    constraint_share
-        The share of the step that it takes.
-    """
-
-    constraint_share: float
+    constraint_share: float  # the share of the step that it takes
 
 
 class Shard:
@@ -78,7 +287,7 @@ class Shard:
     """
 
     def __init__(
-        self, parts: Parts, config: AsgdConfig, *, number: int = 0, workers: int = 1, weight_decay: float = 0.0,
+        self, parts: WorkerParts, config: AsgdConfig, *, number: int = 0, workers: int = 1, weight_decay: float = 0.0,
         codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
@@ -192,5 +401,5 @@ def _constraint_share(config: AsgdConfig, workers: int) -> float:
     A gradient step is scaled by the learning rate, but a constraint moves parameters all the way: if each of five
     workers did that and pushed it in full, the server would move them five times as far.
     """
-    scale = rule_of(config, workers).push_scale or 1 / config.sync_every
+    scale = server_optimizer_of(config, workers).push_scale or 1 / config.sync_every
     return min(1.0, (1 - config.momentum) / (workers * scale))

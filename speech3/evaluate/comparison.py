@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import FeatureConfig, parse, read_yaml
-from speech3.engine.throughput import LEVEL, Conclusion, Point
+from speech3.engine import LEVEL, Conclusion, Point
 from speech3.errors import Speech3Error
 from speech3.evaluate.tables import grid, per_cent
 from speech3.runtime import read_json, read_metrics, write_json

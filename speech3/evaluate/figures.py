@@ -27,8 +27,7 @@ from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from speech3.data import Stats
-from speech3.engine.throughput import Point
-from speech3.engine.world import ShardReport
+from speech3.engine import Point, ShardReport
 from speech3.evaluate.html import STYLE, escape
 from speech3.evaluate.tables import columns_wide
 from speech3.runtime import atomic_path

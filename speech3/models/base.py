@@ -31,7 +31,7 @@ class AcousticModel(nn.Module):
     family
         Family name.
     logit_layers
-        Names of the output layer and of the second one, if there is one; also for `speech3.engine.muon`.
+        Names of the output layer and of the second one, if there is one; also for `speech3.engine.optimizers`.
     recurrent
         Trained on sequences of frames with a state (`speech3.frames.chunks`, `speech3.frames.chunks`), not on single
         windows.

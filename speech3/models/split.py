@@ -11,7 +11,7 @@ So each parameter has one owner, and only the shift and scale of the input are h
 Megatron's split (Shoeybi et al. 2019), by the outputs of one layer and the inputs of the next: that sends as many bytes
 in half as many messages, but biases and normalisation after the sum are then held by all members. Here the parameters,
 gradients and running means of a member never leave it, so it can push them without the others to the server partitions
-that hold them (the paper's figure 2; `speech3.engine.shared`).
+that hold them (the paper's figure 2; `speech3.engine.backends.shared`).
 
 Activations are exchanged as PyTorch's DTensors: sharded by units, then gathered (all-gather); their gradients, to which
 every member contributes, are returned to the owners (reduce-scatter). Units are divided as in DTensor, by

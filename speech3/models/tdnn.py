@@ -245,7 +245,7 @@ class SemiOrthogonal(nn.Module):
     """
 
     constraint_share = 1.0
-    rows_axis = 1  # of the weight: `speech3.engine.muon`
+    rows_axis = 1  # of the weight: `speech3.engine.optimizers`
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()

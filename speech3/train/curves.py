@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from speech3.engine.world import ShardReport, shares
+from speech3.engine import ShardReport, shares
 from speech3.errors import Speech3Error
 from speech3.runtime import explained_disk_errors, read_json, read_metrics, say
 

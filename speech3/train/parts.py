@@ -36,9 +36,7 @@ from speech3.config import (
     parse,
     read_yaml,
 )
-from speech3.engine.device import autocast_of, use_precision
-from speech3.engine.recorded import Recorder
-from speech3.engine.world import Loss, Parts
+from speech3.engine import CudaGraphs, Loss, WorkerParts, autocast_of, use_precision
 from speech3.errors import Speech3Error
 from speech3.frames import (
     Chunks,
@@ -348,7 +346,7 @@ class BuildParts:
     config: TrainConfig
     product: str
 
-    def __call__(self, device: str) -> Parts:
+    def __call__(self, device: str) -> WorkerParts:
         """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
@@ -358,7 +356,7 @@ class BuildParts:
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
 
 
-def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, *, member: bool = False) -> Parts:
+def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, *, member: bool = False) -> WorkerParts:
     """Model, minibatches and loss for packed frames that are already open.
 
     Parameters
@@ -374,10 +372,10 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         model, loss, seed = _own_units(model, device, config.seed)
     source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
     penalty = config.training.group_lasso
-    return Parts(
+    return WorkerParts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
         optimizer=config.training.optimizer, betas=config.training.betas,
-        autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
+        autocast=autocast_of(config.training), cuda_graphs=CudaGraphs() if config.training.cuda_graph else None,
         proximal=partial(GroupLasso, penalty) if penalty else None,
     )  # fmt: skip
 

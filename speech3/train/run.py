@@ -25,15 +25,26 @@ from torch import nn
 
 import speech3
 from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig, TrainingConfig
-from speech3.engine import opening
-from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.device import device_of, precision, threads
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.opening import asynchronous
-from speech3.engine.simulate import Times, measure
-from speech3.engine.trainer import Trainer, rate_of
-from speech3.engine.workers import Unkillable
-from speech3.engine.world import Loss, Parts, Progress, World
+from speech3.engine import (
+    Backend,
+    Loss,
+    OneWorker,
+    Progress,
+    Times,
+    Trainer,
+    Unkillable,
+    WorkerParts,
+    asynchronous,
+    check_epoch,
+    check_workers,
+    device_of,
+    measure,
+    open_backends,
+    precision,
+    rate_of,
+    threads,
+    times_of,
+)
 from speech3.errors import MOST_BAD, Speech3Error
 from speech3.frames import Chunks, Minibatches, PackedFrames, Sequences
 from speech3.hmm import load_outputs
@@ -79,81 +90,6 @@ from speech3.train.rundir import (
     estimate_statistics,
     mean_of,
 )
-
-
-def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildParts) -> tuple[OneWorker, World | None]:
-    """Open the worlds of a run, as `speech3.engine.opening.open_worlds`, for packed frames.
-
-    Parameters
-    ----------
-    times
-        File of measured times, which a resumed simulation reuses.
-    """
-    training, clock = config.training, None
-    if training.world == "simulated":
-        clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
-    split = slices(config, parts.model) if training.model_partitions > 1 else ()
-    return opening.open_worlds(training, parts, build, clock=clock, split=split)
-
-
-def _clock(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> Times:
-    clock = opening.times_of(simulation_of(config, path, parts), config.training.workers)
-    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
-        f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
-    return clock
-
-
-def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> SimulationConfig:
-    """The config of the virtual clock; times that it lacks are measured, and stored at `path` for a resumed run."""
-    given = config.training.simulation
-    if given.compute_s is not None and given.sync_s is not None:
-        return given
-    if not path.exists():
-        compute_s, sync_s = measure(parts(), config.training.server, codec=config.training.codec)
-        write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
-    measured = {key: seconds for key, seconds in read_json(path).items() if getattr(given, key) is None}
-    return given.model_copy(update=measured)
-
-
-def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainConfig:
-    """A copy of the config with another number of workers, and other changes to its training."""
-    return config.model_copy(update={"training": config.training.model_copy(update={"workers": workers, **changes})})
-
-
-_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
-
-
-def check_left_out(what: str, frames: int, left_out: int) -> None:
-    """Raise an error if more than 5 % of all frames are of chunks without a path through their numerators (LF-MMI)."""
-    if left_out > MOST_BAD * (frames + left_out):
-        raise Speech3Error(
-            f"{what}: {left_out / (frames + left_out):.1%} of the frames cannot be used, more than"
-            f" {100 * MOST_BAD:g} %: no path through the transcripts of their chunks fits; the labels are those of"
-            " another alignment, the transcripts are too long for the recordings, or training.lfmmi.tolerance is too"
-            " small for training.speeds: pack the frames again, or raise it"
-        )
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: Loss) -> tuple[float, float]:
-    """Mean loss and frame accuracy (0 to 1) of a model over all frames of a source of minibatches.
-
-    Raises
-    ------
-    Speech3Error
-        The loss cannot use more than 5 % of the frames.
-    """
-    model.eval()
-    loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
-    about = -(-heldout.num_frames // _FRAMES)  # a few more where chunks overlap
-    for inputs, targets in progress(heldout.sequential(_FRAMES), about, "held-out"):
-        mean, right = loss(model(inputs), targets)
-        loss_sum, correct = loss_sum + mean.item() * len(targets), correct + int(right)
-        frames += len(targets)
-        left_out += getattr(targets, "left_out", 0)
-    if left_out:
-        check_left_out("held-out data", frames, left_out)
-    return loss_sum / frames, correct / frames
 
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -254,6 +190,83 @@ def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
     if record.get("missed_by_partitions"):
         words += f", {record['missed_by_partitions']} used but not accepted by a partition"
     return words
+
+
+def open_worlds(
+    config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
+) -> tuple[OneWorker, Backend | None]:
+    """Open the worlds of a run, as `speech3.engine.trainer.open_worlds`, for packed frames.
+
+    Parameters
+    ----------
+    times
+        File of measured times, which a resumed simulation reuses.
+    """
+    training, clock = config.training, None
+    if training.world == "simulated":
+        clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
+    split = slices(config, parts.model) if training.model_partitions > 1 else ()
+    return open_backends(training, parts, build, clock=clock, split=split)
+
+
+def _clock(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> Times:
+    clock = times_of(simulation_of(config, path, parts), config.training.workers)
+    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
+        f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
+    return clock
+
+
+def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> SimulationConfig:
+    """The config of the virtual clock; times that it lacks are measured, and stored at `path` for a resumed run."""
+    given = config.training.simulation
+    if given.compute_s is not None and given.sync_s is not None:
+        return given
+    if not path.exists():
+        compute_s, sync_s = measure(parts(), config.training.server, codec=config.training.codec)
+        write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
+    measured = {key: seconds for key, seconds in read_json(path).items() if getattr(given, key) is None}
+    return given.model_copy(update=measured)
+
+
+def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainConfig:
+    """A copy of the config with another number of workers, and other changes to its training."""
+    return config.model_copy(update={"training": config.training.model_copy(update={"workers": workers, **changes})})
+
+
+_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
+
+
+def check_left_out(what: str, frames: int, left_out: int) -> None:
+    """Raise an error if more than 5 % of all frames are of chunks without a path through their numerators (LF-MMI)."""
+    if left_out > MOST_BAD * (frames + left_out):
+        raise Speech3Error(
+            f"{what}: {left_out / (frames + left_out):.1%} of the frames cannot be used, more than"
+            f" {100 * MOST_BAD:g} %: no path through the transcripts of their chunks fits; the labels are those of"
+            " another alignment, the transcripts are too long for the recordings, or training.lfmmi.tolerance is too"
+            " small for training.speeds: pack the frames again, or raise it"
+        )
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: Loss) -> tuple[float, float]:
+    """Mean loss and frame accuracy (0 to 1) of a model over all frames of a source of minibatches.
+
+    Raises
+    ------
+    Speech3Error
+        The loss cannot use more than 5 % of the frames.
+    """
+    model.eval()
+    loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
+    about = -(-heldout.num_frames // _FRAMES)  # a few more where chunks overlap
+    for inputs, targets in progress(heldout.sequential(_FRAMES), about, "held-out"):
+        mean, right = loss(model(inputs), targets)
+        loss_sum, correct = loss_sum + mean.item() * len(targets), correct + int(right)
+        frames += len(targets)
+        left_out += getattr(targets, "left_out", 0)
+    if left_out:
+        check_left_out("held-out data", frames, left_out)
+    return loss_sum / frames, correct / frames
 
 
 _PROGRESS_S = 10.0  # between two progress records within an epoch

@@ -47,7 +47,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from speech3.config import NOT_COMPUTED, ModelConfig, TrainingConfig
-from speech3.engine.world import Parts, Progress, ShardReport
+from speech3.engine import Progress, ShardReport, WorkerParts
 from speech3.errors import Speech3Error
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
@@ -162,7 +162,7 @@ def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
 
 
 @torch.no_grad()
-def estimate_statistics(model: nn.Module, parts: Parts, epoch: int) -> None:
+def estimate_statistics(model: nn.Module, parts: WorkerParts, epoch: int) -> None:
     """Set the statistics of batch normalisation to their means over the first minibatches of an epoch.
 
     Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without changing

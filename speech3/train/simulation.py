@@ -25,11 +25,19 @@ from speech3.config import (
     load_preset,
     training_overrides,
 )
-from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.codecs.levels import check_levels
-from speech3.engine.device import device_of
-from speech3.engine.opening import own_method
-from speech3.engine.throughput import Conclusion, Costs, Point, conclusions, measure_costs, throughputs
+from speech3.engine import (
+    Conclusion,
+    Costs,
+    Point,
+    check_epoch,
+    check_levels,
+    check_workers,
+    conclusions,
+    device_of,
+    measure_costs,
+    simulated_method,
+    throughputs,
+)
 from speech3.errors import Speech3Error
 from speech3.frames import open_packed
 from speech3.models import AcousticModel, gemm_library, layers_of
@@ -91,7 +99,7 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     """The methods for a config: plain SGD, asynchronous workers (or sandblaster, if that is its world) and, if its
     codec allows it, synchronous workers.
     """
-    sandblaster, codec = own_method(config.training) == "sandblaster", config.training.codec
+    sandblaster, codec = simulated_method(config.training) == "sandblaster", config.training.codec
     several = [
         Method("sandblaster", _by(config, "sandblaster")) if sandblaster else Method("async", _by(config, "asgd"))
     ]
@@ -144,7 +152,7 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     for name in names:
         config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
         alone = config.training.world == "sgd"
-        kind = "synchronous" if alone else own_method(config.training)
+        kind = "synchronous" if alone else simulated_method(config.training)
         methods.append(Method(_stem(name), _by(config, kind), alone=alone))
     methods.sort(key=lambda method: not method.alone)
     if not methods or not methods[0].alone:
@@ -381,7 +389,7 @@ def throughput(
 ) -> Throughput:
     """Measure networks on the config's frames and device, and apply the performance model.
 
-    The performance model is in `speech3.engine.throughput`.
+    The performance model is in `speech3.engine.papers.throughput`.
 
     Parameters
     ----------

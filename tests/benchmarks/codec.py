@@ -26,8 +26,8 @@ from torch import Tensor
 
 from speech3.config import DnnConfig
 from speech3.engine.codecs.codec import Ternary, as_floats, layout
-from speech3.engine.codecs.levels import encode_levels
-from speech3.engine.sgd import Sgd
+from speech3.engine.codecs.mean import encode_levels
+from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
 from speech3.models.dnn import gemm_library

@@ -33,10 +33,9 @@ from engine import DNN, ROUNDS, ZHANG, figures, line
 from engine_rivals import Case, frames_per_s, in_turn, left_out, median_ratio, world, written
 
 from speech3.config import DnnConfig
-from speech3.engine.assembly import load_tensors, make_server, sizes_of, tensors_on_gpu
-from speech3.engine.server_memory import private_memory
+from speech3.engine.interface import USED
+from speech3.engine.server import load_tensors, make_server, memory_layout, private_memory, tensors_on_gpu
 from speech3.engine.shard import Shard
-from speech3.engine.world import USED
 from speech3.frames.packed import open_packed
 from speech3.train.parts import make_parts
 
@@ -111,7 +110,7 @@ def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Cal
     device, asgd = torch.device(case.device), config.training.asgd
     shard = Shard(make_parts(config, open_packed(directory / "train.frames"), device), asgd)
     push, own = shard.pushes[0], shard.sgd.parameters
-    memory = private_memory(sizes_of(own, asgd, 1, 1))
+    memory = private_memory(memory_layout(own, asgd, 1, 1))
     whole = make_server(memory, asgd, 1, own, nullcontext(), tensors_on_gpu(own, asgd))
     load_tensors(whole, {"parameters": own.vector_K})
     server = whole.partitions[0]

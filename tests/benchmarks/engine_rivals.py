@@ -23,8 +23,8 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, ModelConfig, TrainConfig, TrainingConfig
 from speech3.engine.gradient import loss_of
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, Parts, Progress, Rate
+from speech3.engine.interface import USED, Progress, Rate, WorkerParts
+from speech3.engine.optimizers import Sgd
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.models.dnn import gemm_library
@@ -197,7 +197,7 @@ def _bare(build: BuildParts, device: str, pipe: Any) -> None:
         pipe.send(time.perf_counter() - start)
 
 
-def bare_step(parts: Parts, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
+def bare_step(parts: WorkerParts, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
     """Forward pass, backward pass and update with one minibatch; on a GPU recorded once and replayed (a CUDA graph)."""
     sgd, parameters = Sgd(parts.model), list(parts.model.parameters())
 

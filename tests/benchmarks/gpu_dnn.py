@@ -24,8 +24,8 @@ from gpu_timing import Work, captured, device_of_arguments, milliseconds, name_o
 from torch import Tensor
 
 from speech3.config import DnnConfig
-from speech3.engine.device import precision
-from speech3.engine.sgd import Sgd
+from speech3.engine.gradient import precision
+from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
 

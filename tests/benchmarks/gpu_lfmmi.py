@@ -22,7 +22,7 @@ from sequence import BINS, FRAMES, PDFS, problem
 from torch import Tensor
 
 from speech3.config.experiment import LfmmiSystemConfig
-from speech3.engine.muon import Muon
+from speech3.engine.optimizers import Muon
 from speech3.frames.chunks import Chunk
 from speech3.models import build
 from speech3.sequence.lfmmi import AlignmentNumerators, Denominator, LfMmi

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import ModelConfig, load_preset
-from speech3.engine.sgd import Sgd
+from speech3.engine.optimizers import Sgd
 from speech3.models import AcousticModel, build
 from speech3.models.base import cross_entropy
 from speech3.models.tdnn import Tdnn

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from speech3.config.experiment import LfmmiSystemConfig
-from speech3.engine.adamw import AdamW
-from speech3.engine.muon import Muon
+from speech3.engine.optimizers import AdamW, Muon
 from speech3.frames.chunks import Chunk
 from speech3.frames.packed import segment_labels
 from speech3.models import build

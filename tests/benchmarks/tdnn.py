@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from speech3.config import CnnTdnnConfig
 from speech3.config.experiment import LfmmiSystemConfig
-from speech3.engine.sgd import Sgd
+from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
 from speech3.models.dnn import gemm_library

@@ -30,7 +30,9 @@ def _run(conf, out, *options):
 @pytest.mark.slow
 def test_with_a_ray_of_its_own(conf, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
-    monkeypatch.setattr("speech3.engine.cluster.messages._engine_digest", lambda: "")  # it may be edited meanwhile
+    monkeypatch.setattr(
+        "speech3.engine.backends.cluster.actors._engine_digest", lambda: ""
+    )  # it may be edited meanwhile
     result = _run(conf, tmp_path / "out")
     assert result.exit_code == 0, result.exception
     assert result.stdout.count("\n") == 1 and "held-out frame accuracy" in result.stdout  # Ray prints nothing there

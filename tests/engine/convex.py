@@ -15,7 +15,7 @@ import torch
 from tiny import loss
 from torch import nn
 
-from speech3.engine.world import Parts
+from speech3.engine.interface import WorkerParts
 
 FEATURES, CLASSES, SIZES = 6, 4, (16, 7)  # minibatches of two sizes: the mean is over frames
 
@@ -96,10 +96,10 @@ class Build:
     source: Source = Source()
     dropout: float = 0.0
 
-    def __call__(self, device: str = "cpu") -> Parts:
+    def __call__(self, device: str = "cpu") -> WorkerParts:
         torch.set_num_threads(1)
         between = [nn.Dropout(self.dropout)] if self.dropout else []
-        return Parts(nn.Sequential(*between, model()), self.source, loss, seed=1)
+        return WorkerParts(nn.Sequential(*between, model()), self.source, loss, seed=1)
 
 
 def objective(linear: nn.Module, minibatches: int, weight_decay: float = 0.0) -> torch.Tensor:

@@ -15,18 +15,18 @@ import tiny
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.assembly import Server
-from speech3.engine.server import Partition
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
+from speech3.engine.interface import Rate, WorkerParts
+from speech3.engine.server import Partition, Server
 from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import Parts, Rate
 from speech3.errors import Speech3Error
 
 _REQUESTS: dict[str, type[Draw] | type[Sync]] = {"draw": Draw, "busy": Sync, "sync": Sync, "publish": Sync}
 
 
 def replay(
-    parts: Parts, config: AsgdConfig, tensors: dict[str, Tensor], rates: Callable[[int], Rate], record: Path, *,
+    parts: WorkerParts, config: AsgdConfig, tensors: dict[str, Tensor], rates: Callable[[int], Rate], record: Path, *,
     weight_decay: float = 0.0, codec: CodecConfig | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Do again what ``Shared(..., record=record)`` did.

@@ -8,10 +8,10 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
-from speech3.engine.adamw import AdamW
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import USED, Rate
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import OneWorker, Times
+from speech3.engine.interface import USED, Rate
+from speech3.engine.optimizers import AdamW
 
 BETAS = (0.8, 0.95)
 PARTS = replace(tiny.Build()(), optimizer="adamw", betas=BETAS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from speech3.config import DnnConfig
-from speech3.engine.world import Progress, ShardReport
+from speech3.engine.interface import Progress, ShardReport
 
 
 @pytest.fixture

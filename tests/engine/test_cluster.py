@@ -17,16 +17,16 @@ import torch
 
 from speech3.config import AsgdConfig
 from speech3.engine.flat import flatten
-from speech3.engine.world import USED
+from speech3.engine.interface import USED
 from speech3.errors import Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
 from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
-from speech3.engine.cluster import messages  # noqa: E402
-from speech3.engine.cluster import world as cluster_module  # noqa: E402
-from speech3.engine.cluster.world import Cluster  # noqa: E402
+from speech3.engine.backends.cluster import actors as messages  # noqa: E402
+from speech3.engine.backends.cluster import coordinator as cluster_module  # noqa: E402
+from speech3.engine.backends.cluster.coordinator import Cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +143,7 @@ def test_a_partition_is_killed(world, gate, monkeypatch):
     def kill():
         copies.append(world.snapshot().progress.used)
         gate.open("epoch3")
-        tiny.until(lambda: world._look() or world.ledger.ended >= copies[0] + 80)
+        tiny.until(lambda: world._look() or world.states.ended >= copies[0] + 80)
         os.kill(first, signal.SIGKILL)
 
     done = _epoch(world, gate, 3, kill, torn=2 * CONFIG.max_distance)
@@ -153,7 +153,7 @@ def test_a_partition_is_killed(world, gate, monkeypatch):
     assert f"{world.undone} minibatches were computed again" in done.note
 
 
-def test_a_node_is_lost_and_another_comes(nodes, world, gate):
+def test_run_continues_when_node_is_lost_and_another_joins(nodes, world, gate):
     second = next(iter(nodes.worker_nodes))
     there = [number for number in (0, 1) if _node_of(nodes, _shard(world, number)) == 1]
     lose = partial(nodes.remove_node, second, allow_graceful=False)
@@ -164,7 +164,7 @@ def test_a_node_is_lost_and_another_comes(nodes, world, gate):
     tiny.until(lambda: world._look() or world.workers[there[0]].prepared)
 
 
-def test_no_room_and_nothing_left_behind(nodes, world, monkeypatch):
+def test_shards_without_room_end_run_and_leave_no_process(nodes, world, monkeypatch):
     """All CPUs are the other world's; then there are not enough nodes; then the other world ends."""
     patience = cluster_module.TIMEOUT_S
     monkeypatch.setattr(cluster_module, "TIMEOUT_S", 0.5)

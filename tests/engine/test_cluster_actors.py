@@ -12,20 +12,29 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.processes import Clock
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten, partition_bounds
-from speech3.engine.ledger import Ledger
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.watchdog import Clock
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate, ShardReport
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Rate, ShardReport
+from speech3.engine.pool import MinibatchStates
 from speech3.errors import Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
-from speech3.engine.cluster import actors as actors_module  # noqa: E402 - imports ray
-from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
-from speech3.engine.cluster.messages import Order, PushMessage, Report, Work, facts_of, plans_of  # noqa: E402
-from speech3.engine.cluster.remote import check  # noqa: E402
-from speech3.engine.cluster.world import Cluster, Copy, Worker  # noqa: E402
+from speech3.engine.backends.cluster import actors as actors_module  # noqa: E402 - imports ray
+from speech3.engine.backends.cluster.actors import (  # noqa: E402
+    Order,
+    PartitionActor,
+    PartitionReport,
+    PushMessage,
+    ShardActor,
+    ShardWork,
+    facts_of,
+    plans_of,
+)
+from speech3.engine.backends.cluster.coordinator import Cluster, ServerCopy, ShardHandle  # noqa: E402
+from speech3.engine.backends.cluster.remote import check  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
@@ -62,12 +71,12 @@ class Pair:
     world: Cluster
 
     @property
-    def ledger(self):
-        return self.world.ledger
+    def states(self):
+        return self.world.states
 
     @property
     def progress(self):
-        return replace(self.ledger.progress(self.world.before), versions=max(self.world.versions))
+        return replace(self.states.progress(self.world.before), versions=max(self.world.versions))
 
     def work(self, incarnation=7, rate=RATE):
         for partition in self.partitions:
@@ -85,10 +94,15 @@ class Pair:
 def coordinator(states_M, partitions):
     """Of a server that does nothing: it gathers what the partitions report."""
     world = object.__new__(Cluster)
-    ledger = Ledger.of(len(states_M))
-    ledger.begin(np.minimum(states_M, WAITING))
+    states = MinibatchStates.of(len(states_M))
+    states.begin(np.minimum(states_M, WAITING))
     world.server, world.workers = Mock(plans=[None] * partitions), []
-    world.copied, world.before, world.incarnations, world.work = Copy({}, ledger), ledger.counts(), {}, {}
+    world.copied, world.before, world.incarnations, world.work = (
+        ServerCopy({}, states),
+        states.counts(),
+        {},
+        {},
+    )
     world.copied_at = world.copy_took = world.deaths_since_copy = 0
     world._begin_again()
     return world
@@ -142,13 +156,13 @@ def test_one_shard_is_that_of_the_simulated_world(config, codec):
     assert (outcome.work.up, outcome.work.down) == (done.up, done.down)
 
 
-def test_a_shard_that_is_given_up_changes_nothing_any_more():
+def test_messages_of_expelled_shard_change_nothing():
     ours = pair(AsgdConfig(sync_every=2, partitions=2), tiny.Build(BATCHES))
     first, before = ours.partitions[0], ours.tensors()["parameters"]
     first.admit(3)
     assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
     assert not first.expel(3).numbers.size and first.draw(3, 1) is None
-    assert first.sync(PushMessage(3, 0, True, Work(), 0, steps={0: tiny.step(1, 1.0, 1)})) is None
+    assert first.sync(PushMessage(3, 0, True, ShardWork(), 0, steps={0: tiny.step(1, 1.0, 1)})) is None
     assert torch.equal(ours.tensors()["parameters"], before)
     # What it had out waits again, but not what a partition had published: 1, in the account of who asks.
     states_M = tiny.waiting(BATCHES)
@@ -184,82 +198,84 @@ def test_a_shard_reports_a_partition_that_is_lost_or_does_not_know_it():
     ours.partitions[0].begin({"parameters": flatten(tiny.model()).vector_K.numpy()}, tiny.waiting(BATCHES))
     ours.world = coordinator(tiny.waiting(BATCHES), 1)
     ours.work(incarnation=2)
-    assert ours.ledger.finished and ours.progress.frames == len(BATCHES) * tiny.FRAMES
+    assert ours.states.finished and ours.progress.frames == len(BATCHES) * tiny.FRAMES
 
 
-def test_what_is_too_long_is_refused_by_all_and_dropped():
+def test_too_long_push_is_refused_by_all_partitions_and_dropped():
     config = AsgdConfig(sync_every=2, partitions=2, max_push=1e-6)
     ours = pair(config, tiny.Build(BATCHES))
     before = ours.tensors()["parameters"]
     ours.work()
-    assert (ours.ledger.states_M == REFUSED).all() and ours.progress.frames == 0
+    assert (ours.states.states_M == REFUSED).all() and ours.progress.frames == 0
     assert torch.equal(ours.tensors()["parameters"], before)
 
 
 def _told(world, partition, numbers, ended=USED, staleness=0):
     """What a partition says of one push."""
-    ledger = Ledger.of(len(world.ledger))
+    states = MinibatchStates.of(len(world.states))
     for number in numbers:
-        ledger.computed(number, tiny.step(10, 0.5, 4))
+        states.computed(number, tiny.step(10, 0.5, 4))
     if ended == USED:
-        ledger.publish(numbers, staleness)
+        states.publish(numbers, staleness)
     else:
-        ledger.refuse(numbers, ended, 1)
-    world._receive_report(partition, Report(np.array(numbers), ledger.rows(np.array(numbers)), int(ended == USED), {}))
+        states.refuse(numbers, ended, 1)
+    world._receive_report(
+        partition, PartitionReport(np.array(numbers), states.rows(np.array(numbers)), int(ended == USED), {})
+    )
 
 
 def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last():
     world = coordinator(np.array([0, 0, 0, USED, 5], np.int32), 2)
-    assert world.ledger.states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
+    assert world.states.states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
     _told(world, 0, [0, 1], staleness=1)
     _told(world, 0, [2], STALE, 9)
-    assert world.ledger.states_M.tolist() == [USED, USED, WAITING, USED, WAITING]
-    assert world.ledger.progress(world.before).frames == 20
+    assert world.states.states_M.tolist() == [USED, USED, WAITING, USED, WAITING]
+    assert world.states.progress(world.before).frames == 20
     world.server.copy.return_value = {}
     world._copy()
     _told(world, 1, [0, 1], staleness=3)
     _told(world, 1, [2], staleness=2)
-    assert world.ledger.states_M.tolist() == [USED, USED, USED, USED, WAITING]
-    done = world.ledger.progress(world.before)
+    assert world.states.states_M.tolist() == [USED, USED, USED, USED, WAITING]
+    done = world.states.progress(world.before)
     assert (done.used, done.frames, done.correct, done.loss_sum) == (3, 30, 12, 15.0)
     assert (done.staleness, world.versions, done.missed) == ((0, 0, 1, 2), [1, 2], 1)
     # A dead shard's minibatch is everybody's again: one refusal of two is no longer held against it.
     _told(world, 0, [4], REFUSED)
-    world.server.ask.return_value, world.server.ask_pool.return_value, world.returned = [], [4], 0
+    world.server.ask.return_value, world.server.ask_queue.return_value, world.returned = [], [4], 0
     world._give_back(1)
     _told(world, 1, [4], REFUSED)
-    assert world.returned == 1 and not world.ledger.finished
+    assert world.returned == 1 and not world.states.finished
     _told(world, 0, [4], REFUSED)
-    assert world.ledger.finished and world.ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
+    assert world.states.finished and world.states.counts() == {USED: 4, STALE: 0, REFUSED: 1}
     # The copy is of its time; the server begins again there.
-    assert world.copied.versions == 1 and world.copied.ledger.ended == 3
+    assert world.copied.versions == 1 and world.copied.states.ended == 3
     world._begin_again()
-    assert world.ledger.states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and world.versions == [1, 1]
+    assert world.states.states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and world.versions == [1, 1]
     _told(world, 1, [2], STALE, 9)
-    assert world.ledger.states_M[2] == WAITING and not world.ledger.progress(world.before).missed
+    assert world.states.states_M[2] == WAITING and not world.states.progress(world.before).missed
     _told(world, 0, [2], STALE, 9)
-    assert world.ledger.states_M[2] == STALE
+    assert world.states.states_M[2] == STALE
 
 
-def test_what_one_partition_refused_and_the_other_used_is_missed():
+def test_minibatch_refused_by_one_partition_and_used_by_other_is_missed():
     world = coordinator(np.zeros(2, np.int32), 2)
     _told(world, 0, [1], STALE, 9)
-    assert world.ledger.states_M.tolist() == [WAITING, WAITING]
+    assert world.states.states_M.tolist() == [WAITING, WAITING]
     _told(world, 1, [1])
-    assert world.ledger.states_M.tolist() == [WAITING, USED] and world.ledger.progress(world.before).missed == 1
+    assert world.states.states_M.tolist() == [WAITING, USED] and world.states.progress(world.before).missed == 1
     _told(world, 0, [0])
     _told(world, 1, [0], STALE, 9)  # too late, and elsewhere it is used
-    assert world.ledger.finished and world.ledger.progress(world.before).missed == 2
+    assert world.states.finished and world.states.progress(world.before).missed == 2
 
 
 def test_a_shard_that_hangs_is_replaced(monkeypatch):
     """It pushes at most every four minibatches, which take two seconds each: that makes 160 s."""
     world = coordinator(tiny.waiting(BATCHES), 1)
     monkeypatch.setattr(ray, "kill", lambda actor: None)
-    worker = Worker(Mock(), pending="a reply", placed=Mock(), prepared=True, incarnation=5, heard=1000.0)
+    worker = ShardHandle(Mock(), pending="a reply", placed=Mock(), prepared=True, incarnation=5, heard=1000.0)
     world.workers, world.incarnations, world.most_pushed, world.hang, world.restarts = [worker], {5: 0}, 4, "", 0
-    world.work = {5: Work(ShardReport(minibatches=10, compute_s=20.0))}
-    world.server.ask.return_value, world.server.ask_pool.return_value, world.returned = [], [3, 4], 0
+    world.work = {5: ShardWork(ShardReport(minibatches=10, compute_s=20.0))}
+    world.server.ask.return_value, world.server.ask_queue.return_value, world.returned = [], [3, 4], 0
     world.clock, world.kind = Clock(looked=1000.0), Mock()
 
     def at(seconds):

@@ -52,7 +52,7 @@ SIZES = (1, 2, 3, 5, 15, 16, 17, 31, 63, 64, 65, 255, 1000, 1023, 1024, 1025, 20
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
-def test_equals_the_definition_with_the_same_random_numbers(size):
+def test_code_equals_definition_with_same_random_numbers(size):
     vector, tensors = views((3,), (size,), gap=5)
     vector.copy_(drawn(len(vector), size))
     key = key_of(7, size)
@@ -136,7 +136,7 @@ def test_the_same_bytes_for_the_same_key():
     assert key_of(1, 2) == key_of(1, 2) != key_of(2, 1) and 0 <= key_of(-3) < 1 << 63
 
 
-def test_counters_make_a_tensor_the_same_wherever_it_lies():
+def test_code_of_tensor_does_not_depend_on_its_offset():
     vector, tensors = views((50,), (1500,))
     vector.copy_(drawn(len(vector)))
     there = decoded(Ternary(layout(tensors)), vector)[50:]
@@ -157,7 +157,7 @@ def test_golden_words():
 GOLDEN = [89194703, 21234636, 16842767]
 
 
-def test_what_is_sent_as_it_is():
+def test_small_tensors_and_last_layer_are_sent_as_float32():
     vector, tensors = views((30, 20), (20,), (300, 30), (300,))
     vector.copy_(drawn(len(vector)))
     codec = Ternary(layout(tensors, floats=as_floats(tensors, below=100, last=True)))
@@ -169,7 +169,7 @@ def test_what_is_sent_as_it_is():
     assert torch.equal(decoded(whole, vector), vector)
 
 
-def test_nothing_to_send():
+def test_empty_vector_is_coded():
     for tensors in ([], [torch.zeros(0)]):
         codec = Ternary(layout(tensors))
         message = codec.encode(torch.zeros(0), 1)
@@ -180,7 +180,7 @@ def test_nothing_to_send():
 @pytest.mark.parametrize("codec", ["ternary", "bf16", "topk"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 700, 2999])
-def test_what_is_not_finite_stays_so(codec, value, place):
+def test_values_that_are_not_finite_decode_to_nan(codec, value, place):
     vector, tensors = views((3000,), (10,))
     vector.copy_(drawn(len(vector)))
     vector[place] = value

@@ -10,20 +10,20 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import rule, shard_process
-from speech3.engine.assembly import begin_epoch, load_tensors, sizes_of
+from speech3.engine import server_optimizer as optimizer
+from speech3.engine.backends import shared
+from speech3.engine.backends.processes import FileLock, memory_file
+from speech3.engine.backends.shared import Shared
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.codecs import codec as codec_module
 from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.server import Partition, Push
-from speech3.engine.server_memory import FileLock, memory_bytes, memory_file
-from speech3.engine.sgd import Sgd
-from speech3.engine.shard import Shard
-from speech3.engine.shared import Shared
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.wire import Wire, wire_of
-from speech3.engine.world import REFUSED, USED, Parts
+from speech3.engine.interface import REFUSED, USED, WorkerParts
+from speech3.engine.optimizers import Sgd
+from speech3.engine.server import Partition, begin_epoch, load_tensors, memory_bytes, memory_layout
+from speech3.engine.shard import Push, Shard, Wire, wire_of
 
 BATCHES = tiny.Batches(60)
 VALUES = 16 * (3 + 1 + 3 + 1)  # of the flat vector of 5 - 7 - 5, padding included
@@ -43,7 +43,7 @@ def epoch(world, number, batches=BATCHES, base=0.3):
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.kind)
-def test_the_server_steps_by_what_the_codes_stand_for(codec, local):
+def test_server_applies_decoded_push(codec, local):
     """One worker; by hand: code what it would push, with what the last one lost, and step by that."""
     config = AsgdConfig(sync_every=2, max_distance=2, local_updates=local, push_scale=1.0, momentum=0.5)
     world = simulated(config, codec)
@@ -52,7 +52,7 @@ def test_the_server_steps_by_what_the_codes_stand_for(codec, local):
     sgd = Sgd(model)
     own, velocity, lost = sgd.parameters, 0.0, 0.0
     coder, sent = make_codec(codec, own.views), 0
-    parts = Parts(model, BATCHES, tiny.loss, seed=1)
+    parts = WorkerParts(model, BATCHES, tiny.loss, seed=1)
     for first in range(0, len(BATCHES), 2):
         fetched, total = own.vector_K.clone(), own.zeros_like()
         for number in (first, first + 1):
@@ -96,7 +96,7 @@ def test_coded_pushes_learn_and_a_resumed_run_is_the_same(codec):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     world = simulated(AsgdConfig(local_updates=False), codec)
-    world.memory.ledger.states_M[:] = 0
+    world.memory.states.states_M[:] = 0
     server, push = world.server.partitions[0], world.shards[0].pushes[0]
     tiny.visit(server, push)
     before = world.snapshot().tensors["parameters"]
@@ -107,7 +107,7 @@ def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     assert tiny.visit(server, push) == USED  # nothing is left of the other
 
 
-def test_what_a_fetch_lost_comes_with_the_next():
+def test_error_of_coded_fetch_comes_with_next_fetch():
     """The server does not move any more: what the shard has comes to what the server has, up to the noise of a code."""
     wire, own = wire_of(BOTH_WAYS, flatten(tiny.model()).views), flatten(tiny.model())
     wire.receive(own)
@@ -122,7 +122,7 @@ def test_what_a_fetch_lost_comes_with_the_next():
 
 
 @pytest.mark.parametrize("bucket", [0, 4096])
-def test_what_fetches_lose_settles_for_large_tensors(bucket):
+def test_error_of_coded_fetches_stays_bounded(bucket):
     """The server moves on between fetches; with a scale for all 4,096 values the error would grow without end."""
     own = flatten(torch.nn.Linear(64, 64, bias=False))
     wire = wire_of(BOTH_WAYS.model_copy(update={"bucket": bucket}), own.views)
@@ -136,7 +136,7 @@ def test_what_fetches_lose_settles_for_large_tensors(bucket):
     assert far[0] == 0 and 2 < far[50] < 3.5 and 2 < far[100] < 3.5
 
 
-def test_model_buffers_go_along():
+def test_model_buffers_are_sent_as_float32():
     build = tiny.Build(BATCHES, norm=True)
     world = Simulated(build(), AsgdConfig(sync_every=1), Times((1.0,), 0.1), codec=CODECS[2])
     world.load({"parameters": flatten(tiny.model(norm=True)).vector_K})
@@ -165,7 +165,7 @@ def test_two_processes_and_their_replay(tmp_path):
     assert torch.equal(again["parameters"], found["parameters"])
 
 
-def test_a_wire_without_codec_hands_over_what_it_was_given():
+def test_wire_without_codec_copies_nothing():
     own, wire = flatten(tiny.model()), Wire()
     push = Push(own, None, torch.ones(VALUES))
     push.numbers = [0]
@@ -180,14 +180,14 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
     config, parts = AsgdConfig(sync_every=1, partitions=2), tiny.Build(BATCHES)()
     shard = Shard(parts, config, codec=BOTH_WAYS)
     own = shard.sgd.parameters
-    sizes, seen = sizes_of(own, config, 1, len(BATCHES)), {"encode": [], "add": [], "sync": []}
+    sizes, seen = memory_layout(own, config, 1, len(BATCHES)), {"encode": [], "add": [], "sync": []}
     with ExitStack() as stack:
-        memory, pool_lock, *paths = (
+        memory, queue_lock, *paths = (
             stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
         )
-        place = shard_process.Place(
-            memory, tuple(paths), pool_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
+        place = shared.ServerAddress(
+            memory, tuple(paths), queue_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
         )  # fmt: skip
         server, locks = place.open(own, None)
         probes = [FileLock(path) for path in paths]
@@ -209,8 +209,8 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
         load_tensors(server, {"parameters": own.vector_K.clone()})
         begin_epoch(server, tiny.waiting(BATCHES))
         rate = tiny.rate(0.1, 1, BATCHES)
-        shard_process.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
-        assert server.ledger.finished
+        shared.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
+        assert server.states.finished
     assert set(seen["sync"]) == {1}  # the other partition is free: a shard never holds two
     assert set(seen["encode"]) == set(seen["add"]) == {2}
     assert len(seen["encode"]) >= 2 * 2 * len(BATCHES)  # up and down, in both partitions
@@ -226,7 +226,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
 def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, bucket, monkeypatch):
     chosen = CodecConfig(kind=kind, down=down, bucket=bucket)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0,), 0.1), codec=chosen)
-    used, find, step = set(), codec_module._kernel, rule._one_pass
+    used, find, step = set(), codec_module._kernel, optimizer._one_pass
 
     def noting(like, name):
         used.add(name)
@@ -237,9 +237,9 @@ def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, b
         return step(*arrays)
 
     monkeypatch.setattr(codec_module, "_kernel", noting)
-    monkeypatch.setattr(rule, "_one_pass", pass_noted)
+    monkeypatch.setattr(optimizer, "_one_pass", pass_noted)
     world.load({"parameters": flatten(tiny.model()).vector_K})
-    shard_process._warm_up(world.server, world.shards[0])
+    shared._warm_up(world.server, world.shards[0])
     loaded = frozenset(used)
     assert epoch(world, 1).versions > 1
     assert used == loaded and ("pack" in loaded) == (kind == "ternary" or down == "ternary")

@@ -14,15 +14,15 @@ import torch
 from waits import operations, waits
 
 from speech3.config import TrainingConfig
-from speech3.engine import ddp, ddp_process
-from speech3.engine.checks import check_workers
-from speech3.engine.codecs.ddp_hook import Exchange
-from speech3.engine.ddp import Ddp, Deadline
-from speech3.engine.ddp_process import Member, ModelWithLoss, run_epoch
-from speech3.engine.device import device_for
+from speech3.engine.backends import ddp
+from speech3.engine.backends import ddp as ddp_process
+from speech3.engine.backends.ddp import Ddp, Deadline, Member, ModelWithLoss, run_epoch
+from speech3.engine.codecs.mean import Exchange
 from speech3.engine.flat import flatten
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, Rate
+from speech3.engine.gradient import device_for
+from speech3.engine.interface import USED, Rate
+from speech3.engine.optimizers import Sgd
+from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(11)
@@ -193,7 +193,7 @@ def test_the_source_of_a_gradient_that_is_not_finite(others, blamed, monkeypatch
     assert not numbers  # nothing was sent
 
 
-def test_which_gpu():
+def test_workers_on_more_gpus_than_there_are_are_refused():
     assert device_for("cuda:3", 1) == "cuda:3" and device_for("cpu", 1) == "cpu"
 
 

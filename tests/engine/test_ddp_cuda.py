@@ -7,10 +7,10 @@ import tiny
 import torch
 
 from speech3.config import CodecConfig
-from speech3.engine.ddp import Ddp
+from speech3.engine.backends.ddp import Ddp
 from speech3.engine.flat import flatten
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED
+from speech3.engine.interface import USED
+from speech3.engine.optimizers import Sgd
 
 BATCHES = tiny.Batches(60)
 

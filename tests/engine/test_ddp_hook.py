@@ -10,11 +10,11 @@ import tiny
 import torch
 
 from speech3.config import CodecConfig
+from speech3.engine.backends.ddp import Ddp
 from speech3.engine.codecs.codec import add, as_floats, key_of, layout, pack, statistics
-from speech3.engine.ddp import Ddp
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.world import USED, Parts, Rate
+from speech3.engine.interface import USED, Rate, WorkerParts
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(41)
@@ -24,7 +24,7 @@ TERNARY = CodecConfig(kind="ternary", float_below=6)
 
 def expected(config, batches, parameters, epochs, workers=2, lr=0.2):
     """Parameters after plain steps on the mean of all workers' codings, each coded and decoded on its own."""
-    parts = Parts(tiny.model(), batches, tiny.loss, seed=1)
+    parts = WorkerParts(tiny.model(), batches, tiny.loss, seed=1)
     own = flatten(parts.model)
     own.vector_K.copy_(parameters)
     floats = as_floats(own.views, below=config.float_below, last=config.float_last)

@@ -17,7 +17,7 @@ from torch import nn
 
 from speech3.config import presets
 from speech3.engine import FitResult, fit
-from speech3.engine.strategies import STRATEGIES
+from speech3.engine.fitting.arguments import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 MINIBATCHES = 40
@@ -117,7 +117,7 @@ def test_a_virtual_worker_that_dies():
     assert 10 < result.history[0].seconds < 15 and len(result.history[0].staleness) > 2
 
 
-def test_shards_one_of_which_is_killed(tmp_path):
+def test_training_continues_when_shard_is_killed(tmp_path):
     kills = tmp_path / "kills"
     kills.touch()
     model = moons.network()
@@ -129,7 +129,7 @@ def test_shards_one_of_which_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["terngrad_ddp", "sandblaster"])
-def test_processes_that_step_together(strategy):
+def test_ddp_processes_train(strategy):
     model = moons.network()
     result = fit(
         model, moons.moons(), nn.CrossEntropyLoss(), strategy=strategy, workers=2, epochs=3,

@@ -271,6 +271,6 @@ class Wrong(torch.utils.data.IterableDataset):
          {"minibatch": 30, "accumulate": 3, "workers": 10, "strategy": "asgd", "simulate": True}),
     ],
 )  # fmt: skip
-def test_what_is_refused(message, keys):
+def test_unusable_data_are_refused(message, keys):
     with pytest.raises(Speech3Error, match=message):
         fitted(**keys)

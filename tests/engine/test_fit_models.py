@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from speech3.engine import fit
+from speech3.engine.fitting.arguments import config_of
 from speech3.engine.flat import flatten
-from speech3.engine.strategies import config_of
 from speech3.errors import Speech3Error
 
 DATA = moons.moons(600)

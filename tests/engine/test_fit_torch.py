@@ -144,7 +144,7 @@ def test_a_callback_that_raises_leaves_the_parameters_of_its_epoch():
 
 
 @pytest.mark.parametrize("keys", [{"optimizer": loops.decayed, "schedule": "cosine"}, {"options": {"momentum": 0.9}}])
-def test_a_training_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path, keys, capsys):
+def test_interrupted_training_resumes_to_same_result(tmp_path, keys, capsys):
     whole, model = moons.network(), moons.network()
     expected = fitted(whole, epochs=3, **keys)
 
@@ -242,7 +242,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         (r"^accumulate=0: must be a whole number", {"accumulate": 0}),
     ],
 )  # fmt: skip
-def test_what_is_refused(message, keys):
+def test_unusable_optimizers_and_schedules_are_refused(message, keys):
     with pytest.raises(Speech3Error, match=message) as caught:
         fitted(**{"epochs": 2, **keys})
     assert "training." not in str(caught.value)

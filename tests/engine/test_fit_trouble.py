@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from speech3.engine import fit, fitting
+from speech3.engine import fit
+from speech3.engine.fitting import arguments
 from speech3.errors import Speech3Error
 
 DATA = moons.moons(600)
@@ -109,8 +110,8 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
                                                                    "data": Local(DATA)}),
     ],
 )  # fmt: skip
-def test_what_cannot_be(message, keys, monkeypatch):
-    monkeypatch.setattr(fitting, "available_jobs", lambda: 2)
+def test_contradicting_arguments_are_refused(message, keys, monkeypatch):
+    monkeypatch.setattr(arguments, "available_jobs", lambda: 2)
     with pytest.raises(Speech3Error, match=message) as caught:
         fitted(**keys)
     assert "training." not in str(caught.value)

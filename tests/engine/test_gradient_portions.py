@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from speech3.engine.sandblaster.portions import Portions
+from speech3.engine.papers.sandblaster_vectors import Portions
 
 
-def test_the_last_are_handed_out_twice_and_kept_once():
+def test_last_portions_are_assigned_twice_and_kept_once():
     portions = Portions(3)
     assert [portions.assign(worker) for worker in (0, 1, 2)] == [0, 1, 2]
     assert portions.computed(1, 1)
@@ -35,7 +35,7 @@ def test_a_sum_is_lost_with_its_worker():
     assert portions.finished and portions.keepers == (0, 1)
 
 
-def test_what_a_dead_worker_had_alone_waits_again():
+def test_portion_of_dead_worker_waits_again():
     portions = Portions(1)
     assert portions.assign(0) == 0
     assert portions.lost(0) == 1
@@ -44,7 +44,7 @@ def test_what_a_dead_worker_had_alone_waits_again():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_each_is_in_one_sum(seed):
+def test_every_portion_is_in_exactly_one_sum(seed):
     rng, workers = np.random.default_rng(seed), 4
     portions, busy, sums = Portions(30), {}, [[] for _ in range(workers)]
     while not portions.finished:

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, CodecConfig, TrainingConfig
-from speech3.engine import ddp, fit, opening, shared
-from speech3.engine.checks import check_workers
-from speech3.engine.fitting import Build
-from speech3.engine.opening import open_worlds, times_of
-from speech3.engine.sources import data_of
-from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine import fit
+from speech3.engine import trainer as opening
+from speech3.engine.backends import ddp, shared
+from speech3.engine.fitting.dataset import data_of
+from speech3.engine.fitting.fit import Build
+from speech3.engine.trainer import Trainer, check_workers, open_backends, rate_of, times_of
 from speech3.errors import Speech3Error
 
 DATA = {  # of the model, its minibatches and its loss, which every world is given
@@ -75,7 +75,7 @@ def _trained(keys):
     training = _config(keys)
     build = _build(training)
     clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
-    trainer = Trainer(*open_worlds(training, build.parts("cpu"), build, clock=clock), training.asgd.warm_start)
+    trainer = Trainer(*open_backends(training, build.parts("cpu"), build, clock=clock), training.asgd.warm_start)
     for epoch in (1, 2):
         list(trainer.epoch(rate_of(training.learning_rate, epoch, trainer.minibatches, training)))
         trainer.begin_epoch()
@@ -93,7 +93,7 @@ def _given(keys, monkeypatch):
     monkeypatch.setattr(ddp, "Ddp", world)
     monkeypatch.setattr(opening, "Sandblaster", world)
     build = _build(training)
-    open_worlds(training, build.parts("cpu"), build)
+    open_backends(training, build.parts("cpu"), build)
     parts, rates = build.parts("cpu"), [rate_of(training.learning_rate, epoch, 10, training)(0) for epoch in (1, 2)]
     settings = [each for each in given[0] if isinstance(each, AsgdConfig | CodecConfig | dict)]
     return repr((settings, parts.optimizer, parts.betas, parts.max_norm, rates))

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.sandblaster.lbfgs import (
+from speech3.engine.papers.sandblaster import (
     Accept,
     Begin,
     Direct,
     Dots,
     History,
-    Point,
+    TrialPoint,
     Try,
     coefficients,
     descend,
@@ -67,7 +67,7 @@ class Driver:
             case Try(step):
                 self.tried_K = self.at_K + step * self.direction_K
                 self.tried = loss, g_K = self._evaluate(self.tried_K)
-                return Point(step, loss, float(g_K @ self.direction_K))
+                return TrialPoint(step, loss, float(g_K @ self.direction_K))
             case Accept(slot):
                 if slot is not None:
                     self.pairs[slot] = (self.tried_K - self.at_K, self.tried[1] - self.g_K)
@@ -75,7 +75,7 @@ class Driver:
         return None
 
 
-def test_two_loops_over_coefficients_are_the_dense_inverse():
+def test_two_loop_recursion_over_coefficients_equals_dense_inverse():
     rng = np.random.default_rng(1)
     a_KK, _ = _quadratic(7)
     s = rng.normal(size=(4, 7))
@@ -148,7 +148,7 @@ CURVES = {  # loss and slope by step; at 0 the slope is below 0
 
 
 def _search(curve, first):
-    start = Point(0.0, *curve(0.0))
+    start = TrialPoint(0.0, *curve(0.0))
     algorithm, request, tried = search(start, first), None, []
     point = None
     while True:
@@ -156,7 +156,7 @@ def _search(curve, first):
             request = algorithm.send(point)
         except StopIteration as end:
             return start, end.value, tried
-        point = Point(request.step, *curve(request.step))
+        point = TrialPoint(request.step, *curve(request.step))
         tried.append(point)
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from speech3.config import CnnTdnnConfig, LstmConfig
-from speech3.engine.adamw import AdamW
-from speech3.engine.muon import Muon, hidden_matrices, orthogonalized
+from speech3.engine.optimizers import AdamW, Muon, hidden_matrices, orthogonalized
 from speech3.models import build
 
 BETAS = (0.95, 0.98)

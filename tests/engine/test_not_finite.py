@@ -13,11 +13,10 @@ from tiny import Batches, Build, loss
 from torch import Tensor, nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.gradient import limit
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.world import REFUSED, USED, Parts, Rate, Snapshot, World
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
+from speech3.engine.gradient import clip
+from speech3.engine.interface import REFUSED, USED, Backend, Rate, Snapshot, WorkerParts
 from speech3.errors import Speech3Error
 
 BAD = 5  # the minibatch
@@ -64,17 +63,17 @@ class Overflowing(nn.Module):
         return self.linear(x_BC)
 
 
-def spoiled(value: float = NAN, max_norm: float = INF, optimizer: str = "sgd") -> Parts:
+def spoiled(value: float = NAN, max_norm: float = INF, optimizer: str = "sgd") -> WorkerParts:
     return replace(Build()("cpu"), loss=SpoiledGradient(value), max_norm=max_norm, optimizer=optimizer)
 
 
-def run(world: World) -> Snapshot:
+def run(world: Backend) -> Snapshot:
     for _ in world.epoch(1, np.zeros(12, np.int32), Rate(0.1, 1, 12)):
         pass
     return world.snapshot()
 
 
-def asgd(parts: Parts, workers: int = 2, **config: Any) -> Simulated:
+def asgd(parts: WorkerParts, workers: int = 2, **config: Any) -> Simulated:
     times = Times((0.01,) * workers, 0.001)
     return Simulated(parts, AsgdConfig(sync_every=1, push_scale=1.0, **config), times)
 
@@ -106,7 +105,7 @@ def test_synchronous_workers_stop_before_the_step() -> None:
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("extra", [{}, {"momentum": 0.5}, {"adagrad": 0.05}, {"partitions": 2}])
-def test_the_server_refuses_it_and_continues(local: bool, extra: dict[str, Any]) -> None:
+def test_server_refuses_push_that_is_not_finite_and_continues(local: bool, extra: dict[str, Any]) -> None:
     snapshot = run(asgd(spoiled(), local_updates=local, max_push=100, **extra))
     assert snapshot.finite
     assert snapshot.states_M[BAD] == REFUSED
@@ -133,17 +132,17 @@ def test_a_step_that_overflows_only_on_the_server_is_refused() -> None:
     moves = world.epoch(1, np.zeros(12, np.int32), Rate(0.1, 1, 12))
     next(moves)
     for buffer in world.server.partitions[0].buffers:
-        buffer.state.velocity_P[:] = 3e38  # times 0.9 it is finite, and so is the push, but not the parameters' norm
-        buffer.state.parameters_P[:] = -3e38
+        buffer.velocity_P[:] = 3e38  # times 0.9 it is finite, and so is the push, but not the parameters' norm
+        buffer.parameters_P[:] = -3e38
     for _ in moves:
         pass
     assert world.snapshot().finite
     assert world.snapshot().progress.refused >= 10
 
 
-def test_limit_tells_what_has_no_length_and_leaves_it() -> None:
+def test_clip_reports_norm_that_is_not_finite_and_changes_nothing() -> None:
     for value in (NAN, INF):
         g = [torch.tensor([1.0, value]), torch.tensor([2.0])]
-        assert not limit(g, 1.0).isfinite()
+        assert not clip(g, 1.0).isfinite()
         assert g[1].item() == 2.0
-    assert limit([torch.tensor([3.0, 4.0])], INF) == 5
+    assert clip([torch.tensor([3.0, 4.0])], INF) == 5

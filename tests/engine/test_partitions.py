@@ -10,12 +10,13 @@ import torch
 from tiny import killed_at
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress
+from speech3.engine.backends.shared import Shared
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.shared import Shared
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import REFUSED, STALE, USED, Parts
+from speech3.engine.interface import REFUSED, STALE, USED, WorkerParts
+from speech3.engine.server import begin_epoch, epoch_progress
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(48)
@@ -40,7 +41,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_partitions_that_are_never_busy_are_one_server(name):
+def test_partitions_never_busy_equal_one_server(name):
     """A sync takes no time, so every round finds all of them free: the same steps, value by value."""
     times = Times((1.0, 1.3, 2.1), 0.0, jitter=0.2)
     one, done = _train(CONFIGS[name], times, epochs=2)
@@ -53,7 +54,7 @@ def test_partitions_that_are_never_busy_are_one_server(name):
         assert many.server.version == one.server.version > 20
 
 
-def test_busy_partitions_go_their_own_ways():
+def test_busy_partitions_have_versions_of_their_own():
     config = AsgdConfig(sync_every=1, max_distance=6, partitions=4)
     world, done = _train(config, Times((1.0, 1.1, 1.2), 0.8))
     assert len(set(world.memory.version_S.tolist())) > 1 and done.used == len(BATCHES)
@@ -70,41 +71,41 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     config = AsgdConfig(sync_every=1, partitions=2, max_staleness=0, push_scale=1.0)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.0), 0.1))
     world.load(START)
-    world.memory.ledger.states_M[:3] = 1, 2, 1
+    world.memory.states.states_M[:3] = 1, 2, 1
     rate, (p0, p1) = tiny.rate(0.2, 1, BATCHES), world.server.partitions
     first, second = world.shards
     for shard in world.shards:
         for partition, push in zip((p0, p1), shard.pushes, strict=True):
             tiny.visit(partition, push)
-    ledger = world.server.ledger
+    states = world.server.states
 
     def compute(shard, number):
-        ledger.computed(number, shard.compute(1, number, rate))
+        states.computed(number, shard.compute(1, number, rate))
 
     compute(first, 0)
     compute(second, 1)
     assert tiny.visit(p1, second.pushes[1]) == USED
-    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.ledger.states_M[0] == 1  # another may take it
-    assert tiny.visit(p0, first.pushes[0]) == USED and world.memory.ledger.states_M[0] == USED
-    assert tiny.visit(p0, second.pushes[0]) == STALE and world.memory.ledger.states_M[1] == USED  # as it was
-    assert ledger.refusals_M[:2].tolist() == [1, 1]
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.states.states_M[0] == 1  # another may take it
+    assert tiny.visit(p0, first.pushes[0]) == USED and world.memory.states.states_M[0] == USED
+    assert tiny.visit(p0, second.pushes[0]) == STALE and world.memory.states.states_M[1] == USED  # as it was
+    assert states.refusals_M[:2].tolist() == [1, 1]
     compute(first, 2)
     second.compute(1, 1, rate)
     for partition, push in zip((p0, p1), second.pushes, strict=True):
         assert tiny.visit(partition, push) == USED
-    assert tiny.visit(p0, first.pushes[0]) == STALE and world.memory.ledger.states_M[2] == 1
-    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.ledger.states_M[2] == STALE
+    assert tiny.visit(p0, first.pushes[0]) == STALE and world.memory.states.states_M[2] == 1
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.states.states_M[2] == STALE
     zero = dict.fromkeys((USED, STALE, REFUSED), 0)
-    assert ledger.progress(zero).missed == 2  # what none took is dropped, and counted as that
+    assert states.progress(zero).missed == 2  # what none took is dropped, and counted as that
 
 
-def test_a_stale_push_was_sent():
+def test_bytes_of_stale_push_are_counted():
     config = AsgdConfig(sync_every=1, max_staleness=0)
     _, done = _train(config, Times((1.0, 1.1, 1.2), 0.0))
     assert done.stale > 10 and done.up == (done.used + done.stale) * START["parameters"].nbytes
 
 
-def test_what_some_partitions_refuse_is_counted():
+def test_minibatch_refused_by_some_partitions_counts_as_missed():
     """The second of three partitions takes no push, whatever there is in it."""
     config = AsgdConfig(sync_every=2, partitions=3)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.3), 0.1))
@@ -123,7 +124,7 @@ def _downpour(config, minibatches):
     """Algorithm 7.1 of Dean et al. 2012 with one replica, and Adagrad on the server; their steps count from 1 here."""
     server = tiny.model()
     replica, rate = copy.deepcopy(server), 0.2
-    parts = Parts(replica, BATCHES, tiny.loss, seed=1)
+    parts = WorkerParts(replica, BATCHES, tiny.loss, seed=1)
     accrued = [torch.zeros_like(p) for p in replica.parameters()]
     squares = [torch.zeros_like(p) for p in replica.parameters()]
     for step in range(1, minibatches + 1):
@@ -145,7 +146,7 @@ def _downpour(config, minibatches):
 
 @pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (1, 4), (4, 1), (2, 3), (6, 4), (4, 12)])
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_pushes_and_fetches_apart_are_downpour(n_push, n_fetch, partitions):
+def test_separate_pushes_and_fetches_equal_downpour(n_push, n_fetch, partitions):
     config = AsgdConfig(
         sync_every=n_push, fetch_every=n_fetch, max_distance=12, adagrad=0.02, partitions=partitions, max_push=10
     )
@@ -159,7 +160,7 @@ def test_pushes_and_fetches_apart_are_downpour(n_push, n_fetch, partitions):
 
 
 @pytest.mark.parametrize("codec", ["bf16", "ternary", "topk"])
-def test_codes_over_partitions(codec):
+def test_codec_encodes_each_partition(codec):
     config = AsgdConfig(sync_every=1, max_distance=3, push_scale=0.5, partitions=3, fetch_every=2)
     right = {}
     for kind in ("none", codec):
@@ -171,7 +172,7 @@ def test_codes_over_partitions(codec):
     assert world.snapshot().tensors["parameters"].isfinite().all()
 
 
-def test_links_take_their_time():
+def test_links_take_virtual_time():
     """One worker: what a sync holds the server, its bytes over the bandwidth, and the way there and back."""
     config = AsgdConfig(sync_every=2, partitions=2)
     bandwidth, latency_s = 1000.0, 0.25
@@ -205,8 +206,8 @@ class _Round:
             tiny.visit(partition, push)
 
     def compute(self, worker):
-        if (number := self.server.pool.draw(worker)) is not None:
-            self.server.ledger.computed(number, self.shards[worker].compute(1, number, self.rate))
+        if (number := self.server.queue.draw(worker)) is not None:
+            self.server.states.computed(number, self.shards[worker].compute(1, number, self.rate))
         return number is not None
 
     def visit(self, worker):
@@ -215,9 +216,8 @@ class _Round:
 
     def published(self):
         """Of each partition, as bytes: values, momentum, the journal."""
-        tensors = [(each.published.vector_K, each.published.state.velocity_P) for each in self.server.partitions]
-        records = [each.record for each in self.server.partitions]
-        journals = [record.journal_2J[record.index] for record in records]
+        tensors = [(each.published.vector_K, each.published.velocity_P) for each in self.server.partitions]
+        journals = [each.memory.journal_S2J[each.number, each.version % 2] for each in self.server.partitions]
         return [[bytes(np.asarray(a)) for a in (*t, j)] for t, j in zip(tensors, journals, strict=True)]
 
 
@@ -238,7 +238,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         assert again.published() == [after[n] if version == 2 else before[n] for n, version in enumerate(versions)]
         # The coordinator's part; then all go on.
         again.server.settle()
-        assert again.server.pool.give_back(0) == (0 if 2 in versions else 2)
+        assert again.server.queue.give_back(0) == (0 if 2 in versions else 2)
         again.fetch(0)
         while any([again.compute(0), again.compute(1)]):
             again.visit(0), again.visit(1)
@@ -246,28 +246,28 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         for request in again.shards[0].sync_due(last=True):
             tiny.visit(again.server.partitions[request.partition], again.shards[0].pushes[request.partition])
         done = epoch_progress(again.server, again.before, seconds=0.0, returned=0, restarts=0)
-        assert again.server.pool.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
+        assert again.server.queue.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
         assert sum(done.staleness) == 6
     assert met == {(1, 1), (2, 1), (2, 2)}
 
 
-def test_what_goes_by_the_parameters_fetched_wants_them_with_every_push():
+def test_keys_that_need_fetched_parameters_refuse_fetch_every():
     AsgdConfig(sync_every=2, fetch_every=2, max_relative_distance=0.1)
     with pytest.raises(ValueError, match=r"max_relative_distance uses .*remove fetch_every"):
         AsgdConfig(sync_every=2, fetch_every=4, max_relative_distance=0.1)
 
 
-def test_more_partitions_than_the_model_can_have():
+def test_more_partitions_than_cache_lines_are_refused():
     with pytest.raises(Speech3Error, match=r"training\.asgd\.partitions=9: .*128 parameters.*use 8 at most"):
         _train(AsgdConfig(partitions=9), Times((1.0,), 0.1))
 
 
-def test_more_partitions_than_there_may_be_locks():
+def test_more_partitions_than_open_files_are_refused():
     with pytest.raises(ValueError, match="less than or equal to 256"):
         AsgdConfig(partitions=257)
 
 
-def test_processes_say_what_some_partitions_refuse():
+def test_processes_report_what_some_partitions_refuse():
     """All pushes are too long but those to the last of eight: its biases are large, and all outputs alike."""
     start = {"parameters": START["parameters"].clone()}
     start["parameters"][112:128] = 1000.0

@@ -7,19 +7,18 @@ Axes: K values of the model.
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import rule
-from speech3.engine.assembly import Server, load_tensors, make_server, published_tensors, sizes_of
-from speech3.engine.server_memory import private_memory
+from speech3.engine import server_optimizer as optimizer
+from speech3.engine.interface import Rate
+from speech3.engine.server import Server, load_tensors, make_server, memory_layout, private_memory, published_tensors
 from speech3.engine.shard import Shard
-from speech3.engine.world import Rate
 
 BATCHES, MINIBATCHES = tiny.Batches(24), 24
 
@@ -27,11 +26,11 @@ BATCHES, MINIBATCHES = tiny.Batches(24), 24
 def server_of(shard: Shard, config: AsgdConfig, peer: bool) -> Server:
     """A server for two shards; the peer's state is in shared tensors."""
     own = shard.sgd.parameters
-    sizes, on_peer = sizes_of(own, config, 2, MINIBATCHES), None
+    sizes, on_peer = memory_layout(own, config, 2, MINIBATCHES), None
     if peer:
         shapes = (own.vector_K.numel(), own.num_parameters if config.momentum else 0, 0)
         on_peer = tuple(torch.zeros(2, size).share_memory_() for size in shapes)
-        sizes = replace(sizes, state=0, velocity=0, squares=0)
+        sizes |= {name: (np.float32, (2, 0)) for name in ("state_2K", "velocity_2P", "squares_2P")}
     server = make_server(private_memory(sizes), config, 2, own, nullcontext(), on_peer)
     load_tensors(server, {"parameters": own.vector_K})
     return server
@@ -46,23 +45,23 @@ def trained(config: AsgdConfig, codec: CodecConfig, peer: bool) -> dict[str, Ten
         if shard.pushes[0].version < 0:  # the first fetch
             for partition, push in zip(server.partitions, shard.pushes, strict=True):
                 tiny.visit(partition, push)
-        server.ledger.computed(number, shard.compute(1, number, Rate(0.2, 1, MINIBATCHES)))
+        server.states.computed(number, shard.compute(1, number, Rate(0.2, 1, MINIBATCHES)))
         if number % 2:
             for partition, push in zip(server.partitions, shard.pushes, strict=True):
                 tiny.visit(partition, push)
-    assert server.version == MINIBATCHES // 2 and server.ledger.finished
+    assert server.version == MINIBATCHES // 2 and server.states.finished
     return published_tensors(server)
 
 
 @pytest.mark.parametrize("local_updates", [True, False])
 @pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig(kind="ternary", down="ternary", float_below=0)],
                          ids=["float32", "ternary"])  # fmt: skip
-def test_it_trains_as_the_servers_own_memory_does(
+def test_server_on_another_device_trains_as_one_in_shared_memory(
     local_updates: bool, codec: CodecConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = AsgdConfig(sync_every=2, partitions=2, momentum=0.3, push_scale=0.5, local_updates=local_updates)
     expected = trained(config, codec, peer=False)
-    monkeypatch.setattr(rule, "_step_of", lambda *_: rule.step_torch)
+    monkeypatch.setattr(optimizer, "_step_of", lambda *_: optimizer.step_torch)
     found = trained(config, codec, peer=True)
     assert set(found) == set(expected) == {"parameters", "server.velocity"}
     first = tiny.model(norm=True)

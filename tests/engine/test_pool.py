@@ -13,16 +13,14 @@ from tiny import Killed, killed_at
 from torch import nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, sizes_of
-from speech3.engine.ledger import Ledger
-from speech3.engine.pool import Pool
-from speech3.engine.server_memory import private_memory
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts, position, turns
+from speech3.engine.pool import MinibatchQueue, MinibatchStates
+from speech3.engine.server import begin_epoch, epoch_progress, load_tensors, make_server, memory_layout, private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, position, turns
 
 
 def _pool(states=(0,) * 6):
-    pool = Pool(Ledger.of(len(states)), np.zeros(2, np.int64), nullcontext())
+    pool = MinibatchQueue(MinibatchStates.of(len(states)), np.zeros(2, np.int64), nullcontext())
     pool.fill(np.array(states, np.int32))
     return pool
 
@@ -36,8 +34,8 @@ def test_each_minibatch_is_drawn_once():
 
 def _in_rows(states, *starts):
     ends = [*starts[1:], len(states)]
-    pool = Pool(
-        Ledger.of(len(states)), np.zeros(2, np.int64), nullcontext(),
+    pool = MinibatchQueue(
+        MinibatchStates.of(len(states)), np.zeros(2, np.int64), nullcontext(),
         [range(start, end) for start, end in zip(starts, ends, strict=True)],
     )  # fmt: skip
     pool.fill(np.array(states, np.int32))
@@ -50,22 +48,22 @@ def test_a_shard_continues_its_row_then_begins_another():
     assert [pool.draw(0, 2), pool.draw(1, 4)] == [6, 5]  # the first went over to the third row
     # Nobody began the second half of what is left of the third but who has its first half: 7 and 8 are one stretch.
     assert [pool.draw(1, 5), pool.draw(0, 6), pool.draw(0, 7), pool.draw(1, 8)] == [8, 7, None, None]
-    pool.ledger.publish(range(9), 0)
+    pool.states.publish(range(9), 0)
     assert pool.finished
 
 
-def test_who_has_no_row_takes_the_second_half_of_the_longest_stretch():
+def test_shard_without_row_takes_second_half_of_longest_waiting_stretch():
     pool = _in_rows((1, 0, 0, 2, 0, 0, 0, 0, 0, 3), 0, 3, 9)
     assert [pool.draw(4), pool.draw(4, 6), pool.draw(5), pool.draw(1, 3)] == [6, 7, 2, 4]
     assert pool.states_M.tolist() == [1, 0, 6, 2, 2, 0, 5, 5, 0, 3]
 
 
-def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
+def test_row_of_dead_shard_is_drawn_again():
     pool = _in_rows((0,) * 6, 0, 3)
     last = None
     for _ in range(4):
         last = pool.draw(0, last)
-    pool.ledger.publish([0, 1], 0)
+    pool.states.publish([0, 1], 0)
     assert pool.give_back(0) == 2
     assert pool.draw(1) == 3  # a whole row is better than the rest of one
     assert [pool.draw(1, 3), pool.draw(1, 4), pool.draw(1, 5), pool.draw(1, 2)] == [4, 5, 2, None]
@@ -86,7 +84,7 @@ class _Looked(np.ndarray):
 
 
 @pytest.mark.parametrize(("length", "each"), [(None, 4), (4, 8), (40, 8)])
-def test_a_draw_looks_at_a_few_minibatches(length, each, monkeypatch):
+def test_draw_reads_few_states(length, each, monkeypatch):
     """Three shards draw an epoch, in rows of some length or in order; a fourth that died had the first two."""
     states, size = (4, 4) + (0,) * 5998, 6000
     pool = _in_rows(states, *range(0, size, length)) if length else _pool(states)
@@ -98,13 +96,13 @@ def test_a_draw_looks_at_a_few_minibatches(length, each, monkeypatch):
         last[shard] = pool.draw(shard, last[shard])
         drawn += [] if last[shard] is None else [last[shard]]
         if len(drawn) == 5000 and pool.states_M[0] == 4:
-            pool.ledger.states_M[:2] = WAITING
+            pool.states.states_M[:2] = WAITING
             pool.reopen(np.array([0, 1]))
     assert sorted(drawn) == list(range(size))
     assert _Looked.count < each * size
 
 
-def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
+def test_learning_rate_depends_on_minibatches_done_not_on_row():
     rows = tuple(range(begin, begin + 10) for begin in range(0, 70, 10))
     assert [position(number, None, 5) for number in (0, 33)] == [0, 33]
     assert [position(number, rows, 1) for number in (0, 33)] == [0, 33]
@@ -114,7 +112,7 @@ def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
     assert sorted(position(number, rows, 3) for number in range(70)) == list(range(70))
 
 
-def test_turns():
+def test_turns_group_waiting_minibatches_into_synchronous_steps():
     states = np.array([0, 0, 0, USED, USED, 0, 0, 0, 0], np.int32)
     assert turns(states, 3, None) == [(0, [0, 1, 2]), (5, [5, 6, 7]), (8, [8])]
     # In rows the first worker's numbers say nothing of how far the epoch is: 2, 5 and 8 are done before these turns.
@@ -125,21 +123,21 @@ def test_turns():
     assert turns(states, 2, None) == turns(states, 2, (range(9),)) == []
 
 
-def test_only_what_waits_is_drawn():
+def test_only_waiting_minibatches_are_drawn():
     pool = _pool((USED, 0, STALE, REFUSED, 0, USED))
     assert [pool.draw(0), pool.draw(0), pool.draw(0)] == [1, 4, None]
-    pool.ledger.publish([1, 4], 0)
-    assert pool.finished and pool.ledger.counts() == {USED: 4, STALE: 1, REFUSED: 1}
+    pool.states.publish([1, 4], 0)
+    assert pool.finished and pool.states.counts() == {USED: 4, STALE: 1, REFUSED: 1}
     assert not _pool((USED, 0)).finished
     nothing = _pool((USED, STALE))
     assert nothing.draw(0) is None and nothing.finished
 
 
-def test_what_a_dead_shard_had_out_waits_again():
+def test_minibatches_of_dead_shard_wait_again():
     pool = _pool()
     for shard in (0, 1, 0, 1, 1, 1):
         pool.draw(shard)
-    pool.ledger.publish([1], 0)
+    pool.states.publish([1], 0)
     assert pool.draw(0) is None
     assert pool.give_back(1) == 3 and pool.give_back(1) == 0
     assert pool.states_M.tolist() == [1, USED, 1, WAITING, WAITING, WAITING]
@@ -197,14 +195,14 @@ class _Host:
 
     def __init__(self, config, workers, bad, late=False, rows=None):
         def shard(worker):
-            light = _Light(Parts(nn.Linear(P, 1, bias=False), range(M), tiny.loss, 1), config, number=worker)
+            light = _Light(WorkerParts(nn.Linear(P, 1, bias=False), range(M), tiny.loss, 1), config, number=worker)
             light.bad, light.late = bad, late
             return light
 
         self.new, self.holders = shard, [None] * config.partitions
         self.shards = [shard(worker) for worker in range(workers)]
         own = self.shards[0].sgd.parameters
-        self.memory = private_memory(sizes_of(own, config, workers, M))
+        self.memory = private_memory(memory_layout(own, config, workers, M))
         self.server = make_server(self.memory, config, workers, own, nullcontext(), rows=rows)
         load_tensors(self.server, {"parameters": torch.full((P,), 50.0)})
         self.before = begin_epoch(self.server, np.zeros(M, np.int32))
@@ -226,7 +224,7 @@ class _Host:
         self.deaths += 1
         self.holders = [None if holder == worker else holder for holder in self.holders]
         self.server.settle()
-        self.returned += self.server.pool.give_back(worker)
+        self.returned += self.server.queue.give_back(worker)
         self.shards[worker] = self.new(worker)
         self.loops[worker], self.wants[worker] = self.shards[worker].run(), None
         self.answers[worker] = None
@@ -246,9 +244,9 @@ class _Host:
             return
         match want:
             case Draw(after):
-                self.answers[worker] = self.server.pool.draw(worker, after)
+                self.answers[worker] = self.server.queue.draw(worker, after)
             case Compute(number):
-                self.server.ledger.computed(number, self.shards[worker].compute(1, number, None))
+                self.server.states.computed(number, self.shards[worker].compute(1, number, None))
             case Sync(number, wait):
                 push = self.shards[worker].pushes[number]
                 if self.holders[number] is None:
@@ -286,7 +284,7 @@ MOVES = st.lists(
     moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]),
     late=st.booleans(), rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
 )  # fmt: skip
-def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad, late, rows):
+def test_every_minibatch_ends_used_or_dropped_in_any_interleaving_with_deaths(moves, config, workers, bad, late, rows):
     host = _Host(config, workers, bad, late, rows)
     version = 0
     endless = [(worker, None) for worker in range(workers)] * 300
@@ -294,12 +292,12 @@ def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, confi
         host.move(worker % workers, dies_at)
         assert version <= host.server.version <= version + 1
         version = host.server.version
-        out = host.server.ledger.states_M > 0
+        out = host.server.states.states_M > 0
         assert out.sum() <= workers * config.partitions * config.max_distance
-        if host.server.pool.finished and not any(host.loops):
+        if host.server.queue.finished and not any(host.loops):
             break
-    assert host.server.pool.finished
-    states_M = host.server.ledger.states_M
+    assert host.server.queue.finished
+    states_M = host.server.states.states_M
     used = states_M == USED
     done = epoch_progress(host.server, host.before, seconds=0, returned=0, restarts=0)
     assert (states_M < 0).all() and done.used + done.stale + done.refused == M
@@ -310,12 +308,12 @@ def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, confi
     assert done.correct == done.used and done.loss_sum == 0.5 * done.used
     assert host.returned <= host.deaths * config.partitions * config.max_distance
     # Each used minibatch is in the model, and in no partition of it more than once; no other is.
-    taken_SM = [50 - partition.published.state.parameters_P[:M].numpy() for partition in host.server.partitions]
+    taken_SM = [50 - partition.published.parameters_P[:M].numpy() for partition in host.server.partitions]
     assert np.array_equal(np.max(taken_SM, axis=0), used) and np.min(taken_SM) >= 0
     assert done.refused >= (bad >= 0)
 
 
-def test_the_harness_kills():
+def test_harness_of_this_file_kills_shards():
     host = _Host(CONFIGS[0], 1, -1)
     host.move(0, None)
     host.move(0, None)

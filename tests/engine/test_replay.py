@@ -8,8 +8,8 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.shared import Shared
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(60, pause_s=0.001)

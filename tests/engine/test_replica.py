@@ -19,12 +19,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine.ledger import Ledger, combined
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.pool import Pool, give_back
-from speech3.engine.server_memory import UP
-from speech3.engine.shared import Shared
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
+from speech3.engine.backends.shared import Shared
+from speech3.engine.backends.synchronous import OneWorker
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts
+from speech3.engine.pool import MinibatchQueue, MinibatchStates, combined, give_back
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.base import cross_entropy
@@ -64,7 +63,7 @@ class Build:
 
     def __call__(self, device="cpu"):
         torch.set_num_threads(1)
-        parts = Parts(whole_model(self.dropout), self.batches, cross_entropy, 1, self.max_norm)
+        parts = WorkerParts(whole_model(self.dropout), self.batches, cross_entropy, 1, self.max_norm)
         if not dist.is_initialized():
             return parts
         mesh, rank = DeviceMesh.from_group(dist.group.WORLD, "cpu"), dist.get_rank()
@@ -122,7 +121,7 @@ def test_two_replicas_train(world, gate):
     assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
     assert (done.returned, done.restarts) == (0, 0)
     # Both members push their part: each at most 6 of the 120 minibatches at a time.
-    sent = [server.memory.shards_N[:, UP].sum() for server in world.servers]
+    sent = [server.memory.shards_N[:, Status.UP].sum() for server in world.servers]
     own = [sum(each.numel() for each in model.parameters()) for model in slices()]
     assert all(up >= 20 * 4 * values for up, values in zip(sent, own, strict=True))
     assert sum(sent) == done.up and done.down > 20 * 4 * sum(own)
@@ -160,17 +159,17 @@ def test_a_member_that_fails_is_named(world, gate, curse):
         _epoch(world, gate, 3, curse.touch)
 
 
-def test_what_became_of_a_minibatch_in_two_slices():
+def test_states_of_two_slices_are_combined():
     """Columns: waiting; out with replica 0 and 1; used in one slice; in both; dropped in one; in both."""
     rows_GM = np.array([[0, 1, 2, USED, USED, STALE, STALE], [0, 1, 2, 1, USED, 1, REFUSED]], np.int32)
-    ledgers = [replace(Ledger.of(7), states_M=row_M) for row_M in rows_GM]
-    ledgers[0].frames_M[:], ledgers[0].loss_M[:] = 5, -2.0  # the second has not written its rows yet
-    whole = combined(ledgers)
+    states_of_parts = [replace(MinibatchStates.of(7), states_M=row_M) for row_M in rows_GM]
+    states_of_parts[0].frames_M[:], states_of_parts[0].loss_M[:] = 5, -2.0  # the second has not written its rows yet
+    whole = combined(states_of_parts)
     assert whole.states_M.tolist() == [WAITING, 1, 2, USED, USED, 1, STALE]
     done = whole.progress({USED: 0, STALE: 0, REFUSED: 0})
     assert (done.used, done.stale, done.frames, done.loss_sum, done.missed) == (2, 1, 10, -20.0, 0)
     with tempfile.TemporaryFile() as lock:
-        pools = [Pool(ledger, np.array([7, 0]), lock) for ledger in ledgers]
+        pools = [MinibatchQueue(states, np.array([7, 0]), lock) for states in states_of_parts]
         assert give_back(pools, 0) == 2
     assert rows_GM.tolist() == [[0, 0, 2, USED, USED, 0, STALE], [0, 0, 2, USED, USED, 0, REFUSED]]
     assert pools[0].cursor[0] == 1

@@ -14,24 +14,24 @@ import torch
 from torch import nn
 
 from speech3.config import LbfgsConfig
-from speech3.engine import watchdog
+from speech3.engine.backends import processes as watchdog
+from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.partition import (
+from speech3.engine.interface import USED, WAITING, Rate, WorkerParts
+from speech3.engine.papers.sandblaster import Sandblaster, batches_of
+from speech3.engine.papers.sandblaster_vectors import (
     Combine,
+    ComputePortion,
     Gather,
-    Layout,
     Move,
     Multiply,
     Remember,
+    VectorLayout,
     Vectors,
+    Workspace,
     gather_buffers,
 )
-from speech3.engine.sandblaster.processes import Processes
-from speech3.engine.sandblaster.virtual import Virtual
-from speech3.engine.sandblaster.worker_group import Compute, Workspace
-from speech3.engine.sandblaster.world import Sandblaster, batches_of
-from speech3.engine.simulate import Times
-from speech3.engine.world import USED, WAITING, Parts, Rate
+from speech3.engine.papers.sandblaster_workers import Processes, Virtual
 from speech3.errors import Speech3Error
 
 CONFIG = LbfgsConfig(history=8, iterations=10)
@@ -44,7 +44,7 @@ def _world(workers, build):
 
 def _vectors(parts, workers, history=3):
     own = flatten(parts.model)
-    layout = Layout(own.vector_K.numel(), own.num_parameters, history, workers)
+    layout = VectorLayout(own.vector_K.numel(), own.num_parameters, history, workers)
     vectors = Vectors.over(layout, bytearray(layout.bytes))
     vectors.points_2K[:] = own.vector_K
     return vectors, layout
@@ -62,14 +62,14 @@ def _spread(order, keep, build=BUILD):
     workspaces = [Workspace(build(), vectors, layout, worker) for worker in range(workers)]
     frames = 0
     for number, worker in zip(order, keep, strict=True):
-        done = workspaces[worker].compute(Compute(1, 0, 1, number, (number,)))
+        done = workspaces[worker].compute(ComputePortion(1, 0, 1, number, (number,)))
         workspaces[worker].keep(1)
         frames += done.frames
     _operate(vectors, layout, Gather(0, tuple(sorted(set(keep))), frames, 0.0))
     return vectors.gradients_2P[0].clone(), frames
 
 
-def test_portions_in_any_order_and_hands_make_the_same_gradient():
+def test_gradient_does_not_depend_on_order_and_worker_of_portions():
     rng = np.random.default_rng(0)
     linear = convex.model().double()
     expected = torch.autograd.grad(convex.objective(linear, 30), list(linear.parameters()))
@@ -82,23 +82,23 @@ def test_portions_in_any_order_and_hands_make_the_same_gradient():
             torch.testing.assert_close(view.double(), each, rtol=1e-5, atol=1e-6)
 
 
-def test_what_was_not_kept_and_what_was_of_an_earlier_point_is_in_no_sum():
+def test_portions_not_kept_or_of_earlier_point_are_in_no_sum():
     vectors, layout = _vectors(convex.Build()(), 1)
     bench = Workspace(convex.Build()(), vectors, layout, 0)
-    bench.compute(Compute(1, 0, 1, 3, (3,)))
+    bench.compute(ComputePortion(1, 0, 1, 3, (3,)))
     bench.keep(1)
-    bench.compute(Compute(2, 0, 1, 4, (4,)))  # somebody else was first
-    bench.compute(Compute(2, 0, 1, 7, (7,)))
+    bench.compute(ComputePortion(2, 0, 1, 4, (4,)))  # somebody else was first
+    bench.compute(ComputePortion(2, 0, 1, 7, (7,)))
     bench.keep(2)
     fresh, _ = _vectors(convex.Build()(), 1)
     alone = Workspace(convex.Build()(), fresh, layout, 0)
-    alone.compute(Compute(1, 0, 1, 7, (7,)))
+    alone.compute(ComputePortion(1, 0, 1, 7, (7,)))
     alone.keep(1)
     torch.testing.assert_close(vectors.sums_NK, fresh.sums_NK, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
-def test_partitions_do_what_one_vector_would(workers):
+def test_operations_on_partitions_equal_those_on_one_vector(workers):
     """50 partitions of 32 values: some are empty."""
     torch.manual_seed(0)
     vectors, layout = _vectors(convex.Build()(), workers)
@@ -227,7 +227,7 @@ def test_training_resumes_from_the_middle_of_an_epoch(world, reference):
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
-def test_killed_at_any_moment(world, reference):
+def test_training_survives_worker_killed_at_any_moment(world, reference):
     """Both workers, one after another."""
     _begin_again(world)
     pids = [process.pid for process in world.workers.processes.processes]
@@ -243,7 +243,7 @@ def test_killed_at_any_moment(world, reference):
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
-def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch):
+def test_stopped_worker_is_killed_and_replaced(world, reference, monkeypatch):
     monkeypatch.setattr(watchdog, "LEAST_S", 2.0)
     monkeypatch.setattr(watchdog, "FIRST_S", 2.0)
     _begin_again(world)
@@ -288,7 +288,7 @@ def test_dropout_is_the_same_all_through_an_epoch():
     assert torch.equal(first, again) and not torch.equal(first, without)
 
 
-def test_a_minimum_ends_the_epoch_with_a_word(world):
+def test_minimum_ends_epoch_with_note(world):
     _begin_again(world)
     for epoch in range(1, 12):
         done = _run(world, epoch)
@@ -316,7 +316,7 @@ def test_a_minimum_ends_only_its_own_batch():
 
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    parts, own = (Parts(copy.deepcopy(model), Halves(), loss, 1) for _ in range(2))
+    parts, own = (WorkerParts(copy.deepcopy(model), Halves(), loss, 1) for _ in range(2))
     config = LbfgsConfig(batches=2, iterations=2)
     world = Sandblaster(partial(Virtual, parts, Times((1.0,), 0.0)), own, config, workers=1)
     done = list(world.epoch(1, np.zeros(8, np.int32), Rate(0.1, 1, 8)))[-1]
@@ -348,7 +348,7 @@ def test_a_worker_that_fails_is_named():
         world.close()
 
 
-def test_nothing_is_left_behind():
+def test_close_leaves_no_process_and_no_memory():
     before = tiny.descriptors()
     world = _world(1, tiny.Build())
     pids = [process.pid for process in world.workers.processes.processes]

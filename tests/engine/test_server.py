@@ -12,13 +12,11 @@ import torch
 from tiny import Killed, killed_at
 
 from speech3.config import AsgdConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress, make_server
 from speech3.engine.flat import Flat
-from speech3.engine.push import Push
-from speech3.engine.rule import Rule
-from speech3.engine.server import Partition
-from speech3.engine.server_memory import Sizes, private_memory
-from speech3.engine.world import REFUSED, STALE, USED, WAITING
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING
+from speech3.engine.server import Partition, begin_epoch, epoch_progress, make_server, memory_layout, private_memory
+from speech3.engine.server_optimizer import ServerOptimizer
+from speech3.engine.shard import Push
 
 M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; buffer 0 holds the last one's number
 
@@ -28,9 +26,10 @@ class _Bench:
 
     def __init__(self, momentum=0.0, max_staleness=None, max_push=10.0, local=False):
         self.local = local
-        self.memory = private_memory(Sizes(M, 2, 1, 4, P + BUFFERS, P if momentum else 0, 0))
         config = AsgdConfig(push_scale=1.0, momentum=momentum, max_staleness=max_staleness, max_push=max_push)
-        self.whole = make_server(self.memory, config, 2, Flat(torch.zeros(P + BUFFERS), (), P), nullcontext())
+        like = Flat(torch.zeros(P + BUFFERS), (), P)
+        self.memory = private_memory(memory_layout(like, config, 2, M))
+        self.whole = make_server(self.memory, config, 2, like, nullcontext())
         self.server = self.whole.partitions[0]
         self.buffers = self.server.buffers
         self.buffers[0].vector_K[:P] = 100.0
@@ -45,9 +44,9 @@ class _Bench:
 
     def draw(self, shard, value=1.0):
         """Draw a minibatch for a shard, and let it compute."""
-        number, push = self.whole.pool.draw(shard), self.shards[shard]
+        number, push = self.whole.queue.draw(shard), self.shards[shard]
         push.numbers.append(number)
-        self.whole.ledger.computed(number, tiny.step(number + 1, 0.5 / (number + 1), 1))
+        self.whole.states.computed(number, tiny.step(number + 1, 0.5 / (number + 1), 1))
         if self.local:
             push.own.parameters_P[number] -= value
         else:
@@ -79,13 +78,13 @@ def test_a_push_is_published_whole_and_its_shard_has_the_newest(local):
     first, second = bench.draw(0), bench.draw(0)
     other = bench.draw(1)
     assert (first, second, other) == (0, 1, 2)
-    assert bench.whole.ledger.states_M.tolist() == [1, 1, 2, 0, 0, 0, 0, 0]
+    assert bench.whole.states.states_M.tolist() == [1, 1, 2, 0, 0, 0, 0, 0]
     assert bench.sync(0) == USED
     assert bench.server.version == 1
     assert bench.published().tolist() == [99.0, 99.0] + [100.0] * 14 + [1.0, 0.0, 0.0]
     assert torch.equal(bench.shards[0].own.vector_K, bench.published())
     assert (bench.shards[0].numbers, bench.shards[0].version) == ([], 1)
-    assert bench.whole.ledger.states_M.tolist() == [USED, USED, 2, 0, 0, 0, 0, 0]
+    assert bench.whole.states.states_M.tolist() == [USED, USED, 2, 0, 0, 0, 0, 0]
     assert bench.sync(1) == USED  # its staleness is one
     assert bench.published()[:3].tolist() == [99.0] * 3 and bench.published()[P] == 2
     done = bench.progress()
@@ -105,7 +104,7 @@ def test_a_stale_push_is_dropped_and_its_shard_begins_again_from_the_newest():
     assert (bench.state(), bench.server.version) == (before, 2)
     assert bench.shards[1].version == 2 and torch.equal(bench.shards[1].own.vector_K, bench.published())
     assert not bench.shards[1].push_P.any()
-    assert bench.whole.ledger.states_M.tolist() == [STALE, USED, USED, 0, 0, 0, 0, 0]
+    assert bench.whole.states.states_M.tolist() == [STALE, USED, USED, 0, 0, 0, 0, 0]
     bench.draw(1)
     bench.draw(0)
     assert bench.sync(0) == bench.sync(1) == USED  # a staleness of one may be
@@ -127,7 +126,7 @@ def test_a_push_that_is_not_finite_or_explodes_changes_nothing(value, local):
     assert torch.equal(bench.shards[1].own.vector_K, bench.published())
     slot_P = bench.shards[1].fetched_P if local else bench.shards[1].push_P
     assert torch.equal(slot_P, bench.published()[:P] if local else torch.zeros(P))
-    assert bench.whole.ledger.states_M.tolist() == [USED, 1, REFUSED, 0, 0, 0, 0, 0]
+    assert bench.whole.states.states_M.tolist() == [USED, 1, REFUSED, 0, 0, 0, 0, 0]
     assert bench.sync(0) == USED
     # What was refused is in no slot either: v = 0.5 * 1 for the first minibatch, and 1 for the second.
     assert bench.published()[:3].tolist() == [98.5, 99.0, 100.0]
@@ -140,7 +139,7 @@ def test_an_infinite_push_is_refused_even_without_a_limit():
     assert bench.sync(0) == REFUSED
 
 
-def test_a_loss_that_was_not_finite_is_refused():
+def test_push_with_loss_that_was_not_finite_is_refused():
     bench = _Bench()
     bench.draw(0)
     bench.shards[0].finite = False
@@ -148,12 +147,12 @@ def test_a_loss_that_was_not_finite_is_refused():
     assert bench.shards[0].finite
 
 
-def test_staleness_beyond_the_last_bin_counts_there():
+def test_large_staleness_counts_in_last_bin():
     bench = _Bench()
     bench.draw(0)
     bench.memory.version_S[0] = 200
     assert bench.sync(0) == USED
-    assert bench.whole.ledger.staleness_M[0] == 200 and bench.progress().staleness == (0,) * 63 + (1,)
+    assert bench.whole.states.staleness_M[0] == 200 and bench.progress().staleness == (0,) * 63 + (1,)
 
 
 def _prepare(kind, local):
@@ -168,7 +167,7 @@ def _prepare(kind, local):
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize(("kind", "outcome"), [("momentum", USED), ("stale", STALE), ("refused", REFUSED)])
-def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome, local):
+def test_shard_killed_at_any_instruction_of_sync_leaves_a_published_version(kind, outcome, local):
     whole = _prepare(kind, local)
     before = whole.state()
     with killed_at(10**9) as run:
@@ -188,8 +187,8 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         assert state == (after if version == 2 else before)
         # The coordinator's part.
         bench.server.settle()
-        returned = bench.whole.pool.give_back(0)
-        states = bench.whole.ledger.states_M.tolist()
+        returned = bench.whole.queue.give_back(0)
+        states = bench.whole.states.states_M.tolist()
         ended = [states[0], states[2]]
         assert states[1] == USED and states[3:] == [WAITING] * 5
         assert set(ended) <= ({USED} if version == 2 else {WAITING, outcome} - {USED})
@@ -199,12 +198,12 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         push = bench.shards[0] = bench.push()
         assert torch.equal(push.own.vector_K, bench.published())
         for shard in (0, 1) * M:
-            if bench.memory.cursor[0] < M and WAITING in bench.whole.ledger.states_M:
+            if bench.memory.cursor[0] < M and WAITING in bench.whole.states.states_M:
                 bench.draw(shard)
                 bench.sync(shard)
-        bench.whole.pool.draw(0)
-        assert bench.whole.pool.finished
-        used = bench.whole.ledger.states_M == USED
+        bench.whole.queue.draw(0)
+        assert bench.whole.queue.finished
+        used = bench.whole.states.states_M == USED
         done = bench.progress()
         assert done.used + done.stale + done.refused == M
         assert done.frames == sum(np.flatnonzero(used) + 1)
@@ -218,36 +217,36 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         assert met == {(1, 2), (1, 1), (1, 0)}
 
 
-def test_a_shard_killed_inside_the_step_leaves_what_is_published(monkeypatch):
+def test_shard_killed_inside_step_leaves_published_buffer_unchanged(monkeypatch):
     """The step is compiled, so the instructions of the test above skip it: here it dies half-way."""
     bench = _prepare("momentum", True)
     before = bench.state()
 
-    def half(rule, old, new, own, **_):
+    def half(optimizer, old, new, own, **_):
         for tensor in (new.parameters_P, new.velocity_P, own.parameters_P, own.fetched_P):
             tensor[: P // 2] = 12345.0
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Rule, "step", half)
+        patch.setattr(ServerOptimizer, "step", half)
         with pytest.raises(Killed):
             bench.sync(0)
     assert bench.state() == before and bench.server.version == 1
-    assert bench.whole.pool.give_back(0) == 2
+    assert bench.whole.queue.give_back(0) == 2
     bench.shards[0] = bench.push()
     bench.draw(0), bench.draw(0)
     assert bench.sync(0) == USED
     assert bench.published()[:3].tolist() == [99.0, 98.5, 99.0]
 
 
-def test_who_published_and_died_is_settled_by_the_next(monkeypatch):
+def test_next_sync_marks_minibatches_of_dead_shard_used(monkeypatch):
     bench = _Bench()
     bench.draw(0)
     bench.draw(1)
     with monkeypatch.context() as dies:
         dies.setattr(Partition, "settle", lambda _: None)
         bench.sync(0)
-    assert bench.whole.ledger.states_M[0] == 1 and bench.server.version == 1
+    assert bench.whole.states.states_M[0] == 1 and bench.server.version == 1
     assert bench.sync(1) == USED
-    assert bench.whole.ledger.states_M[:2].tolist() == [USED, USED]
-    assert bench.whole.pool.give_back(0) == 0
+    assert bench.whole.states.states_M[:2].tolist() == [USED, USED]
+    assert bench.whole.queue.give_back(0) == 0

@@ -9,10 +9,10 @@ import tiny
 import torch
 from torch import nn
 
+from speech3.engine.backends.synchronous import OneWorker
 from speech3.engine.flat import flatten
-from speech3.engine.one_worker import OneWorker
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import USED, Rate, minibatch_seed
+from speech3.engine.interface import USED, Rate, minibatch_seed
+from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 
 PARTS = tiny.Build()()
@@ -106,7 +106,7 @@ def test_velocity_holds_the_learning_rate():
     assert model.weight.item() == pytest.approx(start - 0.2 - (0.5 * 0.2 + 0.1))
 
 
-def test_a_run_taken_up_again_ends_where_one_that_was_not_does():
+def test_resumed_run_equals_uninterrupted_run():
     """Also dropout is that of the minibatch, not of the process."""
     whole = OneWorker(tiny.Build(dropout=0.5, norm=True)(), momentum=0.5)
     _train(whole)
@@ -127,7 +127,7 @@ def test_seeds_of_minibatches_differ():
     assert len(seeds) == 750
 
 
-def test_rates():
+def test_learning_rate_schedules():
     assert [Rate(0.2, 3, 10)(number) for number in (0, 9)] == [0.2, 0.2]
     warm = Rate(0.2, 1, 10, warmup=0.5)
     assert [warm(n) for n in (0, 5, 9)] == pytest.approx([0.02, 0.2, 0.2])

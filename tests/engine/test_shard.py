@@ -7,9 +7,10 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
+from speech3.engine.interface import REFUSED, USED, WorkerParts
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import REFUSED, USED, Parts
 
 RATE = tiny.rate(0.1, 1, tiny.Batches())
 
@@ -44,7 +45,7 @@ def test_a_shard_syncs_if_the_server_is_free_and_waits_when_it_has_gone_far():
     ]  # fmt: skip
 
 
-def test_it_waits_at_a_relative_distance_too():
+def test_shard_waits_for_server_at_max_relative_distance():
     for limit, wanted in ((1e-9, "wait"), (1e9, "try")):
         shard = Shard(tiny.Build()(), AsgdConfig(sync_every=3, max_relative_distance=limit))
         assert _wants(shard, []) == ["wait", 0, 1, 2, wanted, 3, 4, 5, wanted, 6, 7, 8, wanted, 9, 10, 11, wanted]
@@ -93,7 +94,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_training_continues(local):
     batches = _Poisoned()
     parts = tiny.Build(batches, norm=True)()
     config = AsgdConfig(sync_every=2, local_updates=local)
-    world = Simulated(Parts(parts.model, batches, parts.loss, 1), config, Times((1.0, 1.0), 0.125))
+    world = Simulated(WorkerParts(parts.model, batches, parts.loss, 1), config, Times((1.0, 1.0), 0.125))
     world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     done = list(world.epoch(1, tiny.waiting(batches), RATE))[-1]
     states_M = world.snapshot().states_M

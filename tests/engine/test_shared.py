@@ -15,12 +15,12 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
-from speech3.engine import shared as shared_module
+from speech3.engine.backends import shared as shared_module
+from speech3.engine.backends.processes import FileLock, Workers, memory_file
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.server_memory import MINIBATCHES, FileLock, memory_file
-from speech3.engine.shared import Shared
-from speech3.engine.workers import Workers
-from speech3.engine.world import USED, WAITING, Rate
+from speech3.engine.interface import USED, WAITING, Rate
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(300, pause_s=0.002)
@@ -113,7 +113,7 @@ def test_shards_train(world):
     assert not torch.equal(inside.tensors["parameters"], flat.vector_K)
 
 
-def test_killed_at_a_random_moment(world):
+def test_shard_killed_at_random_moment_is_replaced(world):
     def kill():
         time.sleep(random.random() * 0.02)
         os.kill(_pids(world)[0], signal.SIGKILL)
@@ -125,8 +125,8 @@ def test_killed_at_a_random_moment(world):
     assert _pids(world)[0] != first[0] and _pids(world)[1] == first[1]
 
 
-def test_killed_with_the_servers_lock_in_its_hands(world):
-    inode, gate, held = Path(world.places[0].locks[0]).stat().st_ino, world.build.gate, []
+def test_shard_killed_while_holding_lock_is_replaced(world):
+    inode, gate, held = Path(world.addresses[0].locks[0]).stat().st_ino, world.build.gate, []
 
     def kill():
         gate.close("publish")
@@ -144,7 +144,7 @@ def test_killed_with_the_servers_lock_in_its_hands(world):
     assert done.restarts == 1 and 0 < done.returned <= CONFIG.max_distance
 
 
-def test_nothing_is_left_behind():
+def test_close_leaves_no_process_and_no_memory():
     """Neither a process nor a descriptor, which is what keeps memory that has no name."""
     before = tiny.descriptors()
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
@@ -176,12 +176,12 @@ def main(*_):
 """
 
 
-def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
+def test_shard_that_dies_repeatedly_ends_run(monkeypatch, tmp_path):
     (tmp_path / "speech3_mayfly.py").write_text(MAYFLY.format(pid=os.getpid()))
     monkeypatch.syspath_prepend(str(tmp_path))
     import speech3_mayfly
 
-    monkeypatch.setattr(shared_module, "serve", speech3_mayfly.main)
+    monkeypatch.setattr(shared_module, "run_shard_process", speech3_mayfly.main)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     try:
         with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 often means .*fewer workers"):
@@ -218,7 +218,7 @@ class _Dead:
             os.close(descriptor)
 
 
-def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
+def test_replacements_that_compute_nothing_end_run(monkeypatch):
     """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
 
     def start(self, worker):
@@ -228,21 +228,21 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     monkeypatch.setattr(Workers, "start", start)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     memory = world.server.memory
-    memory.shards_N[0, MINIBATCHES] = 7
-    memory.ledger.states_M[:3] = 1
+    memory.shards_N[0, Status.MINIBATCHES] = 7
+    memory.states.states_M[:3] = 1
     memory.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
     try:
         for deaths in (1, 2):
             world._replace_dead()
             assert world.workers.deaths == [deaths] and world.returned == 1
-            assert memory.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
+            assert memory.states.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._replace_dead()
     finally:
         world.close()
 
 
-def test_memory_that_is_full(monkeypatch):
+def test_too_little_shared_memory_names_remedy(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -253,7 +253,7 @@ def test_memory_that_is_full(monkeypatch):
     assert len(tiny.descriptors()) == before
 
 
-def test_on_macos_the_memory_is_a_file_that_goes(monkeypatch, tmp_path):
+def test_memory_file_of_macos_is_removed(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -274,7 +274,7 @@ if __name__ == "__main__":
     import tiny
     from speech3.config import AsgdConfig
     from speech3.engine.flat import flatten
-    from speech3.engine.shared import Shared
+    from speech3.engine.backends.shared import Shared
     build = tiny.Build(tiny.Batches(100000, pause_s=0.005))
     parts = build()
     world = Shared(build, parts, AsgdConfig(push_scale=1.0), workers=1)

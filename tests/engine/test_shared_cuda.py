@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.shared import Shared
-from speech3.engine.world import USED, Progress
+from speech3.engine.interface import USED, Progress
 
 BATCHES = tiny.Batches(300, pause_s=0.002)
 RATE = 0.3

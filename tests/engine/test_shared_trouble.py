@@ -10,10 +10,11 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import shard_process, shared, workers
+from speech3.engine.backends import processes as workers
+from speech3.engine.backends import shared
+from speech3.engine.backends.processes import Task, Workers
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.shared import Shared
-from speech3.engine.workers import Task, Workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(12)
@@ -29,7 +30,7 @@ class Talkative(tiny.Build):
         return super().__call__(device)
 
 
-def test_more_words_than_a_pipe_holds():
+def test_error_longer_than_pipe_is_shortened():
     build = Talkative(BATCHES)
     world = Shared(build, build(), AsgdConfig(), workers=1)
     try:
@@ -58,15 +59,15 @@ def test_if_the_second_cannot_be_started_the_first_is_ended(monkeypatch):
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_after_a_death_in_a_sync_the_next_lets_its_kernels_end(on_gpu, monkeypatch):
     """A stand-in for a partition in the memory of a GPU: only that says that kernels may be under way."""
-    slept, record = [], SimpleNamespace(syncing=np.zeros(1, np.int64))
+    slept, memory = [], SimpleNamespace(syncing_S=np.zeros(1, np.int64))
     partition = SimpleNamespace(
-        record=record, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
+        memory=memory, number=0, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
     )  # fmt: skip
-    monkeypatch.setattr(shard_process.time, "sleep", slept.append)
-    shard_process._enter(partition)  # nobody had it
-    assert record.syncing[0] == 1 and not slept
-    shard_process._enter(partition)  # who had it did not leave
-    assert slept == [shard_process._KERNELS_S] * on_gpu
+    monkeypatch.setattr(shared.time, "sleep", slept.append)
+    shared._enter(partition)  # nobody had it
+    assert memory.syncing_S[0] == 1 and not slept
+    shared._enter(partition)  # who had it did not leave
+    assert slept == [shared._KERNELS_S] * on_gpu
 
 
 def test_shards_on_a_gpu_exit_by_themselves(monkeypatch):
@@ -89,6 +90,6 @@ def test_a_process_has_its_gpu_before_it_builds_anything(monkeypatch):
     """Otherwise it would use the first GPU as well."""
     done = []
     monkeypatch.setattr(workers.torch.cuda, "set_device", lambda name: done.append(name))
-    workers.run(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cuda:1"), None, os.getppid())
-    workers.run(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cpu"), None, os.getppid())
+    workers.run_task(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cuda:1"), None, os.getppid())
+    workers.run_task(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cpu"), None, os.getppid())
     assert done == ["cuda:1", ("built", None), ("built", None)]

@@ -14,12 +14,11 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
+from speech3.engine.backends.simulated import Simulated, measure
+from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
 from speech3.engine.flat import flatten
-from speech3.engine.one_worker import OneWorker
+from speech3.engine.interface import USED, Progress, Rate, WorkerParts
 from speech3.engine.server import Partition
-from speech3.engine.simulate import Simulated, Times, measure
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.world import USED, Parts, Progress, Rate
 from speech3.errors import Speech3Error
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -83,7 +82,7 @@ def test_a_result_is_the_same_to_the_last_bit(name):
     assert not torch.equal(other.snapshot().tensors["parameters"], results[0][1])
 
 
-def test_a_schedule_done_by_hand():
+def test_schedule_equals_one_computed_by_hand():
     """Workers A (1 s) and B (2 s), a sync of 1/4 s, four minibatches, against plain numpy in float64.
 
     A fetches at 0, B waits and fetches at 1/4. A has 0 from 1/4 to 5/4, B has 1 from 1/2 to 5/2. A publishes 1 at 5/4
@@ -92,7 +91,7 @@ def test_a_schedule_done_by_hand():
     """
     batches, rate = tiny.Batches(4), 0.25
     torch.manual_seed(3)
-    parts = Parts(nn.Linear(5, 5, bias=False), batches, tiny.loss, 1)
+    parts = WorkerParts(nn.Linear(5, 5, bias=False), batches, tiny.loss, 1)
     start = parts.model.weight.detach().numpy().astype(np.float64)
     config = AsgdConfig(sync_every=1, momentum=0.5, decay=0.75, push_scale="1/workers")
     world = Simulated(parts, config, Times((1.0, 2.0), 0.25))
@@ -164,7 +163,7 @@ def test_a_dead_workers_minibatches_are_computed_by_others():
     assert (done.used, done.restarts) == (12, 2)
     assert done.frames == 12 * tiny.FRAMES
     assert done.returned == 4 and done.seconds > 103
-    assert (world.memory.ledger.states_M == USED).all()
+    assert (world.memory.states.states_M == USED).all()
     assert sum(done.staleness) == done.used
     assert sum(shard.minibatches for shard in done.shards) == 12 + done.returned
 
@@ -176,7 +175,7 @@ def test_a_death_at_the_end_of_an_epoch_does_not_lengthen_it():
     assert seconds <= _train(hurt, 1).seconds < seconds + 2
 
 
-def test_who_had_gone_home_comes_back_for_what_a_dead_one_had_out():
+def test_worker_that_finished_epoch_resumes_for_minibatches_of_dead_worker():
     batches = tiny.Batches(2)
     times = Times((1.0, 10.0), 0.125, failures=((1, 5.0),), restart_s=100.0)
     done = _train(_world(AsgdConfig(sync_every=1), times, batches=batches), 1, batches)
@@ -184,7 +183,7 @@ def test_who_had_gone_home_comes_back_for_what_a_dead_one_had_out():
     assert [shard.minibatches for shard in done.shards] == [2, 1]
 
 
-def test_who_was_about_to_go_home_stays_for_what_a_dead_one_had_out():
+def test_worker_about_to_finish_epoch_continues_with_minibatches_of_dead_worker():
     """From 4 to 6 worker 0 pushes what it thinks is the last; from 6 it fetches, from 8 it computes, at 9 it pushes."""
     batches = tiny.Batches(3)
     times = Times((1.0, 10.0), 2.0, failures=((1, 5.0),), restart_s=100.0)
@@ -193,7 +192,7 @@ def test_who_was_about_to_go_home_stays_for_what_a_dead_one_had_out():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_what_a_dead_worker_had_computed_is_not_in_the_model(optimizer):
+def test_unpushed_work_of_dead_worker_is_not_in_model(optimizer):
     """Its successor has the same place in the simulator: it has nothing to publish, and no moments of its gradients."""
     batches = tiny.Batches(2)
     parameters, ends = [], []
@@ -210,7 +209,7 @@ def test_what_a_dead_worker_had_computed_is_not_in_the_model(optimizer):
     assert torch.equal(*parameters)
 
 
-def test_the_rest_of_an_epoch():
+def test_rest_of_epoch_is_computed_after_resume():
     world = _world(AsgdConfig(sync_every=1))
     states_M = np.array([USED, 0, USED, 0] * 3, np.int32)
     done = list(world.epoch(1, states_M, Rate(0.1, 1, 12)))[-1]
@@ -246,7 +245,8 @@ def test_synchronous_workers_take_the_step_of_a_constraint_once_between_them():
 def test_a_synchronous_step_whose_loss_is_not_finite_names_the_minibatch():
     parts = tiny.Build()()
     world = Synchronous(
-        Parts(parts.model, parts.source, lambda o, t: (o.sum() * float("inf"), t.sum()), 1), Times((1.0, 1.0), 0.0)
+        WorkerParts(parts.model, parts.source, lambda o, t: (o.sum() * float("inf"), t.sum()), 1),
+        Times((1.0, 1.0), 0.0),
     )
     with pytest.raises(Speech3Error, match=r"epoch 1, minibatch 0: the loss is .*learning_rate"):
         _train(world, 1)
@@ -266,7 +266,7 @@ if __name__ == "__main__":
         (GOLDEN / f"{name}.json").write_text(json.dumps(_trajectory(name)) + "\n")
 
 
-def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed():
+def test_minibatches_of_hung_worker_are_computed_by_others_once_noticed():
     batches = tiny.Batches(40)
     config = AsgdConfig(sync_every=1, push_scale=1.0)
     ends = {}
@@ -277,7 +277,7 @@ def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed
         for done in world.epoch(1, tiny.waiting(batches), tiny.rate(0.1, 1, batches)):
             if name == "hangs" and 5.5 < done.seconds < 35.5:
                 assert (
-                    world.memory.ledger.states_M == 1
+                    world.memory.states.states_M == 1
                 ).sum() == 1 and done.restarts == 0  # it is out, and nobody knows
         assert done.used == 40 and done.returned == done.restarts == len(faults)
         ends[name] = done.seconds

@@ -8,11 +8,10 @@ import tiny
 import torch
 
 from speech3.config import CodecConfig
-from speech3.engine.ddp import Ddp
+from speech3.engine.backends.ddp import Ddp
+from speech3.engine.backends.synchronous import Synchronous, Times
 from speech3.engine.flat import flatten
-from speech3.engine.simulate import Times
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.world import Rate
+from speech3.engine.interface import Rate
 
 BATCHES = tiny.Batches(41)
 TERNARY = CodecConfig(kind="ternary", float_below=6)

@@ -6,14 +6,12 @@ import pytest
 import tiny
 
 from speech3.config import CodecConfig
+from speech3.engine.backends.synchronous import Synchronous, Times
 from speech3.engine.codecs.codec import layout
-from speech3.engine.codecs.levels import digits_in_word
-from speech3.engine.codecs.mean import SharedCodes
+from speech3.engine.codecs.mean import SharedCodes, digits_in_word
 from speech3.engine.flat import flatten
-from speech3.engine.simulate import Times
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.throughput import Costs, Point, Sent, conclusions, measure_costs, throughputs
-from speech3.engine.world import Rate
+from speech3.engine.interface import Rate
+from speech3.engine.papers.throughput import Costs, Point, Sent, conclusions, measure_costs, throughputs
 
 COSTS = Costs(100, 0.5, Sent(8000, 8000), {4: Sent(500, 1000, 0.1), 16: Sent(500, 1500, 0.2)})
 WORKERS = (1, 4, 16)
@@ -62,7 +60,7 @@ def _points(gain):
 CONNECTED = {"cnn": 0.8, "dnn": 1.0, "lstm": 1.0}
 
 
-def test_claims_that_hold():
+def test_conclusions_that_hold():
     found = conclusions(_points(lambda net, b, n: 1 + n / b + CONNECTED[net]), CONNECTED)
     assert [each.claim for each in found] == [
         "more workers gain more", "less bandwidth gains more", "more fully connected layers gain more",
@@ -71,7 +69,7 @@ def test_claims_that_hold():
     assert all(each.against == () and each.level == 0 for each in found)
 
 
-def test_claims_that_do_not():
+def test_conclusions_that_do_not_hold():
     found = conclusions(_points(lambda net, b, n: 9 - abs(n - 4) - CONNECTED[net]), CONNECTED)
     workers, bandwidth, connected = found
     assert [(a.workers, b.workers) for a, b in workers.against] == [(4, 8)] * 6

@@ -10,14 +10,13 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig, LbfgsConfig
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Synchronous, Times
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.partition import Gather, Move
-from speech3.engine.sandblaster.processes import Processes
-from speech3.engine.sandblaster.virtual import Virtual
-from speech3.engine.sandblaster.world import Sandblaster
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.synchronous import Synchronous
-from speech3.engine.world import USED, Rate
+from speech3.engine.interface import USED, Rate
+from speech3.engine.papers.sandblaster import Sandblaster
+from speech3.engine.papers.sandblaster_vectors import Gather, Move
+from speech3.engine.papers.sandblaster_workers import Processes, Virtual
 
 CONFIG = LbfgsConfig(history=8, iterations=5)
 BUILD = convex.Build()
@@ -59,7 +58,7 @@ def _through(steps):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_clock_by_hand(workers):
+def test_clock_equals_one_computed_by_hand(workers):
     group = _virtual(Times((2.0,) * workers, 0.3, bandwidth=1e3, latency_s=0.01)).workers
     size = 4 * group.layout.values
     _through(group.begin(1, 0.0))
@@ -103,7 +102,7 @@ def test_a_dead_workers_portions_are_computed_again():
     assert _epoch(later, 2).restarts == 1
 
 
-def test_twice_is_the_same_to_the_last_bit():
+def test_two_runs_are_bitwise_equal():
     times = Times((1.0, 1.1, 1.2), 0.1, jitter=0.3)
     first, again = _virtual(times), _virtual(times)
     assert _epoch(first) == _epoch(again)

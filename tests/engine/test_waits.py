@@ -10,10 +10,11 @@ from tiny import Build, loss, visit
 from waits import operations, waits
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine import rule
-from speech3.engine.gradient import gradient, together
-from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import USED, Rate
+from speech3.engine import server_optimizer as optimizer
+from speech3.engine.backends.simulated import Simulated
+from speech3.engine.backends.synchronous import Times
+from speech3.engine.gradient import gradient, stacked_scalars
+from speech3.engine.interface import USED, Rate
 from speech3.models import build
 from speech3.models.base import cross_entropy
 
@@ -55,13 +56,13 @@ def test_the_host_waits_once_and_last(
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_a_sync_waits_once_when_all_is_written(norm: bool, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the rule's step for GPUs. What is read after that is there: whether the buffers are finite."""
-    monkeypatch.setattr(rule, "_step_numba", rule.step_torch)
+    monkeypatch.setattr(optimizer, "_step_numba", optimizer.step_torch)
     config = AsgdConfig(sync_every=1, momentum=momentum, push_scale=1.0)
     world = Simulated(Build(norm=norm)(), config, Times((1.0,), 0.0))
     world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     shard, partition = world.shards[0], world.server.partitions[0]
     visit(partition, shard.pushes[0])
-    world.server.ledger.computed(0, shard.compute(1, 0, Rate(0.1, 1, 12)))
+    world.server.states.computed(0, shard.compute(1, 0, Rate(0.1, 1, 12)))
     push = shard.pushes[0]
     push.pack()
     with operations(monkeypatch) as seen:
@@ -71,7 +72,7 @@ def test_a_sync_waits_once_when_all_is_written(norm: bool, momentum: float, monk
     assert {"copy_", "sub"} <= set(seen)
 
 
-def test_what_is_counted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_counter_of_this_file_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above could not fail."""
     x = torch.randn(4)
     with operations(monkeypatch) as seen:
@@ -93,6 +94,6 @@ def test_a_finite_loss_with_another_gradient_is_reported_with_it() -> None:
     assert not step.finite and math.isnan(step.loss)
 
 
-def test_values_of_any_type_come_together() -> None:
+def test_stacked_scalars_keep_values_of_any_type() -> None:
     small = torch.tensor(1e-40, dtype=torch.float64)
-    assert together([torch.tensor(1.5), torch.tensor(2**24 + 1), small]).tolist() == [1.5, 2**24 + 1, 1e-40]
+    assert stacked_scalars([torch.tensor(1.5), torch.tensor(2**24 + 1), small]).tolist() == [1.5, 2**24 + 1, 1e-40]

@@ -12,13 +12,13 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import watchdog, workers
+from speech3.engine.backends import processes as watchdog
+from speech3.engine.backends import processes as workers
+from speech3.engine.backends.processes import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Unkillable, Watchdog
+from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
-from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
-from speech3.engine.shared import Shared
-from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Watchdog
-from speech3.engine.workers import Unkillable
-from speech3.engine.world import USED, Progress
+from speech3.engine.interface import USED, Progress
+from speech3.engine.server import Status
 from speech3.errors import Speech3Error
 from speech3.runtime import parallel
 
@@ -45,7 +45,7 @@ def whole(world: Shared, done: Progress) -> None:
     assert (done.used, done.stale, done.refused, done.frames) == (80, 0, 0, 80 * tiny.FRAMES)
 
 
-def test_one_that_is_stopped_is_replaced(tmp_path: Path) -> None:
+def test_stopped_shard_is_replaced(tmp_path: Path) -> None:
     world, stopped, done = make(tmp_path), 0, None
     try:
         for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
@@ -60,7 +60,7 @@ def test_one_that_is_stopped_is_replaced(tmp_path: Path) -> None:
         world.close()
 
 
-def test_one_that_holds_the_servers_lock_is_replaced_and_a_snapshot_waits_no_longer(tmp_path: Path) -> None:
+def test_stopped_shard_holding_lock_is_replaced_and_snapshot_succeeds(tmp_path: Path) -> None:
     world, gate, held, done = make(tmp_path), tiny.Gate(tmp_path), set(), None
     try:
         for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
@@ -77,7 +77,7 @@ def test_one_that_holds_the_servers_lock_is_replaced_and_a_snapshot_waits_no_lon
         world.close()
 
 
-def test_a_world_with_a_stopped_shard_closes(tmp_path: Path) -> None:
+def test_backend_with_stopped_shard_closes(tmp_path: Path) -> None:
     world = make(tmp_path)
     for _ in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
         os.kill(world.processes[0].pid, signal.SIGSTOP)
@@ -87,7 +87,7 @@ def test_a_world_with_a_stopped_shard_closes(tmp_path: Path) -> None:
     assert not any(tiny.state(pid) for pid in pids)
 
 
-def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
+def test_shard_that_hangs_repeatedly_ends_run(tmp_path: Path) -> None:
     world = make(tmp_path)
     try:
         world.workers.deaths[1], hang = 2, watchdog.Hang(1, 31.0, COMPUTES)
@@ -100,7 +100,7 @@ def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("holds_lock", [False, True])
-def test_one_that_cannot_be_killed_ends_the_run_with_its_state(
+def test_shard_that_cannot_be_killed_ends_run_with_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds_lock: bool
 ) -> None:
     """A stand-in for one that is stuck in a driver: it is stopped, and this process's SIGKILL does not reach it."""
@@ -136,15 +136,15 @@ def test_one_that_cannot_be_killed_ends_the_run_with_its_state(
 
 def rows(*each: tuple[int, float]) -> np.ndarray:
     """Shards that are at something since so many seconds; 50 minibatches of 0.1 s, syncs of 1 ms."""
-    shards_N, now = np.zeros((len(each), len(SHARD))), time.monotonic()
-    shards_N[:, [READY, EPOCH, MINIBATCHES, COMPUTE_S, SYNC_S]] = 1, 1, 50, 5.0, 0.05
+    shards_N, now = np.zeros((len(each), len(Status))), time.monotonic()
+    shards_N[:, [Status.READY, Status.EPOCH, Status.MINIBATCHES, Status.COMPUTE_S, Status.SYNC_S]] = 1, 1, 50, 5.0, 0.05
     for row, (doing, seconds) in zip(shards_N, each, strict=True):
-        row[[DOING, SINCE]] = doing, now - seconds
+        row[[Status.DOING, Status.SINCE]] = doing, now - seconds
     return shards_N
 
 
 @pytest.mark.parametrize("doing", [COMPUTES, DRAWS, SYNCS, WAITS])
-def test_limits(doing: int) -> None:
+def test_deadline_of_each_activity(doing: int) -> None:
     limit = 1.5 if doing in (DRAWS, SYNCS) else 3.0
     assert Watchdog(np.zeros(2)).find(rows((doing, limit - 0.5), (COMPUTES, 0.1)), True) is None
     assert Watchdog(np.zeros(2)).find(rows((COMPUTES, 0.1), (doing, limit + 0.5)), True).worker == 1
@@ -152,41 +152,41 @@ def test_limits(doing: int) -> None:
 
 def test_a_slow_shard_is_given_its_own_time() -> None:
     shards_N = rows((COMPUTES, 50.0), (COMPUTES, 0.1))
-    shards_N[0, COMPUTE_S] = 150.0  # three seconds a minibatch, so a minute
+    shards_N[0, Status.COMPUTE_S] = 150.0  # three seconds a minibatch, so a minute
     assert Watchdog(np.zeros(2)).find(shards_N, True) is None
-    shards_N[0, SINCE] -= 11
+    shards_N[0, Status.SINCE] -= 11
     assert Watchdog(np.zeros(2)).find(shards_N, True).worker == 0
 
 
 def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
     shards_N = rows((COMPUTES, 200.0))
-    shards_N[0, MINIBATCHES] = 0
+    shards_N[0, Status.MINIBATCHES] = 0
     dog = Watchdog(np.zeros(1))
     assert dog.find(shards_N, True) is None
     dog.usual_N[0] = 0.1  # of an epoch before
     assert dog.find(shards_N, True).worker == 0
-    shards_N[0, MINIBATCHES], dog = 50, Watchdog(np.zeros(1))
+    shards_N[0, Status.MINIBATCHES], dog = 50, Watchdog(np.zeros(1))
     dog.started(0, 50)  # in the place of one that died
     assert dog.find(shards_N, True) is None
-    shards_N[0, MINIBATCHES] = 51
+    shards_N[0, Status.MINIBATCHES] = 51
     assert dog.find(shards_N, True).worker == 0
 
 
-def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None:
+def test_idle_shard_hangs_only_while_there_is_work_and_starting_shard_never() -> None:
     shards_N = rows((IDLE, 100.0), (COMPUTES, 1000.0))
-    shards_N[1, READY] = 0
-    shards_N[0, EPOCH] = 0
+    shards_N[1, Status.READY] = 0
+    shards_N[0, Status.EPOCH] = 0
     dog = Watchdog(np.zeros(2))
     assert dog.find(shards_N, False) is None
     assert dog.find(shards_N, True).worker == 0
 
 
-def test_who_has_ended_the_epoch_and_waits_for_its_replica_is_replaced_in_time() -> None:
+def test_member_waiting_for_its_replica_has_deadline() -> None:
     assert Watchdog(np.zeros(2)).find(rows((IDLE, 2.5), (COMPUTES, 0.1)), False) is None
     assert Watchdog(np.zeros(2)).find(rows((IDLE, 3.5), (COMPUTES, 0.1)), False).worker == 0
 
 
-def test_of_several_the_longest_and_the_others_are_given_time_then() -> None:
+def test_longest_hanging_shard_is_reported_and_others_get_new_deadline() -> None:
     dog, shards_N = Watchdog(np.zeros(3)), rows((DRAWS, 20.0), (SYNCS, 21.0), (WAITS, 19.0))
     assert dog.find(shards_N, True).worker == 1
     assert dog.find(shards_N, True) is None

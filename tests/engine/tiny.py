@@ -22,9 +22,9 @@ from torch import nn
 
 import speech3.engine
 from speech3.engine.gradient import Step
-from speech3.engine.push import Push
+from speech3.engine.interface import BuildOn, Rate, Source, WorkerParts
 from speech3.engine.server import Partition
-from speech3.engine.world import BuildOn, Parts, Rate, Source
+from speech3.engine.shard import Push
 
 FRAMES = 16  # of a minibatch
 
@@ -82,13 +82,13 @@ class Build:
     norm: bool = False
     slow_sync_s: float = 0.0  # a shard's process holds the server longer, between writing and publishing
 
-    def __call__(self, device: str = "cpu") -> Parts:
+    def __call__(self, device: str = "cpu") -> WorkerParts:
         torch.set_num_threads(1)
         if self.slow_sync_s and multiprocessing.parent_process():
             publish = Partition._publish
             Partition._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
         there = replace(self.batches, device=device)
-        return Parts(model(self.dropout, self.norm).to(device), there, loss, seed=1)
+        return WorkerParts(model(self.dropout, self.norm).to(device), there, loss, seed=1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Gated:
     build: BuildOn
     gate: Gate
 
-    def __call__(self, device: str) -> Parts:
+    def __call__(self, device: str) -> WorkerParts:
         parts, publish = self.build(device), Partition._publish
         Partition._publish = lambda *args: (self.gate.wait("publish"), publish(*args))[1]
         return replace(parts, source=GatedSource(parts.source, self.gate))

@@ -10,7 +10,7 @@ import tiny
 import torch
 from torch import nn
 
-from speech3.engine.world import Parts
+from speech3.engine.interface import WorkerParts
 from speech3.errors import Speech3Error
 
 
@@ -23,9 +23,9 @@ def linear_loss(outputs_BC: torch.Tensor, targets_B: torch.Tensor) -> tuple[torc
 class Linear(tiny.Build):
     """A layer with that loss."""
 
-    def __call__(self, device: str = "cpu") -> Parts:
+    def __call__(self, device: str = "cpu") -> WorkerParts:
         torch.manual_seed(1)
-        return Parts(nn.Linear(5, 5).to(device), self.batches, linear_loss, seed=1)
+        return WorkerParts(nn.Linear(5, 5).to(device), self.batches, linear_loss, seed=1)
 
     def gradients(self, epoch: int) -> torch.Tensor:
         """Sum over the epoch's minibatches, of the weight."""
@@ -40,7 +40,7 @@ class Elsewhere(tiny.Build):
     home: int = field(default_factory=os.getpid)
     file: str = ""
 
-    def __call__(self, device: str = "cpu") -> Parts:
+    def __call__(self, device: str = "cpu") -> WorkerParts:
         if os.getpid() != self.home:
             raise Speech3Error(f"{self.file}: no such file")
         return super().__call__(device)

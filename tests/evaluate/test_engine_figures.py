@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from speech3.engine.throughput import Point
-from speech3.engine.world import ShardReport
+from speech3.engine.interface import ShardReport
+from speech3.engine.papers.throughput import Point
 from speech3.evaluate.figures import Line, draw_accuracy, draw_lines, draw_shards, draw_staleness, draw_throughput
 from speech3.train.curves import Curve
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from speech3.engine.world import ShardReport
+from speech3.engine.interface import ShardReport
 from speech3.evaluate import run_watch
 from speech3.evaluate.run_watch import Counts, EpochView, RunView, draw, duration, fitting, sparkline
 from speech3.train.curves import Asynchrony

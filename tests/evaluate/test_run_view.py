@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from speech3.engine.world import ShardReport
+from speech3.engine.interface import ShardReport
 from speech3.errors import Speech3Error
 from speech3.evaluate.run_watch import Counts, RunView, follow, run_view
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.config import TrainingConfig
-from speech3.engine.items import Items
+from speech3.engine.fitting.dataset import Items
 from speech3.features.filterbank import mel_scale
 from speech3.frames.chunks import Chunks, Sequences, WholeUtterances
 from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from speech3.config import CnnConfig, ConvolutionConfig, ModelConfig, TrainConfig, TrainingConfig, load_preset, parse
-from speech3.engine import sgd
+from speech3.engine import optimizers as sgd
 from speech3.errors import Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import Hmm, monophone_tree

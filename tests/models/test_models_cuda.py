@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from speech3.config import ModelConfig, load_preset
-from speech3.engine.adamw import AdamW
-from speech3.engine.device import precision
-from speech3.engine.muon import Muon
-from speech3.engine.sgd import Sgd
+from speech3.engine.gradient import precision
+from speech3.engine.optimizers import AdamW, Muon, Sgd
 from speech3.frames.chunks import RecurrentChunks, SequenceInputs
 from speech3.models import AcousticModel, build, logits
 from speech3.models.base import cross_entropy

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig, TdnnLstmConfig, load_preset
 from speech3.engine.flat import flatten
-from speech3.engine.replicas.slices import Slices
+from speech3.engine.papers.replicas import Slices
 from speech3.errors import Speech3Error
 from speech3.models import build
 from speech3.models.base import cross_entropy
@@ -141,7 +141,7 @@ def _trains_as_the_whole_model(rank, mesh):
     for member, part in enumerate(parts):
         dist.broadcast(part, member, group=mesh.get_group())
     assert (flat_whole.vector_K - flatten(whole_model(config)).vector_K).norm() > 0.5
-    torch.testing.assert_close(slices.together(parts), flat_whole.vector_K, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(slices.joined(parts), flat_whole.vector_K, rtol=1e-5, atol=1e-5)
 
 
 def _dropout_is_each_ones_own(rank, mesh):
@@ -192,11 +192,11 @@ def test_slices_hold_every_parameter_once_and_make_the_whole_again(name, members
     taken = slices.take(whole.vector_K)
     for found, part in zip(taken, parts, strict=True):
         assert torch.equal(found, part.vector_K)  # as `split` cut them
-    assert torch.equal(slices.together(taken), whole.vector_K)
+    assert torch.equal(slices.joined(taken), whole.vector_K)
     velocity = torch.rand(whole.num_parameters) * (whole.parameters_P != 0)
     slots = slices.take(velocity)
     assert [len(slot) for slot in slots] == [part.num_parameters for part in parts]
-    assert torch.equal(slices.together(slots), velocity)
+    assert torch.equal(slices.joined(slots), velocity)
 
 
 def test_presets_can_be_split():

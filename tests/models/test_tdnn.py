@@ -12,7 +12,7 @@ from torch.nn import functional
 from speech3.config import CnnTdnnConfig, ModelConfig, TdnnConfig, load_preset, parse
 from speech3.config.models import StridedConvolutionConfig
 from speech3.engine.flat import flatten
-from speech3.engine.sgd import Sgd
+from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import save_tensors
 from speech3.models import build, load_network, logits, network_tensors

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speech3.engine.world import ShardReport
+from speech3.engine.interface import ShardReport
 from speech3.train.curves import Asynchrony, asynchrony, staleness_mean, staleness_p95
 
 

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_config, load_preset
-from speech3.engine.checks import check_workers
-from speech3.engine.world import Progress
+from speech3.engine.interface import Progress
+from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 from speech3.train.run import epoch_record
 from speech3.train.rundir import Schedule, Standing

@@ -42,7 +42,9 @@ def corpus(tmp_path_factory):
 def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatch):
     if training.get("world") == "cluster":
         pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
-        monkeypatch.setattr("speech3.engine.cluster.messages._engine_digest", lambda: "")  # it may be edited meanwhile
+        monkeypatch.setattr(
+            "speech3.engine.backends.cluster.actors._engine_digest", lambda: ""
+        )  # it may be edited meanwhile
     about = train(config_of(corpus, **training), tmp_path / "out")
     history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]
     assert about["objective"] == "lfmmi"

@@ -9,14 +9,13 @@ import frame_corpus
 import pytest
 import torch
 from frame_corpus import config
-from test_recorded import Recordings
+from test_cuda_graphs import Recordings
 from waits import operations, waits
 
 from speech3.config import ModelConfig
-from speech3.engine import recorded
-from speech3.engine.gradient import gradient
-from speech3.engine.recorded import Recorder
-from speech3.engine.world import Parts
+from speech3.engine import gradient as recorded
+from speech3.engine.gradient import CudaGraphs, gradient
+from speech3.engine.interface import WorkerParts
 from speech3.frames.packed import open_packed
 from speech3.train.parts import make_parts
 
@@ -37,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def parts_of(corpus: Path, model: str, **training: Any) -> Parts:
+def parts_of(corpus: Path, model: str, **training: Any) -> WorkerParts:
     given = config(corpus, "cpu", "dnn", **training).model_copy(update={"model": ModelConfig(**MODELS[model])})
     parts = make_parts(given, open_packed(corpus / "train.frames"), torch.device("cpu"))
     parts.model.train()
@@ -81,7 +80,7 @@ def test_windows_are_replayed_and_sequences_are_not(model: str, corpus: Path, mo
     fake = Recordings()
     monkeypatch.setattr(recorded, "capture", fake)
     plain, graphed = parts_of(corpus, model), parts_of(corpus, model, cuda_graph=True)
-    assert plain.recorder is None and isinstance(graphed.recorder, Recorder)
+    assert plain.cuda_graphs is None and isinstance(graphed.cuda_graphs, CudaGraphs)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for number in range(12):

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from speech3.config import CnnConfig, DnnConfig, LstmConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.engine import checks
+from speech3.engine import trainer as checks
 from speech3.errors import Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly

@@ -14,10 +14,9 @@ from torch.nn.utils import get_total_norm
 
 from speech3.config import TrainConfig, TrainingConfig
 from speech3.engine import fit
-from speech3.engine.checks import check_workers
-from speech3.engine.device import precision
-from speech3.engine.gradient import gradient
-from speech3.engine.world import Parts
+from speech3.engine.gradient import gradient, precision
+from speech3.engine.interface import WorkerParts
+from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.checkpoint import load_tensors
@@ -53,7 +52,7 @@ def config_of(corpus: Path, family: str, **training: Any) -> TrainConfig:
     return config(corpus, "cpu", family, **training)
 
 
-def parts_of(corpus: Path, family: str, name: str) -> Parts:
+def parts_of(corpus: Path, family: str, name: str) -> WorkerParts:
     given = config_of(corpus, family, precision=name)
     parts = make_parts(given, open_packed(Path(given.frames) / "train.frames"), CPU)
     parts.model.train()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.config import DnnConfig, LstmConfig, TrainConfig, TrainingConfig
-from speech3.engine.sgd import Sgd
+from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
@@ -180,19 +180,19 @@ def test_a_chunk_shorter_than_the_delay(corpus, tmp_path):
 
 
 def test_a_gradient_is_cut_down_to_its_length():
-    from speech3.engine.gradient import limit
+    from speech3.engine.gradient import clip
 
     torch.manual_seed(0)
     g = [torch.randn(3, 4), torch.randn(5)]
     before, length = [each.clone() for each in g], float(torch.cat([each.flatten() for each in g]).norm())
-    assert limit(g, 2 * length).item() == pytest.approx(length)
+    assert clip(g, 2 * length).item() == pytest.approx(length)
     assert all(torch.equal(one, other) for one, other in zip(g, before, strict=True))
-    limit(g, length / 4)
+    clip(g, length / 4)
     for one, other in zip(g, before, strict=True):
         torch.testing.assert_close(one, other / 4)
     nothing, wrong = [torch.zeros(2)], [torch.tensor([1.0, torch.nan]), torch.ones(2)]
-    assert limit(nothing, 1.0) == 0 and (nothing[0] == 0).all()
-    assert not limit(wrong, 1.0).isfinite()  # so that nobody applies it
+    assert clip(nothing, 1.0) == 0 and (nothing[0] == 0).all()
+    assert not clip(wrong, 1.0).isfinite()  # so that nobody applies it
     assert (wrong[1] == 1).all()
 
 

@@ -13,8 +13,8 @@ import tiny
 import torch
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
-from speech3.engine import sgd
-from speech3.engine.world import USED, WAITING, Progress
+from speech3.engine import optimizers as sgd
+from speech3.engine.interface import USED, WAITING, Progress
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import Hmm, monophone_tree

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from speech3.config import LbfgsConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.sandblaster.world import Sandblaster
+from speech3.engine.papers.sandblaster import Sandblaster
+from speech3.engine.trainer import check_epoch, check_workers
 from speech3.errors import Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly

@@ -66,7 +66,6 @@ class Bf16:
         return values_P.to(torch.bfloat16).view(torch.uint8)
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
         into_P.add_(message.view(torch.bfloat16), alpha=times)
 
 
@@ -84,41 +83,32 @@ class TopK:
         return torch.cat([places.to(torch.int32).view(torch.uint8), values_P[places].view(torch.uint8)])
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
         places, values = message.view(2, -1)
         into_P.index_add_(0, places.view(torch.int32).long(), values.view(torch.float32), alpha=times)
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class TernaryLayout:
     """How a flat vector is divided for the ternary code.
 
     Attributes
     ----------
     starts_B, sizes_B
         Start and size of each bucket, int64; every bucket lies within one tensor.
-    tiles_T5
-        For each tile, int64: start, size, first word, bucket, counter of its first random number.
-    words
-        Number of words of all tiles (M).
-    floats
-        Slices that are sent as float32.
     """
 
     starts_B: Tensor
     sizes_B: Tensor
-    tiles_T5: Tensor
-    words: int
-    floats: tuple[slice, ...] = ()
+    tiles_T5: Tensor  # for each tile, int64: start, size, first word, bucket, counter of its first random number
+    words: int  # number of words of all tiles (M)
+    floats: tuple[slice, ...] = ()  # slices that are sent as float32
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of scales and codes."""
         return 4 * (len(self.starts_B) + self.words)
 
     @property
     def num_floats(self) -> int:
-        """Number of values that are sent as float32."""
         return sum(each.stop - each.start for each in self.floats)
 
 
@@ -140,7 +130,7 @@ def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) ->
 def layout(
     views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None,
     origin: int = 0,
-) -> Layout:  # fmt: skip
+) -> TernaryLayout:  # fmt: skip
     """Divide a vector into the tensors that are views of it, in their order.
 
     Parameters
@@ -180,14 +170,14 @@ def layout(
     )
     device = views[0].device if views else None
     starts_on, sizes_on, tiles_on = (torch.from_numpy(each).to(device) for each in (starts_B, sizes_B, tiles_T5))
-    return Layout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(slices))
+    return TernaryLayout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(slices))
 
 
 @dataclass(frozen=True, eq=False)
 class Ternary:
     """The ternary code over a layout; `clip` is c."""
 
-    layout: Layout
+    layout: TernaryLayout
     clip: float = 2.5
     unbiased = True
 
@@ -204,7 +194,6 @@ class Ternary:
         return message
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
         scales_B, words_M, floats = self._parts(message)
         add(words_M, self.layout, scales_B, times, into_P)
         for where in self.layout.floats:
@@ -272,7 +261,6 @@ class Sender:
         self.losing_P: Tensor | None = None
 
     def forget(self) -> None:
-        """Reset the error."""
         self.lost_P = self.losing_P = None
 
     def settle(self, *, used: bool) -> None:
@@ -292,24 +280,25 @@ class Sender:
         return message
 
 
-def statistics(values_P: Tensor, layout: Layout, clip: float, limits_B: Tensor, scales_B: Tensor) -> None:
+def statistics(values_P: Tensor, layout: TernaryLayout, clip: float, limits_B: Tensor, scales_B: Tensor) -> None:
     """Write each bucket's c sigma (infinite where nothing is clipped) and scale s (NaN if a value is not finite)."""
     _kernel(values_P, "statistics")(
         values_P, layout.starts_B, layout.sizes_B, layout.tiles_T5, clip, limits_B, scales_B
     )  # fmt: skip
 
 
-def pack(values_P: Tensor, layout: Layout, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
+def pack(
+    values_P: Tensor, layout: TernaryLayout, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor
+) -> None:
     """Write the codes; a scale may be larger than the bucket's own. If a scale is NaN, its codes are zeros."""
     _kernel(values_P, "pack")(values_P, layout.tiles_T5, limits_B, scales_B, key, words_M)
 
 
-def add(words_M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """Decode the codes and add them to `into_P`, multiplied by `times`."""
+def add(words_M: Tensor, layout: TernaryLayout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
     _kernel(into_P, "add")(words_M, layout.tiles_T5, scales_B, times, into_P)
 
 
-def add_sums(sums_16M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
+def add_sums(sums_16M: Tensor, layout: TernaryLayout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
     """Decode sums of codes and add them times `times`; sums are int16, by position in the word and word (`levels`)."""
     _kernel(into_P, "add_sums")(sums_16M, layout.tiles_T5, scales_B, times, into_P)
 

@@ -45,6 +45,7 @@ def statistics(values_P, starts_B, sizes_B, _tiles_T5, clip, limits_B, scales_B)
     for b in range(len(starts_B)):
         start, size = starts_B[b], sizes_B[b]
         values, bits = values_P[start : start + size], bits_P[start : start + size]
+        # Sums and the largest magnitude lane by lane, so that the loop vectorises; magnitudes are compared as integers.
         sums[:], squares[:] = 0, 0
         largest = np.int32(0)
         rows = size // _LANES
@@ -59,6 +60,7 @@ def statistics(values_P, starts_B, sizes_B, _tiles_T5, clip, limits_B, scales_B)
             sums[i % _LANES] += value
             squares[i % _LANES] += value * value
             largest = max(largest, np.int32(bits[i] & _MAGNITUDE))
+        # Limit and scale from the variance about the mean.
         total, square = 0.0, 0.0
         for lane in range(_LANES):
             total += sums[lane]
@@ -76,6 +78,7 @@ def _pack_tile(values, words, width, limit, scale, counter, key0, key1):  # type
         words[j] = 0
     for k in range(16):
         for j in range(min(width, len(values) - width * k)):
+            # 1 or -1 (3 in two bits) with the probability magnitude / scale, else 0.
             value = values[width * k + j]
             random = _random24(_U(counter + _U(width * k + j)), key0, key1)
             code = _U(3) if value < 0 else _U(1)

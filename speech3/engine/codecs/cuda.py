@@ -39,7 +39,6 @@ def statistics(
 
 
 def pack(values_P: Tensor, tiles_T5: Tensor, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
-    """See `cpu.pack`."""
     key0, key1 = (part - (part >> 31 << 32) for part in (key & 0xFFFFFFFF, key >> 32))  # as signed int32
     with torch.cuda.device_of(values_P):
         if len(tiles_T5):
@@ -47,14 +46,12 @@ def pack(values_P: Tensor, tiles_T5: Tensor, limits_B: Tensor, scales_B: Tensor,
 
 
 def add(words_M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """See `cpu.add`."""
     with torch.cuda.device_of(into_P):
         if len(tiles_T5):
             _add[(len(tiles_T5),)](words_M, tiles_T5, scales_B, times, into_P, _WORDS)
 
 
 def add_sums(sums_16M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """See `cpu.add_sums`."""
     with torch.cuda.device_of(into_P):
         if len(tiles_T5):
             words = sums_16M.shape[1]
@@ -85,7 +82,7 @@ def _pack(  # type: ignore[no-untyped-def] # pragma: no cover
     j = tl.arange(0, WORDS)
     words = tl.zeros((WORDS,), tl.uint32)
     low, high = key0.to(tl.uint32), key1.to(tl.uint32)
-    for k in tl.static_range(16):
+    for k in tl.static_range(16):  # bits 2 k and 2 k + 1 of each word
         i = width * k + j
         value = tl.load(values_P + start + i, (j < width) & (i < size), other=0.0)
         random = _random24((counter + i).to(tl.uint32), low, high)

@@ -1,19 +1,109 @@
-"""The mean of N workers' ternary codes in one process, bit for bit that of `ddp_hook` in N processes.
+"""The mean of several workers' ternary gradients: TernGrad's synchronous form (Wen et al. 2017, sections 3.2, 3.3).
 
-It is used for workers on a virtual clock, and to measure the time of one worker's part of the exchange.
+All workers use the largest of their scales, so their codes can be added as integers: the sum of N codes has 2 N + 1
+levels. Each worker adds up all workers' codes in its share of the words and sends the sums to all: it is the parameter
+server of that share. The mean gradient does not depend on the order of workers, and the random numbers depend only on
+the key and a value's position among the model's parameters. `SharedCodes` computes the mean of virtual workers in one
+process; `Exchange` is a communication hook of PyTorch's DDP, with the same result however DDP divides tensors into
+buckets. A gradient that is not finite makes the mean of its tensor NaN, as it would without codes.
 
-Axes: P values of the gradient, B buckets of the code, M words, Q words of digits, N workers.
+A sum of N codes, plus N, is a digit in base 2 N + 1. As many digits as fit are written into a word of 32 bits as one
+number: 10 digits for four workers, so 3.2 bits per value where log2(9) is 3.17. The word is that number as a fraction
+of the largest, rounded up, so that decoding needs no division: after multiplication by the base, the part above 32 bits
+is the next digit.
+
+Axes: N workers, P values, B buckets, M words of codes, D digits, Q words of digits.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codecs.codec import add_sums, as_floats, key_of, layout, pack, statistics
-from speech3.engine.codecs.levels import decode_sums, encode_levels, sum_codes
+from speech3.engine.codecs.codec import TernaryLayout, add_sums, as_floats, key_of, layout, pack, statistics
 from speech3.engine.flat import Flat
+from speech3.errors import Speech3Error
+
+MOST_WORKERS = 2**14 - 1  # so that 2 N, the largest digit, is an int16
+_WORD = 2.0**32
+
+
+def check_levels(workers: int) -> None:
+    """Refuse more workers than the sums of their codes can be written for.
+
+    Raises
+    ------
+    Speech3Error
+        There are more than `MOST_WORKERS`.
+    """
+    if workers > MOST_WORKERS:
+        raise Speech3Error(
+            f"{workers:,} workers: the mean of ternary codes is written in 16 bits per value before it is packed, for "
+            f"{MOST_WORKERS:,} workers at most; use fewer"
+        )
+
+
+def digits_in_word(levels: int) -> int:
+    """How many digits in base `levels` fit into a word of 32 bits."""
+    count = 1
+    while levels ** (count + 1) < _WORD:
+        count += 1
+    return count
+
+
+def sum_codes(words_NM: Tensor) -> Tensor:
+    """Digits (16, M), int32, from 0 to 2 N: the sums over workers of the 16 codes in each word, plus N."""
+    sums = [((words_NM << (30 - 2 * k)) >> 30).sum(0, dtype=torch.int32) for k in range(16)]
+    return torch.stack(sums) + len(words_NM)
+
+
+def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
+    """The words (Q), int32, that code the digits; the most significant digit of word q is digit q, the next is Q + q.
+
+    Raises
+    ------
+    Speech3Error
+        There are too many workers: see `check_levels`.
+    """
+    check_levels(levels // 2)
+    count = digits_in_word(levels)
+    words = -(-len(digits_D) // count)
+    digits = digits_D.new_zeros(count * words)
+    digits[: len(digits_D)] = digits_D
+    number_Q = digits.new_zeros(words, dtype=torch.int64)
+    for digit_Q in digits.view(count, words):
+        number_Q = number_Q * levels + digit_Q
+    # Rounded up, or incremented if it was exact. This stays below the next number, since 2^32 / levels^count is above
+    # 1 + 2^-11 for all numbers of workers up to `MOST_WORKERS`; that margin is far above float64 rounding.
+    fraction_Q = (number_Q.double() * (_WORD / levels**count) + 2.0**-16).floor() + 1
+    return fraction_Q.long().to(torch.int32)
+
+
+def decode_levels(words_Q: Tensor, levels: int, digits: int) -> Tensor:
+    """Decode the first `digits` digits, int16; raises as `encode_levels` does."""
+    check_levels(levels // 2)
+    count = digits_in_word(levels)
+    out = words_Q.new_empty(count, len(words_Q), dtype=torch.int16)
+    fraction_Q = words_Q.long() & 0xFFFFFFFF
+    for each_Q in out:
+        fraction_Q *= levels
+        each_Q.copy_(fraction_Q >> 32)
+        fraction_Q &= 0xFFFFFFFF
+    return out.flatten()[:digits]
+
+
+def decode_sums(coded_NQ: Tensor, share: int) -> Tensor:
+    """Decode the sums of codes, int16 (16, N share), of which each worker encoded those of its `share` words."""
+    workers, words = coded_NQ.shape
+    levels = 2 * workers + 1
+    count = digits_in_word(levels)
+    digits = decode_levels(coded_NQ.flatten(), levels, coded_NQ.numel() * count)
+    # Sizes are explicit, since -1 is ambiguous without words, which is so if all tensors are sent as float32.
+    each_ND = digits.view(count, workers, words).transpose(0, 1).reshape(workers, count * words)[:, : 16 * share]
+    return each_ND.view(workers, 16, share).transpose(0, 1).reshape(16, workers * share) - workers
 
 
 class SharedCodes:
@@ -79,3 +169,89 @@ class SharedCodes:
         for view, each in zip(self.values_P.views, g, strict=True):
             torch.mul(each, weight, out=view)
         return self.values_P.vector_K
+
+
+# The name since PyTorch 2.13, in which the old one warns in every process.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass
+class Exchange:
+    """The state of the hook: the model's parameters, the config, and counts.
+
+    Attributes
+    ----------
+    up, down
+        Bytes that this worker sent and received for the means.
+    """
+
+    parameters: Sequence[Tensor]
+    config: CodecConfig
+    key: int = 0
+    up: int = 0
+    down: int = 0
+    layouts: dict[tuple[int, ...], TernaryLayout] = field(default_factory=dict)
+
+    def begin(self, key: int) -> None:
+        """Begin a step, whose codes draw random numbers by `key`; without a codec, count the gradients as sent."""
+        self.key = key
+        if self.config.kind == "none":
+            size = sum(parameter.nbytes for parameter in self.parameters)
+            self.up, self.down = self.up + size, self.down + size
+
+    def layout_of(self, bucket: dist.GradBucket) -> TernaryLayout:
+        """The layout of a DDP bucket: positions of its tensors in the bucket, random numbers by those in the model."""
+        places = tuple(int(parameter.storage_offset()) for parameter in bucket.parameters())
+        if places not in self.layouts:
+            as_they_are = as_floats(self.parameters, below=self.config.float_below, last=self.config.float_last)
+            floats = {int(p.storage_offset()): kept for p, kept in zip(self.parameters, as_they_are, strict=True)}
+            self.layouts[places] = layout(
+                bucket.gradients(), bucket=self.config.bucket, floats=[floats[place] for place in places],
+                counters=places,
+            )  # fmt: skip
+        return self.layouts[places]
+
+
+def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The communication hook: replace the gradients of a bucket by their mean over all workers."""
+    values_P, where, workers = bucket.buffer(), state.layout_of(bucket), dist.get_world_size()
+    if where.words:
+        scales_B = values_P.new_empty(len(where.sizes_B))
+        limits_B = torch.empty_like(scales_B)
+        statistics(values_P, where, state.config.clip, limits_B, scales_B)
+        scales_B.nan_to_num_(nan=torch.inf)  # so that it is the largest, whichever worker has it
+        state.up += scales_B.nbytes
+        dist.all_reduce(scales_B, dist.ReduceOp.MAX)
+        state.down += scales_B.nbytes
+        words_NM = torch.zeros(workers, -(-where.words // workers), dtype=torch.int32, device=values_P.device)
+        pack(values_P, where, limits_B, scales_B, state.key, words_NM.view(-1))
+    floats = [values_P[each].clone() for each in where.floats]
+    values_P.zero_()
+    if where.words:
+        add_sums(_sums(state, words_NM), where, scales_B, 1 / workers, values_P)
+    if floats:
+        together = torch.cat(floats)
+        state.up += together.nbytes
+        dist.all_reduce(together)
+        state.down += together.nbytes
+        for each, mean in zip(where.floats, together.split([len(each) for each in floats]), strict=True):
+            values_P[each] = mean / workers
+    # A future must be told in advance which GPU its result is on.
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=[values_P.device] if values_P.is_cuda else None
+    )
+    future.set_result(values_P)
+    return future
+
+
+def _sums(state: Exchange, words_NM: Tensor) -> Tensor:
+    """Sums of all workers' codes, (16, N M), int16; row n of this worker's `words_NM` is added up by worker n."""
+    workers, words = words_NM.shape
+    theirs_NM = torch.empty_like(words_NM)
+    state.up += words_NM.nbytes
+    dist.all_to_all_single(theirs_NM.view(-1), words_NM.view(-1))
+    mine = encode_levels(sum_codes(theirs_NM).flatten(), 2 * workers + 1)
+    all_N = mine.new_empty(workers, len(mine))
+    _all_gather(all_N.view(-1), mine)
+    state.down += all_N.nbytes
+    return decode_sums(all_N, words)

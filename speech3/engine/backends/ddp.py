@@ -1,0 +1,410 @@
+"""Backend ddp: PyTorch's own synchronous data parallelism, as a baseline.
+
+Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel`, with gloo on CPUs and
+NCCL on GPUs. In each step every process computes one minibatch, and all copies are updated with the mean gradient (Li
+et al. 2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
+(`codecs.mean`).
+
+There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
+hangs would block all others, so a watchdog (`Deadline`) stops the run if no process has begun a step for many times the
+usual time of a step.
+
+On a GPU, a process does not wait for each step: results stay on the device until the processes report, and are checked
+only then. So a loss or gradient that is not finite is noticed some steps late, but before a process sends anything that
+was computed from it to the coordinator.
+
+Axes: N processes, M minibatches of an epoch, R steps since the last report.
+"""
+
+import math
+import multiprocessing.connection
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from speech3.config import CodecConfig
+from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Unkillable, Workers, patience_s
+from speech3.engine.codecs.codec import key_of
+from speech3.engine.codecs.mean import Exchange, SharedCodes, mean_of_codes
+from speech3.engine.flat import trained
+from speech3.engine.gradient import Diverged, clip, device_for, loss_of, stacked_scalars
+from speech3.engine.interface import (
+    USED,
+    BuildOn,
+    Microbatches,
+    Progress,
+    Rate,
+    Snapshot,
+    WorkerParts,
+    expect,
+    minibatch_seed,
+    seed_generators,
+    turns,
+)
+from speech3.engine.optimizers import SLOTS, STATE, AdamW, Sgd, optimizer_of
+from speech3.errors import Speech3Error
+from speech3.runtime import end_processes
+
+REPORT_STEPS = 50  # most steps between two reports, for each of which the processes add up their results
+_FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not known yet how long a step takes
+_REPORT_MS = 1000  # aimed at between two reports
+_SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
+_RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
+_STEPS, _SINCE = range(2)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One process of the group.
+
+    Attributes
+    ----------
+    heartbeats
+        Heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half steps that it
+        has begun, and when it began the last of them, on the clock `time.monotonic`.
+    """
+
+    rank: int
+    workers: int
+    device: str
+    heartbeats: Any
+
+    def began(self) -> None:
+        """Write a heartbeat: a half step begins (draw a minibatch and compute its loss; or exchange gradients)."""
+        heartbeats_N2 = np.frombuffer(self.heartbeats).reshape(-1, 2)
+        heartbeats_N2[self.rank] = heartbeats_N2[self.rank, _STEPS] + 1, time.monotonic()
+
+
+@dataclass
+class UncheckedSteps:
+    """The results of this process's steps, which stay on the device until they are checked.
+
+    Attributes
+    ----------
+    results_R3
+        float64, on the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
+    sums
+        Totals of the checked steps: frames, loss times frames, frames classified correctly, frames left out.
+    steps
+        For each unchecked step, the minibatch's number, and its numbers of frames and of frames left out, or 0 if its
+        loss has weight 0.
+    """
+
+    results_R3: Tensor
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
+        """Record a step that was started."""
+        self.results_R3[len(self.steps)] = stacked_scalars([loss, correct, length])
+        self.steps.append((number, frames, left_out))
+
+    def check(self) -> tuple[float, float, float]:
+        """Check and add up the steps since the last call; waits for the device.
+
+        Returns
+        -------
+        step, number, loss
+            The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and its loss; zeros if
+            there is none.
+        """
+        results = self.results_R3[: len(self.steps)].tolist()
+        steps, self.steps = self.steps, []
+        for step, ((number, frames, left_out), (loss, right, length)) in enumerate(
+            zip(steps, results, strict=True), start=1
+        ):
+            if not (math.isfinite(loss) and math.isfinite(length)):
+                return step, number, loss
+            if frames or left_out:
+                new = (frames, loss * frames, right, left_out)
+                self.sums = [old + each for old, each in zip(self.sums, new, strict=True)]
+        return 0, 0, 0
+
+
+class ModelWithLoss(nn.Module):
+    """Model and loss in one module, as DDP requires: its forward pass prepares the exchange of gradients."""
+
+    def __init__(self, parts: WorkerParts) -> None:
+        super().__init__()
+        self.model, self.parts = parts.model, parts
+
+    def forward(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return loss_of(self.parts, inputs, targets)
+
+
+def run_ddp_process(
+    member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
+    pipe: Connection,
+) -> None:  # fmt: skip
+    """The main function of a process: work on the epochs that the coordinator sends, until the coordinator exits."""
+    coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
+    parts = build(member.device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
+        world_size=member.workers, timeout=_RENDEZVOUS, device_id=torch.device(member.device) if on_gpu else None,
+    )  # fmt: skip
+    sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
+        both = DistributedDataParallel(
+            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False,
+            find_unused_parameters=parts.skips,
+        )  # fmt: skip
+    exchange = Exchange(trained(parts.model), codec)
+    if codec.kind == "ternary":
+        both.register_comm_hook(exchange, mean_of_codes)
+        codes = SharedCodes(sgd.parameters, codec)
+        codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its compiled code now
+    dist.barrier()
+    while os.getppid() == coordinator:
+        if pipe.poll(1.0):
+            for message in run_epoch(member, parts, sgd, both, exchange, *pipe.recv()):
+                pipe.send(message)
+
+
+def run_epoch(
+    member: Member, parts: WorkerParts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
+    epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
+) -> Iterator[tuple[str, Any]]:  # fmt: skip
+    """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
+
+    Yields
+    ------
+    In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None in
+    most reports), and what became of the minibatches.
+    """
+    sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
+    parts.begin_training()
+    groups = turns(states_M, member.workers, parts.source.rows)
+    expect(parts.source, epoch, [(group[member.rank] if member.rank < len(group) else group[0]) for _, group in groups])
+    unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
+    exchange.up = exchange.down = 0
+    began, used = time.perf_counter(), 0
+    saved = reported = began
+    last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
+    states = states_M.copy()
+    for turn, (before, group) in enumerate(groups, start=1):
+        member.began()
+        # DDP divides by the number of workers. If the last group is smaller, the surplus workers compute with weight 0,
+        # and the weights of the others correct the divisor.
+        in_group = member.rank < len(group)
+        weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
+        # 1. Forward pass; of all microbatches but the last also the backward pass, without an exchange of gradients.
+        inputs, targets = parts.source.draw(epoch, number)
+        seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
+        for parameter in trained(parts.model):
+            parameter.grad = None
+        *others, final = inputs.microbatches if isinstance(inputs, Microbatches) else [(inputs, targets)]
+        loss, correct = torch.zeros((), device=parts.device), torch.zeros((), device=parts.device)
+        for microbatch, its_targets in others:
+            with both.no_sync():
+                part, right = both(microbatch, its_targets)
+                share = len(its_targets) / len(targets)
+                (part * (weight * share)).backward()
+            loss, correct = loss + share * part.detach(), correct + right
+        part, right = both(*final)
+        # 2. The last backward pass, in which DDP exchanges the gradients, and the update.
+        exchange.begin(key_of(parts.seed, epoch, before, member.rank))
+        member.began()
+        share = len(final[1]) / len(targets)
+        (part * (weight * share)).backward()
+        loss, correct = (loss + share * part, correct + right) if others else (part, right)
+        g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
+        length = clip(g, parts.max_norm)
+        sgd.step(g, rate(before))
+        # 3. Note the results; now and then, all processes add theirs up and the first reports.
+        frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
+        unchecked.add(number, frames, left_out, loss.detach(), correct, length)
+        states[group] = USED
+        used += len(group)
+        if turn < min(due, len(groups)):
+            continue
+        *sums, took_ms = _added_up(member, unchecked, exchange, reported, epoch, rate)
+        now = reported = time.perf_counter()
+        steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
+        last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
+        if member.rank == 0:
+            ended = turn == len(groups)
+            keep = ended or now - saved >= _SNAPSHOT_S
+            saved = now if keep else saved
+            state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
+            yield "ended" if ended else "moved", (_progress(used, sums, now - began), state, states.copy())
+
+
+def _added_up(
+    member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
+) -> list[float]:  # fmt: skip
+    """Totals over all processes: `UncheckedSteps.sums`, bytes up and down, milliseconds spent.
+
+    The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
+    exactly the same in all processes.
+
+    Raises
+    ------
+    Diverged
+        A loss or gradient is not finite. The same error is raised in every process; it names the minibatch whose loss
+        is not finite, rather than one of those that were in the same mean gradient.
+    """
+    troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
+    troubles_N3[member.rank] = list(unchecked.check())
+    took_ms = round(1000 * (time.perf_counter() - since))  # after `check`, which waits for the device
+    counts = [*unchecked.sums, exchange.up, exchange.down, took_ms]
+    mine = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
+    all_of_them = torch.tensor(mine, dtype=torch.float64, device=unchecked.results_R3.device)
+    dist.all_reduce(all_of_them)
+    sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * member.workers]))
+    troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
+    if troubles:
+        _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))
+        raise Diverged(epoch, int(number), loss, rate(int(number)))
+    return list(sums)
+
+
+def _progress(used: int, sums: list[float], seconds: float) -> Progress:
+    frames, loss_sum, correct, left_out, up, down = sums
+    return Progress(
+        used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
+        down=int(down), left_out=int(left_out),
+    )  # fmt: skip
+
+
+_RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
+
+
+@dataclass
+class Deadline(Clock):
+    """The watchdog's deadline for the next heartbeat of any process; the beginning of each half step is a heartbeat."""
+
+    usual_s: float = 0.0  # usual seconds of a step, as last measured; 0: not known yet
+
+    def late_s(self, now: float, heartbeats_N2: np.ndarray) -> float:
+        """Seconds without a heartbeat of any process if past the deadline, else 0; given `Member.heartbeats`.
+
+        A process that hangs blocks all others within a step, so the latest heartbeat of any process is the one that
+        counts. On a GPU, a process may run ahead of its device by all steps between two reports and then wait for all
+        of them, so the deadline allows for that. There is no deadline until every process has begun its first step.
+        """
+        self.look(now)
+        quiet_s = self.quiet_s(heartbeats_N2[:, 1].max())
+        limit_s = patience_s(self.usual_s) + REPORT_STEPS * self.usual_s
+        return float(quiet_s) if heartbeats_N2[:, 0].all() and quiet_s > limit_s else 0.0
+
+
+class Ddp:
+    """The backend of synchronous processes.
+
+    Parameters
+    ----------
+    build
+        Makes the parts of a worker in its process.
+
+    Raises
+    ------
+    Speech3Error
+        A process fails, dies or hangs; raised by `epoch`.
+    """
+
+    def __init__(
+        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, weight_decay: float = 0.0,
+        codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
+        self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
+        self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
+        self.deadline, heartbeats = Deadline(), multiprocessing.get_context("spawn").RawArray("d", 2 * workers)
+        self.heartbeats_N2 = np.frombuffer(heartbeats).reshape(workers, 2)
+        self.tensors: dict[str, Tensor] = {}
+        to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
+        members = [Member(rank, workers, device_for(device, rank), heartbeats) for rank in range(workers)]
+        tasks = [Task(run_ddp_process, (member, *to_all), member.device) for member in members]
+        self.workers, self.error = Workers(["world ddp"], "step", lambda _: tasks), ""
+        try:
+            self.workers.start_all()
+        except BaseException:
+            self.meeting.cleanup()
+            raise
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Run an epoch; yields progress at each report of the first process, and ten times a second, for Ctrl-C."""
+        self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
+        if self.error:
+            raise Speech3Error(self.error)
+        for pipe in self.workers.pipes:
+            with suppress(OSError):  # a process died, which is noticed below
+                # NumPy arrays: a tensor would be sent through /dev/shm, which is often small in containers.
+                pipe.send((epoch, states_M, rate, {name: tensor.numpy() for name, tensor in self.tensors.items()}))
+        ended, self.deadline.since = False, time.monotonic()
+        while not ended:
+            multiprocessing.connection.wait(
+                [*self.workers.pipes, *(process.sentinel for process in self.processes)], timeout=LOOK_S
+            )
+            for pipe in self.workers.pipes:
+                if not pipe.poll():
+                    continue
+                try:
+                    message = pipe.recv()
+                except (EOFError, OSError):
+                    self._died()
+                if isinstance(message, Failed):
+                    self._died(message)
+                kind, (progress, tensors, states_M) = message
+                self.deadline.usual_s = progress.seconds * len(self.processes) / max(1, progress.used)
+                if tensors is not None:
+                    named = {name: torch.from_numpy(array) for name, array in tensors.items()}
+                    self.newest = Snapshot(named, states_M, progress)
+                ended = kind == "ended"
+            yield progress
+            if not ended and not all(process.is_alive() for process in self.processes):
+                self._died()
+            if not ended and (late_s := self.deadline.late_s(time.monotonic(), self.heartbeats_N2)):
+                self._end_hung(late_s)
+
+    @property
+    def processes(self) -> list[Any]:
+        """The processes, one for each worker."""
+        return self.workers.processes
+
+    def snapshot(self) -> Snapshot:
+        """The last state that the first process has sent."""
+        return self.newest
+
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Load parameters and optimizer state, which the processes receive with the next epoch."""
+        self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", STATE, *SLOTS)}
+
+    def close(self) -> None:
+        self.workers.close()
+        self.meeting.cleanup()
+
+    def _died(self, *heard: Failed) -> NoReturn:
+        """A process has exited, or reports a failure: stop the others, and raise the cause."""
+        try:
+            death = self.workers.end(0, heard)
+            self.error = f"world ddp: process {death.rank} died (exit status {death.status}){_RESUME}"
+        except Speech3Error as error:
+            self.error = str(error)
+        raise Speech3Error(self.error)
+
+    def _end_hung(self, late_s: float) -> NoReturn:
+        """Stop all processes; the one that hangs has begun the fewest half steps, except if it hangs in an exchange."""
+        steps_N = self.heartbeats_N2[:, 0]
+        behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
+        who = f"process {behind[0]}" if len(behind) == 1 else "a process"
+        what = f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat)"
+        if left := end_processes(self.processes):
+            raise Unkillable(what, left)
+        raise Speech3Error(f"{what}{_RESUME}")

@@ -1,0 +1,250 @@
+"""Backend simulated: many workers in one process, with real gradients and a virtual clock.
+
+It shows on a laptop what five GPUs would do. The shards are those of backend shared, run by events: the computation of
+a minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its bytes take on the link; a
+shard that finds the server busy continues to compute, or waits. Nothing depends on the speed of this machine, so with
+the same seed and the same times a result is the same to the last bit. Held-out evaluation takes no virtual time.
+"""
+
+import copy
+import heapq
+import itertools
+import statistics
+import time
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.synchronous import Times
+from speech3.engine.flat import wait_for_gpus
+from speech3.engine.interface import WAITING, Progress, Rate, Snapshot, WorkerParts
+from speech3.engine.server import (
+    Status,
+    begin_epoch,
+    epoch_progress,
+    load_tensors,
+    make_server,
+    memory_layout,
+    private_memory,
+    published_tensors,
+    tensors_on_gpu,
+)
+from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
+
+
+class Simulated:
+    """The backend of virtual workers.
+
+    Parameters
+    ----------
+    parts
+        Parts of one worker; the others get copies of its model.
+    """
+
+    def __init__(
+        self, parts: WorkerParts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0,
+        codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
+        self.times, self.config = times, config
+        self.workers = len(times.compute_s)
+        everybody = [parts] + [replace(parts, model=copy.deepcopy(parts.model)) for _ in range(self.workers - 1)]
+        self.shards = [
+            Shard(each, config, number=number, workers=self.workers, weight_decay=weight_decay, codec=codec)
+            for number, each in enumerate(everybody)
+        ]  # fmt: skip
+        own = self.shards[0].sgd.parameters
+        self.memory = private_memory(memory_layout(own, config, self.workers, len(parts.source)))
+        self.server = make_server(
+            self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
+        )  # fmt: skip
+        self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
+        self.failures: list[tuple[float, int, float]] = []  # time, worker, seconds until it is noticed
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Run an epoch; yields progress whenever a version was published or minibatches were dropped."""
+        before = begin_epoch(self.server, states_M)
+        seen, run = self._moved(), _Epoch(self, epoch, rate)
+        for seconds in run.events():
+            if (moved := self._moved()) != seen or self.server.queue.finished:
+                seen = moved
+                self.progress = epoch_progress(
+                    self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
+                )
+                yield self.progress
+        self.began += self.progress.seconds
+
+    def _moved(self) -> tuple[int, ...]:
+        return (*self.memory.version_S.tolist(), self.memory.states.ended)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(published_tensors(self.server), self.memory.states.states_M.copy(), self.progress)
+
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Set the published state; failures that the run had before `seconds` do not happen again."""
+        load_tensors(self.server, tensors)
+        self.began = seconds
+        faults = [*((when, worker, 0.0) for worker, when in self.times.failures),
+                  *((when, worker, self.times.notice_s) for worker, when in self.times.hangs)]  # fmt: skip
+        self.failures = sorted(fault for fault in faults if fault[0] >= seconds)
+
+    def close(self) -> None:
+        """Do nothing: there are no processes to stop."""
+
+
+_NOTICED = object()
+
+
+class _Epoch:
+    """The events of one epoch, earliest first; events at the same time in the order in which they were created.
+
+    The clock of an epoch begins at zero, so that times are rounded in a resumed run as they are in one without a crash.
+    """
+
+    def __init__(self, backend: Simulated, epoch: int, rate: Rate) -> None:
+        self.backend, self.epoch, self.rate = backend, epoch, rate
+        self.now = 0.0
+        self.free_at = [0.0] * len(backend.server.partitions)  # when each partition is free
+        self.heap: list[tuple[float, int, int, int, Any]] = []
+        self.order = itertools.count()
+        self.incarnation = [0] * backend.workers  # events from before a shard's death are ignored
+        self.loops: list[Generator[Request, Any, None] | None] = [None] * backend.workers
+        self.random = [np.random.default_rng((backend.seed, epoch, worker)) for worker in range(backend.workers)]
+        self.hung: set[int] = set()
+        self.returned = self.restarts = 0
+
+    def events(self) -> Iterator[float]:
+        """Yield the time after each event, until every minibatch is used or dropped and all pushes have been sent."""
+        backend = self.backend
+        for worker in range(backend.workers):
+            self._begin(worker, 0.0)
+        while self.heap and not self._done():
+            if backend.failures and backend.failures[0][0] - backend.began <= self.heap[0][0]:
+                at, worker, unnoticed_s = backend.failures.pop(0)
+                self._stop(worker, at - backend.began, unnoticed_s)
+                continue
+            time, _, worker, incarnation, answer = heapq.heappop(self.heap)
+            if incarnation != self.incarnation[worker]:
+                continue
+            self.now = max(self.now, time)
+            if answer is _NOTICED:
+                self._replace(worker, time)
+            else:
+                self._resume(worker, time, answer)
+            yield self.now
+
+    def _done(self) -> bool:
+        return self.backend.server.queue.finished and not any(
+            push.numbers for shard in self.backend.shards for push in shard.pushes
+        )
+
+    def _begin(self, worker: int, time: float) -> None:
+        self.loops[worker] = self.backend.shards[worker].run()
+        self._later(worker, time, None)
+
+    def _later(self, worker: int, time: float, answer: Any) -> None:
+        heapq.heappush(self.heap, (time, next(self.order), worker, self.incarnation[worker], answer))
+
+    def _resume(self, worker: int, time: float, answer: Any) -> None:
+        """Run a shard's loop from `time` until it makes a request that takes time."""
+        backend, loop = self.backend, self.loops[worker]
+        shard, report, times = backend.shards[worker], backend.memory.shards_N[worker], backend.times
+        assert loop is not None
+        while True:
+            if isinstance(answer, Sync):  # the shard waited for the server; another may have got it first
+                request: Request = answer
+            else:
+                try:
+                    request = loop.send(answer)
+                except StopIteration:
+                    self.loops[worker] = None
+                    if self._waiting():  # a dead shard's minibatches were returned during this shard's last push
+                        self._begin(worker, time)
+                    return
+            match request:
+                case Draw(after):
+                    answer = backend.server.queue.draw(worker, after)
+                case Compute(number):
+                    backend.server.states.computed(number, shard.compute(self.epoch, number, self.rate))
+                    spread = self.random[worker].standard_normal() * times.jitter
+                    seconds = times.compute_s[worker] * float(np.exp(spread))
+                    report[[Status.MINIBATCHES, Status.COMPUTE_S]] += 1, seconds
+                    return self._later(worker, time + seconds, None)
+                case Sync(partition, wait) if (free_at := self.free_at[partition]) > time:
+                    report[Status.BUSY] += 1
+                    if wait:
+                        report[Status.WAIT_S] += free_at - time
+                        return self._later(worker, free_at, request)
+                    answer = False
+                case Sync(partition):
+                    push = shard.pushes[partition]
+                    push.pack()
+                    backend.server.partitions[partition].sync(push)
+                    push.unpack()
+                    sent = push.wire.counted()
+                    report[[Status.UP, Status.DOWN]] += sent
+                    held_s = times.sync_s / len(shard.pushes) + sum(sent) / times.bandwidth
+                    self.free_at[partition] = time + held_s
+                    report[Status.SYNC_S] += held_s + 2 * times.latency_s
+                    return self._later(worker, time + held_s + 2 * times.latency_s, True)
+
+    def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
+        """A worker dies, or hangs if `unnoticed_s` is not 0: the seconds until that is noticed."""
+        self.incarnation[worker] += 1
+        if unnoticed_s:
+            self.hung.add(worker)
+            self._later(worker, time + unnoticed_s, _NOTICED)
+        else:
+            self._replace(worker, time)
+
+    def _replace(self, worker: int, time: float) -> None:
+        """Replace a dead worker; its minibatches wait again, and workers that had finished the epoch resume."""
+        backend, shard = self.backend, self.backend.shards[worker]
+        self.hung.discard(worker)
+        shard.begin()
+        shard.sgd.load({"parameters": shard.sgd.parameters.vector_K})  # the moments of AdamW were lost with the worker
+        self.returned += backend.server.queue.give_back(worker)
+        self.restarts += 1
+        self._begin(worker, time + backend.times.restart_s)
+        for other in range(backend.workers):
+            if other not in self.hung and other != worker and self.loops[other] is None and self._waiting():
+                self._begin(other, time)
+
+    def _waiting(self) -> bool:
+        return bool((self.backend.memory.states.states_M == WAITING).any())
+
+
+def measure(
+    parts: WorkerParts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
+) -> tuple[float, float]:
+    """Seconds that a minibatch and a sync take on this machine: medians over `rounds` of them.
+
+    `parts` must not be used again.
+    """
+    backend = Simulated(parts, config.model_copy(update={"fetch_every": None}), Times((1.0,), 0.0), codec=codec)
+    shard, rate = backend.shards[0], Rate(1e-3, 1, len(parts.source))
+    own_K = shard.sgd.parameters.vector_K
+    backend.load({"parameters": own_K})
+
+    def sync() -> None:
+        for partition, push in zip(backend.server.partitions, shard.pushes, strict=True):
+            push.push_due = push.fetch_due = True
+            push.pack()
+            partition.sync(push)
+            push.unpack()
+
+    sync()  # the first sync only fetches; those that are measured publish, too
+    minibatches, syncs = [], []
+    for number in range(rounds + 2):
+        begun = time.perf_counter()
+        shard.compute(1, number % len(parts.source), rate)
+        wait_for_gpus(own_K)
+        computed = time.perf_counter()
+        sync()
+        minibatches.append(computed - begun)
+        syncs.append(time.perf_counter() - computed)
+    return statistics.median(minibatches[2:]), statistics.median(syncs[2:])

@@ -1,0 +1,261 @@
+"""The arguments of `fit`: the training config of a named strategy, and checks of what the caller passes.
+
+A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the backend and
+number of workers (`world`, `workers`), the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
+(`lbfgs`), and what keeps full pushes stable (`warmup`, `gradient_clip`). The preset's learning rate, schedule and
+minibatch were chosen for speech and are not used.
+"""
+
+import copy
+import math
+import multiprocessing
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from speech3.config import TrainingConfig, load_preset, parse
+from speech3.engine.fitting.dataset import Data
+from speech3.engine.flat import trained
+from speech3.engine.gradient import device_of
+from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
+from speech3.errors import Speech3Error, listed
+from speech3.runtime import available_jobs
+
+_OF_PRESETS = {
+    "world",
+    "workers",
+    "asgd",
+    "codec",
+    "lbfgs",
+    "warmup",
+    "gradient_clip",
+}  # the other keys of presets were chosen for speech
+STRATEGIES = (
+    "sgd", "ddp", "terngrad_ddp", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad",
+    "sandblaster",
+)  # fmt: skip
+OPTIONS = (
+    "asgd", "codec", "lbfgs", "betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph",
+    "simulation",
+)  # fmt: skip
+_ARGUMENTS = ("optimizer", "schedule", "gradient_clip", "precision", "learning_rate", "minibatch", "workers", "device")
+_COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
+
+
+def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
+    """The config of a call of `fit`; `arguments` are keys of `training`, None where the preset's value is used.
+
+    Raises
+    ------
+    Speech3Error
+        The strategy, an argument or an option is unknown or out of range.
+    """
+    if strategy not in STRATEGIES:
+        raise Speech3Error(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
+    if arguments_of_fit := [name for name in _ARGUMENTS if name in options]:
+        raise Speech3Error(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise Speech3Error(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
+    for name in ("workers", "max_epochs", "minibatch"):
+        if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
+            raise Speech3Error(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
+    if arguments.get("precision") == "auto":
+        raise Speech3Error("precision=auto is for speech3 train; give float32, tf32 or bf16")
+    clock = options.get("simulation") or {}
+    if clock and not simulate:
+        raise Speech3Error("options: simulation sets the virtual clock, which needs simulate=True")
+    if "method" in clock:
+        raise Speech3Error("options: simulation.method is set by the strategy; remove it")
+    if arguments.get("schedule") == "halving":
+        raise Speech3Error(
+            "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
+            "and early stopping by on_epoch"
+        )
+    preset = TrainingConfig(world="ddp", workers=2) if strategy == "ddp" else load_preset(
+        TrainingConfig, "training", strategy
+    )  # fmt: skip
+    given = {name: value for name, value in arguments.items() if value is not None}
+    values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
+    if arguments.get("gradient_clip") == math.inf:
+        values["gradient_clip"] = None
+    if simulate:
+        method = "synchronous" if preset.world == "sgd" else simulated_method(preset)
+        values["world"] = "simulated"
+        values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
+    training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
+    _check_used(strategy, options, training)
+    if strategy == "sgd" and training.workers > 1:
+        raise Speech3Error(f"workers={training.workers}: strategy sgd has one; leave workers out, or use asgd or ddp")
+    return training
+
+
+def _check_used(strategy: str, options: Mapping[str, Any], training: TrainingConfig) -> None:
+    """Refuse options that would have no effect."""
+    needed = {
+        "asgd": ("an asynchronous strategy, such as asgd", asynchronous(training)),
+        "lbfgs": ("strategy sandblaster", training.by_sandblaster),
+        "betas": ("optimizer adamw or muon", training.optimizer != "sgd"),
+        "final_rate": ("schedule exponential", training.schedule == "exponential"),
+    }
+    for name, (what, used) in needed.items():
+        if name in options and not used:
+            raise Speech3Error(f"options: {name} has no effect here, as it needs {what} (strategy={strategy!r})")
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def check_guard() -> None:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise Speech3Error(
+            "fit was called by one of its own worker processes, when that imported your script: put the call under "
+            '`if __name__ == "__main__":`'
+        )
+
+
+def check_numbers(**arguments: int | None) -> None:
+    for name, value in arguments.items():
+        if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            raise Speech3Error(f"{name}={value!r}: must be a whole number of at least 1")
+
+
+def check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None, options: Mapping[str, Any]) -> bool:
+    """Refuse arguments that contradict each other; returns whether the optimizer is the caller's own."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise Speech3Error(
+            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; give "
+            f"a function that makes it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=1e-3)"
+        )
+    if not callable(optimizer):
+        if callable(schedule):
+            raise Speech3Error(
+                "schedule: a scheduler needs an optimizer of torch.optim; give that as a function, too, for example "
+                "optimizer=functools.partial(torch.optim.SGD, lr=0.1), or a schedule by its name"
+            )
+        return False
+    if learning_rate is not None:
+        raise Speech3Error(
+            f"learning_rate={learning_rate}: your own optimizer has its learning rate; set lr there, and remove this"
+        )
+    if inside := sorted({"momentum", "weight_decay", "betas"} & set(options)):
+        raise Speech3Error(f"options: {', '.join(inside)}: your own optimizer has its own; set it there")
+    return True
+
+
+def check_training(model: nn.Module, data: Data, training: TrainingConfig, seed: int) -> None:
+    """Refuse arguments that make training impossible, at all or with this number of workers."""
+    device_of(training.device)
+    if seed < 0:
+        raise Speech3Error(f"seed={seed}: must be at least 0")
+    _check_model(model)
+    if data.stream and training.by_sandblaster:
+        raise Speech3Error(
+            "dataset: sandblaster reads the minibatches again and again, in any order, which a stream cannot do; make "
+            "a list of the items of the IterableDataset, or use another strategy"
+        )
+    if data.accumulate > 1 and training.cuda_graph:
+        raise Speech3Error("accumulate: a minibatch in parts cannot be recorded; set options cuda_graph to false")
+    workers, minibatches = training.workers, len(data.source(seed, torch.device("cpu"), own_loss=False))
+    if workers > minibatches:
+        items = "" if data.stream else f"{len(data.dataset)} items by "
+        parts = f", accumulate={data.accumulate}" if data.accumulate > 1 else ""
+        raise Speech3Error(
+            f"workers={workers}: an epoch has only {minibatches} minibatches ({items}minibatch={training.minibatch}"
+            f"{parts}); use fewer workers, or smaller minibatches"
+        )
+    on_cores = training.world not in ("sgd", "simulated") and not training.device.startswith("cuda")
+    if on_cores and workers > available_jobs():
+        raise Speech3Error(
+            f"workers={workers}: this machine has {available_jobs()} cores for training; use fewer workers, or "
+            f"simulate more of them with simulate=True"
+        )
+    check_workers(training)
+    check_epoch(training, minibatches, warm_start_of(training))
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise Speech3Error(f"model: a {type(model).__name__} is not a torch.nn.Module")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise Speech3Error(f"model: {name} has no shape yet; call the model once with an input of the dataset")
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise Speech3Error(f"model: {name} is {parameter.dtype}; the engine trains float32: use model.float()")
+    if not trained(model):
+        raise Speech3Error("model: has no parameter with requires_grad=True; there is nothing to train")
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse a loss with parameters to train: only those of the model are trained."""
+    for module in _modules_of(loss):
+        if names := [name for name, parameter in module.named_parameters() if parameter.requires_grad]:
+            raise Speech3Error(
+                f"loss: {listed([f'{type(module).__name__}.{name}' for name in names], 5)} would not be trained, as "
+                f"only the parameters of the model are; make {type(module).__name__} a part of the model, which then "
+                f"returns what it computes, or freeze its parameters (requires_grad_(False))"
+            )
+
+
+def _modules_of(function: Any, seen: tuple[Any, ...] = ()) -> Iterator[nn.Module]:
+    """The modules that a loss is made of: itself, its attributes, or what a method, partial or closure refers to."""
+    if isinstance(function, nn.Module):
+        yield function
+        return
+    within = [getattr(function, "__self__", None), *getattr(function, "__dict__", {}).values()]
+    within += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
+    if isinstance(function, partial):
+        within += [function.func, *function.args, *function.keywords.values()]
+    for each in within:
+        if isinstance(each, nn.Module | partial | FunctionType | MethodType) and each not in seen:
+            yield from _modules_of(each, (*seen, function))
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # the name has no value yet
+        return False
+
+
+def warm_start_of(training: TrainingConfig) -> float:
+    return training.asgd.warm_start if asynchronous(training) else 0.0
+
+
+def copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model).cpu()
+    except Exception as error:
+        raise Speech3Error(no_copy("model", error)) from error
+
+
+def no_copy(name: str, error: Exception) -> str:
+    remedy = "define its class or function at the top of a file, not as a lambda, and keep open files, locks and "
+    remedy += "similar objects out of it"
+    if name == "optimizer":
+        remedy = "define the function at the top of a file, not as a lambda, or use functools.partial, for example "
+        remedy += "functools.partial(torch.optim.AdamW, lr=1e-3)"
+    return f"{name}: cannot be copied to other processes ({type(error).__name__}: {error}); {remedy}"
+
+
+@contextmanager
+def as_arguments(*, own: bool) -> Iterator[None]:
+    """Make errors name the arguments and `options` of `fit`: the engine's errors name keys of ``training``."""
+    try:
+        yield
+    except Speech3Error as error:
+        text = re.sub(r"(?<![\w./])training\.(max_(?=epochs\b))?(?=[a-z])", "", str(error))
+        if own:
+            text = re.sub(r"the learning rate \([^)]*\)", "the learning rate", text)
+            text = text.replace("lower learning_rate", "lower the lr of your optimizer")
+        raise Speech3Error(text) from error.__cause__

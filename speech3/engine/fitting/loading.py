@@ -1,0 +1,266 @@
+"""Reading the caller's dataset: random numbers, the sampler, processes that read ahead, and how it reaches them.
+
+PyTorch shares each tensor with another process through a file of its own, and a process that is forked from a server
+can be given only some 250. So the large tensors, such as a dataset's, are shared in this way, and the others are copied
+together as one (`Packed`).
+"""
+
+import copyreg
+import io
+import multiprocessing
+import pickle
+import random
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing
+from torch import Tensor
+from torch.storage import TypedStorage, UntypedStorage
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker as torch_worker
+
+from speech3.errors import Speech3Error
+from speech3.runtime import end_with_parent, starting_workers
+
+_LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
+_ALIGN = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A value that is pickled for another process, where unpickling gives the value itself."""
+
+    value: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream)
+        pickler.dump(self.value)
+        storages = pickler.storages
+        large = sorted((s for s in storages if s.nbytes() >= _LARGE), key=lambda s: -s.nbytes())[:_MOST]
+        shared = {id(s) for s in large} | {id(s) for s in storages if s.device.type != "cpu"}
+        spans: list[tuple[int, int] | None] = []
+        end = 0
+        for each in storages:
+            if id(each) in shared:
+                spans.append(None)
+            else:
+                spans.append((end, end + each.nbytes()))
+                end += each.nbytes() + -each.nbytes() % _ALIGN
+        together = np.empty(end, np.uint8)  # no tensor: its file would be closed before the process is started
+        for each, span in zip(storages, spans, strict=True):
+            if span is not None:
+                together[slice(*span)] = _bytes(each).numpy()
+        alone = [_bytes(each) for each, span in zip(storages, spans, strict=True) if span is None]
+        return _unpacked, (stream.getvalue(), spans, together, alone)
+
+
+class _Pickler(ForkingPickler):
+    """Leaves out the tensors' values and notes them."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        by_torch = (Tensor, TypedStorage, UntypedStorage)
+        others = {
+            kind: reduce for kind, reduce in ForkingPickler._extra_reducers.items()  # type: ignore[attr-defined]
+            if not (isinstance(kind, type) and issubclass(kind, by_torch))
+        }  # fmt: skip
+        self.dispatch_table: Any = ChainMap(others, copyreg.dispatch_table)
+        self.storages: list[UntypedStorage] = []
+        self.numbers: dict[tuple[torch.device, int], int] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        """Number and type of a tensor's values."""
+        if not isinstance(value, TypedStorage | UntypedStorage):
+            return None
+        storage = value._untyped_storage if isinstance(value, TypedStorage) else value
+        number = len(self.storages)
+        if storage.nbytes():  # tensors with the same values keep sharing them
+            number = self.numbers.setdefault((storage.device, storage.data_ptr()), number)
+        if number == len(self.storages):
+            self.storages.append(storage)
+        return number, value.dtype if isinstance(value, TypedStorage) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, storages: list[UntypedStorage]) -> None:
+        super().__init__(stream)
+        self.storages = storages
+
+    def persistent_load(self, pid: Any) -> Any:
+        number, dtype = pid
+        storage = self.storages[number]
+        return storage if dtype is None else TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _unpacked(pickled: bytes, spans: list[tuple[int, int] | None], together: np.ndarray, alone: list[Tensor]) -> Any:
+    left = iter(alone)
+    storages = [
+        next(left).untyped_storage()
+        if span is None
+        else torch.from_numpy(together[slice(*span)].copy()).untyped_storage()
+        for span in spans
+    ]
+    return _Unpickler(io.BytesIO(pickled), storages).load()
+
+
+def _bytes(storage: UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+_own_process: list[bool] = []  # not empty: this process is a worker's own
+Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
+
+
+class Randomness:
+    """A state of the generators of PyTorch, NumPy and Python, which datasets draw from."""
+
+    def __init__(self) -> None:
+        self.save()
+
+    def save(self) -> None:
+        """Remember the generators' present state."""
+        self.states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+    def restore(self) -> None:
+        """Set the generators to the state remembered."""
+        torch.set_rng_state(self.states[0])
+        np.random.set_state(self.states[1])  # noqa: NPY002
+        random.setstate(self.states[2])
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Context in which the generators continue from this state; the caller's are the same afterwards."""
+        outside = Randomness()
+        self.restore()
+        try:
+            yield
+        finally:
+            self.save()
+            outside.restore()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Context in which the generators of PyTorch, NumPy and Python are seeded; afterwards they are as they were.
+
+    In a worker's own process they are not set back, which takes most of the 0.1 ms: nobody else draws from them.
+    """
+    before = None if _own_process else Randomness()
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % (1 << 32))  # noqa: NPY002  # datasets use the global generator
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        if before is not None:
+            before.restore()
+
+
+def own_process() -> None:
+    """Say that this process is a worker's own."""
+    _own_process.append(True)
+
+
+def order_of(loader: DataLoader[Any], seed: int) -> list[list[int]]:
+    """The indices of each minibatch of an epoch, as the sampler of a `DataLoader` chooses them with this seed.
+
+    Raises
+    ------
+    Speech3Error
+        They are not as many as the `DataLoader` says.
+    """
+    generators = (
+        loader.generator,
+        *(getattr(each, "generator", None) for each in (loader.sampler, loader.batch_sampler)),
+    )
+    with seeded(seed):
+        for generator in generators:
+            if isinstance(generator, torch.Generator):  # else it would depend on what it was used for before
+                generator.manual_seed(seed)
+        chosen = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        order = [[each] if isinstance(each, int) else list(each) for each in chosen]
+    if len(order) != len(loader):
+        raise Speech3Error(
+            f"dataset: the sampler of the DataLoader chose {len(order)} minibatches, but len() of the DataLoader is "
+            f"{len(loader)}; every epoch must have that number: correct the sampler's __len__"
+        )
+    return order
+
+
+def may_start_processes() -> None:
+    """Let a worker, which is a daemon, have processes of its own; they end when the worker does."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+
+
+class Loaders:
+    """Processes that read minibatches before they are needed, as the workers of PyTorch's `DataLoader` do.
+
+    Parameters
+    ----------
+    read
+        Reads a minibatch; pickled once for every process.
+    count
+        Number of processes.
+    init
+        Called in each process with its number, as ``worker_init_fn`` of a `DataLoader`.
+    """
+
+    def __init__(self, read: Read, dataset: Any, count: int, init: Callable[[int], None] | None, seed: int) -> None:
+        may_start_processes()
+        context = torch.multiprocessing.get_context("forkserver" if "forkserver" in _METHODS else "spawn")
+        begin = partial(_begin, Packed((read, dataset, init)), count, seed)
+        self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=begin)
+
+    def submit(self, epoch: int, number: int) -> "Future[Any]":
+        """Begin to read a minibatch."""
+        with starting_workers():
+            return self.pool.submit(_read, epoch, number)
+
+    def result(self, reading: "Future[Any]") -> Any:
+        """The minibatch; waits until it is read.
+
+        Raises
+        ------
+        Speech3Error
+            It cannot be read, or a process died.
+        """
+        try:
+            return reading.result()
+        except BrokenProcessPool as error:
+            raise Speech3Error(
+                "dataset: a process that reads it for the DataLoader died, most likely because memory ran out or the "
+                "dataset cannot be pickled; use a smaller num_workers, or num_workers=0, which shows the error itself"
+            ) from error
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+_METHODS = multiprocessing.get_all_start_methods()
+_reads: list[Read] = []  # in a process that reads: how
+
+
+def _begin(given: Any, count: int, seed: int) -> None:
+    end_with_parent()
+    own_process()
+    read, dataset, init = given
+    torch.set_num_threads(1)
+    number = (multiprocessing.current_process()._identity[-1] - 1) % count
+    torch_worker._worker_info = torch_worker.WorkerInfo(id=number, num_workers=count, seed=seed, dataset=dataset)
+    if init is not None:
+        init(number)
+    _reads.append(read)
+
+
+def _read(epoch: int, number: int) -> Any:
+    return _reads[0](epoch, number)
