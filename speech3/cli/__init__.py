@@ -22,7 +22,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # The groups of `speech3 --help`, in this order.
 _GROUPS = {
     "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
-    "Train": ("recipe", "pack", "train", "simulate", "lm"),
+    "Train": ("recipe", "pack", "train", "simulate", "lm", "g2p"),
     "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "score", "forward", "export"),
     "Kaldi": ("import", "export-kaldi"),
     "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),

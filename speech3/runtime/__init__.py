@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from speech3.runtime.text import (
         UNREADABLE,
         NotTextError,
+        decode,
         has_nul,
         not_utf8,
         open_text,
@@ -77,6 +78,7 @@ __all__ = [
     "composed",
     "console",
     "container_limit",
+    "decode",
     "deferred_interrupt",
     "end_processes",
     "end_with_parent",

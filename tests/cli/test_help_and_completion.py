@@ -18,7 +18,8 @@ from speech3.recipe.plan import planned_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 LM = ("lm train", "lm prune", "lm interpolate", "lm perplexity")
-VERBS = [verb for group in cli._GROUPS.values() for verb in group if verb != "lm"] + list(LM)
+G2P = ("g2p train", "g2p apply")
+VERBS = [verb for group in cli._GROUPS.values() for verb in group if verb not in ("lm", "g2p")] + [*LM, *G2P]
 
 
 @pytest.fixture
