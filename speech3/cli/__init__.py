@@ -24,7 +24,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Data": {"data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract")},
-    "Train": {"train": ("recipe", "pack", "train", "simulate"), "lm": ("lm",)},
+    "Train": {"train": ("recipe", "pack", "train", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
     "Recognise and align": {
         "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export"),
         "score": ("score",),

@@ -15,8 +15,10 @@ from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import (
     LONG_UTTERANCE_S,
+    NONE,
     Aligned,
     FrameClock,
+    GuessedPronunciations,
     Hmm,
     LongLayout,
     LongPart,
@@ -26,6 +28,7 @@ from speech3.hmm import (
     Transcripts,
     align_utterances,
     by_espeak,
+    by_lexicon,
     lay_out_long,
     part_names,
     part_texts,
@@ -35,7 +38,7 @@ from speech3.hmm import (
     with_new_words,
     write_alignments,
 )
-from speech3.language import Pronunciation, check_vocabulary, read_lexicon
+from speech3.language import G2P, check_vocabulary, read_lexicon
 from speech3.runtime import parallel_map, say, write_text
 
 _FIRST = 5  # number of utterances listed for an unknown word
@@ -131,21 +134,32 @@ def _more_words(
     hmm = recognizer.hmm
     if lexicon:
         hmm = with_new_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
-    guessed = _guessed(hmm, texts, lang) if lang else []
-    if guessed:
-        hmm = with_new_words(hmm, guessed, f"espeak-ng ({lang})")
-        write_text(out / "guessed.txt", "".join(f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed))
-        say(f"{len(guessed)} words pronounced by espeak-ng ({lang}): {out}/guessed.txt")
+    guessed = _guessed(recognizer, hmm, texts, lang)
+    if guessed.pronunciations:
+        hmm = with_new_words(hmm, guessed.pronunciations, f"pronunciations guessed {guessed.how}")
+        rows = (f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed.pronunciations)
+        write_text(out / "guessed.txt", "".join(rows))
+        words = len({pron.word for pron in guessed.pronunciations})
+        say(f"{words:,} words pronounced {guessed.how}: {out}/guessed.txt")
     else:
         (out / "guessed.txt").unlink(missing_ok=True)
     return replace(recognizer, outputs=hmm)
 
 
-def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronunciation]:
-    """Pronunciations of the unknown words in the model's phones; words that need other phones get none."""
+def _guessed(
+    recognizer: Recognizer, hmm: Hmm, texts: Mapping[str, str | None], lang: str | None
+) -> GuessedPronunciations:
+    """Pronunciations of the unknown words in the model's phones; words that need other phones get none.
+
+    Without a language, none if the model's lexicon has too few words to learn from, or its spelling says little.
+    """
+    unknown, kept = list(unknown_words(texts, hmm.lexicon)), recognizer.directory / G2P
+    if not lang:
+        check_vocabulary(texts, hmm.lexicon.by_word)  # most words unknown: a text in another case, or language
+        return by_lexicon(hmm, unknown, kept) if unknown else NONE
     counts = Counter(word for text in texts.values() for word in (text or "").split())
     try:
-        return list(by_espeak(hmm, list(unknown_words(texts, hmm.lexicon)), counts, lang).pronunciations)
+        return by_espeak(hmm, unknown, counts, lang, kept)
     except Speech3Error as error:
         raise Speech3Error(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
 

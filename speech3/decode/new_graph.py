@@ -37,6 +37,7 @@ from speech3.errors import Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.io import Fst
 from speech3.language import (
+    G2P,
     UNKNOWN,
     WORD_START,
     AddedWord,
@@ -121,7 +122,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
     named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
     _check_case(named, own.lexicon, sources.add or sources.grammar or sources.sentences)
-    hmm, guessed = _pronounced(hmm, sources, language, named)
+    hmm, guessed = _pronounced(hmm, sources, language, named, directory / G2P)
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if sources.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, sources.add)
@@ -216,7 +217,7 @@ def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
 
 
 def _pronounced(
-    hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str]
+    hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str], kept: Path
 ) -> tuple[Hmm, GuessedPronunciations]:
     """The model with guessed pronunciations for the words that it lacks.
 
@@ -229,7 +230,7 @@ def _pronounced(
     if not unknown:
         return hmm, GuessedPronunciations((), "", {})
     try:
-        found = by_espeak(hmm, unknown, {}, sources.lang) if sources.lang else by_letters(hmm, unknown)
+        found = by_espeak(hmm, unknown, {}, sources.lang, kept) if sources.lang else by_letters(hmm, unknown, kept)
     except Speech3Error as error:
         raise Speech3Error(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; pass them with --lexicon FILE"

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         part_texts,
     )
     from speech3.hmm.alignment.oov import (
+        NONE,
         GuessedPronunciations,
         by_espeak,
         by_letters,
+        by_lexicon,
         has_phones,
         unknown_words,
         with_new_words,
@@ -93,6 +95,7 @@ __all__ = [
     "FIRST_AND_LOOP",
     "LARGEST_PSEUDO",
     "LONG_UTTERANCE_S",
+    "NONE",
     "NO_WORD",
     "SUBSAMPLING",
     "Aligned",
@@ -125,6 +128,7 @@ __all__ = [
     "biphones",
     "by_espeak",
     "by_letters",
+    "by_lexicon",
     "ctm_line",
     "edit_distance",
     "export_kaldi",

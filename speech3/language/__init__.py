@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.language import espeak, lexicon, mixtures, train_lm
+    from speech3.language import espeak, g2p, lexicon, mixtures, train_lm
     from speech3.language.added_words import (
         AddedWord,
         add_letter_model,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
     from speech3.language.espeak import PhoneEvent, Synthesis, check_english, synthesize, voice_of, voices
+    from speech3.language.g2p import G2P, LEAST_WORDS
     from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
     from speech3.language.graphemes import phone_marks, plain_phone, read_graphemes
     from speech3.language.guessing import PronouncedVocabulary, PronunciationTable, from_spelling, guess_pronunciations
@@ -62,7 +63,9 @@ else:
 
 __all__ = [
     "EOS",
+    "G2P",
     "JOINER",
+    "LEAST_WORDS",
     "NEVER",
     "NOT_WORDS",
     "SILENCE",
@@ -93,6 +96,7 @@ __all__ = [
     "estimate_lm",
     "find_lang",
     "from_spelling",
+    "g2p",
     "guess_pronunciations",
     "is_word",
     "letter_model",

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from speech3.data import case_doubts, lower_case
 from speech3.errors import Speech3Error
-from speech3.language import espeak
+from speech3.language import espeak, g2p
+from speech3.language.doubtful import say_doubtful
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.language.lexicon import LexiconLine, lexicon_entries, lexicon_lines, read_lexicon_text
+from speech3.language.lexicon import NOISES, LexiconLine, is_word, lexicon_entries, lexicon_lines, read_lexicon_text
 from speech3.language.pronounce import (
     Conversion,
     Phones,
@@ -32,6 +33,7 @@ _LEAST_HEARD = 5  # phones with fewer occurrences in training are replaced by si
 _ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
+_REGULAR = 0.05  # share of wrong phones; if n-grams make more, `convert` is not tried: on minilibri it is always worse
 _FOREIGN = "reads it in the language "
 
 PronunciationTable = dict[str, list[Phones]]
@@ -61,6 +63,8 @@ class PronouncedVocabulary:
         How words are spelled, where their letters are their phones.
     further
         Pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out.
+    by
+        How words were guessed that the user's lexicon lacks, for messages: ``by espeak-ng (cy)``.
     """
 
     lines: list[str]
@@ -71,6 +75,7 @@ class PronouncedVocabulary:
     replaced: Mapping[str, Phones] = field(default_factory=dict)
     spelling: Graphemes = field(default_factory=Graphemes)
     further: Callable[[Sequence[str]], PronunciationTable] = _none
+    by: str = ""
 
     def spell(self, piece: str) -> Phones:
         """Phones of a word piece: its letters."""
@@ -85,6 +90,7 @@ def guess_pronunciations(
     *,
     spelled: bool,
     graphemes: Sequence[str] = (),
+    kept: Path | None = None,
 ) -> PronouncedVocabulary:
     """Find a pronunciation for each word of `wanted`.
 
@@ -100,6 +106,8 @@ def guess_pronunciations(
         Pronounce all words by their letters, even if there is a lexicon.
     graphemes
         Then these are one phone each (`Graphemes.given`).
+    kept
+        A file to keep what was learnt from the lexicon in.
 
     Raises
     ------
@@ -110,7 +118,7 @@ def guess_pronunciations(
     if spelled:
         words = _by_letters(wanted, counts, graphemes, lang or "")
     elif lexicon:
-        words = _by_lexicon(wanted, lexicon, lang)
+        words = _by_lexicon(wanted, lexicon, lang, kept)
     elif lang:
         words = _by_espeak(wanted, counts, lang)
     else:
@@ -125,7 +133,9 @@ def guess_pronunciations(
 def _check_coverage(
     words: PronouncedVocabulary, counts: Mapping[str, int], lexicon: Path | None, lang: str | None
 ) -> None:
-    missing = {word: count for word, count in counts.items() if word not in words.known}
+    # A text in another case than the lexicon's is no text of unknown words, though they could be guessed.
+    known = words.known if lang or not lexicon else words.known - words.guessed.keys()
+    missing = {word: count for word, count in counts.items() if word not in known}
     total = sum(counts.values())
     if not missing or sum(missing.values()) <= 0.5 * total:
         return
@@ -136,7 +146,7 @@ def _check_coverage(
     )
     if lexicon:
         raise Speech3Error(
-            f"{message}; {lexicon} has {script(words.known)} letters, as in {', '.join(sorted(words.known)[-3:])}:"
+            f"{message}; {lexicon} has {script(known)} letters, as in {', '.join(sorted(known)[-3:])}:"
             " spell both the same way (script, upper or lower case), or set lang=CODE to let espeak-ng guess the rest"
         )
     if lang:
@@ -279,29 +289,28 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
     return found, reasons
 
 
-def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> PronouncedVocabulary:
+def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None, kept: Path | None) -> PronouncedVocabulary:
     text = read_lexicon_text(lexicon)
     table = lexicon_entries(text, lexicon)
     rows = list(lexicon_lines(text, lexicon))
+    say_doubtful(rows, lexicon)
     with_probabilities = any(row.values for row in rows)
     lines = _given_lines(rows, with_probabilities)
     if "<unk>" not in table:
         lines.append(UNKNOWN_LINE)
-    missing = [word for word in wanted if word not in table]
-    if not lang:
-        return PronouncedVocabulary(
-            lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon")
-        )
     further = partial(_further_converted, table=table, lexicon=lexicon, lang=lang)
+    missing = [word for word in wanted if word not in table]
     if not missing:
         return PronouncedVocabulary(lines, frozenset(table), further=further)
-    guessed, reasons = _converted(missing, table, lexicon, lang)
-    how = f"{len(guessed):,} of {len(wanted):,} words guessed by espeak-ng ({lang}), in the phones of {lexicon.name}"
-    unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
-    unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
+    guessed, reasons, by = _converted(missing, table, lexicon, lang, kept)
+    how = f"{len(guessed):,} of {len(wanted):,} words guessed {by}, in the phones of {lexicon.name}"
+    other = "has a phone that the lexicon lacks" if by else "is not in the lexicon"
+    unpronounced = {word: reasons.get(word) or other for word in missing if word not in guessed}
     known = frozenset(table) | frozenset(guessed)
     added = _lines(guessed, "1.0 " if with_probabilities else "")
-    return PronouncedVocabulary([*lines, *added], known, guessed, how, unpronounced, further=further)
+    return PronouncedVocabulary(
+        [*lines, *added], known, guessed, how if by else "", unpronounced, further=further, by=by
+    )
 
 
 def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
@@ -311,7 +320,9 @@ def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[
     return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
 
 
-def _further_converted(words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str) -> PronunciationTable:
+def _further_converted(
+    words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str | None
+) -> PronunciationTable:
     try:
         return _converted(words, table, lexicon, lang)[0]
     except Speech3Error:  # the lexicon is too small to learn from, but has all words of train
@@ -319,14 +330,38 @@ def _further_converted(words: Sequence[str], table: PronunciationTable, lexicon:
 
 
 def _converted(
-    words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str
-) -> tuple[PronunciationTable, dict[str, str]]:
-    """Pronounce words by espeak-ng in the phones of a lexicon, where that is possible; and the remarks of `_spoken`."""
+    words: Sequence[str], table: PronunciationTable, lexicon: Path, lang: str | None, kept: Path | None = None
+) -> tuple[PronunciationTable, dict[str, str], str]:
+    """Pronounce words in the phones of a lexicon, where that is possible; with the remarks of `_spoken`, and how.
+
+    By its own words (`speech3.language.g2p`) or, if there is a language, by espeak-ng: by whichever is better on words
+    that are held out. The other pronounces what this one cannot. No word is pronounced, and `how` is empty, if the
+    lexicon has too few words for the first and there is no language for the second.
+    """
     taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
-    taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
-    said, reasons = _spoken([*words, *taught], espeak.voice_of(lang), stress=True)
-    convertible = _conversion(table, said, lexicon, lang)
-    return {word: [phones] for word in words if (phones := convertible(said[word]))}, reasons
+    spelled = _spelled_words(table)
+    held_out = _held_out(list(spelled))
+    model = g2p.learnt({word: table[word] for word in spelled}, held_out, str(lexicon), kept)
+    by_model, unread = g2p.apply(model, words) if model else ({}, {})
+    how = f"as {lexicon.name} pronounces its words (of its phones in held-out words {{}} wrong)"
+    if not lang:
+        by = how.format(f"{model.wrong:.1%} are") if model else ""
+        return {word: [phones] for word, phones in by_model.items()}, unread, by
+
+    step = -(-len(taught) // _MOST_PAIRS) or 1
+    apart = held_out if model else []
+    said, reasons = _spoken([*words, *taught[::step], *apart], espeak.voice_of(lang), stress=True)
+    teaching = {word: phones for word, phones in table.items() if word not in set(apart)}
+    convertible = _conversion(teaching, said, lexicon, lang)
+    by_espeak = {word: phones for word in words if (phones := convertible(said[word]))}
+    by = f"by espeak-ng ({lang})"
+    if model:
+        wrong = phone_errors([table[word] for word in apart], [convertible(said[word]) for word in apart])
+        if model.wrong < wrong:
+            by = how.format(f"{model.wrong:.1%} are, of espeak-ng's {wrong:.1%}")
+            by_espeak, by_model, reasons = by_model, by_espeak, unread
+        by_espeak = {**by_model, **by_espeak}
+    return {word: [by_espeak[word]] for word in words if word in by_espeak}, reasons, by
 
 
 def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
@@ -348,16 +383,20 @@ def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: 
 
 
 def from_spelling(
-    wanted: Sequence[str], table: Mapping[str, Sequence[Phones]], lexicon: str
+    wanted: Sequence[str], table: Mapping[str, Sequence[Phones]], lexicon: str, kept: Path | None = None
 ) -> tuple[dict[str, Phones], float]:
-    """Pronounce words by their letters, with a conversion learned from the words of a lexicon.
+    """Pronounce words by their letters, as learnt from the words of a lexicon.
 
-    Where the lexicon spells words by their letters, so does this.
+    By n-grams of letters with phones (`speech3.language.g2p`), or by the phones of each letter between its neighbours
+    (`speech3.language.pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
+    lexicon has few words, or spells words by their letters; then so does this.
 
     Parameters
     ----------
     table
         The lexicon's words with their pronunciations; `lexicon` is its name for messages.
+    kept
+        A file to keep the n-grams in.
 
     Returns
     -------
@@ -369,16 +408,38 @@ def from_spelling(
     Speech3Error
         The lexicon has too few words to learn from.
     """
-    spelled = {word: letters(word) for word in table if not _BRACKETED.fullmatch(word)}
-    pairs = [(letters, table[word][0]) for word, letters in sorted(spelled.items()) if letters]
-    if len(pairs) < _ENOUGH_PAIRS:
+    spelled = _spelled_words(table)
+    if len(spelled) < _ENOUGH_PAIRS:
         raise Speech3Error(
-            f"{lexicon}: {len(pairs)} words with letters are too few to learn from them how words are pronounced (at"
+            f"{lexicon}: {len(spelled)} words with letters are too few to learn from them how words are pronounced (at"
             f" least {_ENOUGH_PAIRS})"
         )
-    step = -(-len(pairs) // _MOST_PAIRS)
-    held_out = pairs[step - 1 :: 20 * step] if step > 1 else pairs[::20]
-    taught = pairs[::step] if step > 1 else [pair for place, pair in enumerate(pairs) if place % 20]
+    held_out = _held_out(list(spelled))
+    model = g2p.learnt({word: table[word] for word in spelled}, held_out, lexicon, kept)
+    if model and model.wrong > _REGULAR:
+        return _by_model(model, wanted), model.wrong
+    step = -(-len(spelled) // _MOST_PAIRS)
+    apart = set(held_out)
+    taught = [(spelled[word], table[word][0]) for word in list(spelled)[::step] if step > 1 or word not in apart]
     conversion = learn(taught)
-    wrong = phone_errors([[truth] for _, truth in held_out], [conversion(word) for word, _ in held_out])
+    wrong = phone_errors([table[word] for word in held_out], [conversion(spelled[word]) for word in held_out])
+    if model and model.wrong < wrong:
+        return _by_model(model, wanted), model.wrong
     return {word: () if _BRACKETED.fullmatch(word) else conversion(letters(word)) for word in wanted}, wrong
+
+
+def _by_model(model: g2p.G2p, wanted: Sequence[str]) -> dict[str, Phones]:
+    found, _ = g2p.apply(model, [word for word in wanted if not _BRACKETED.fullmatch(word)])
+    return {word: found.get(word, ()) for word in wanted}
+
+
+def _spelled_words(table: Mapping[str, Sequence[Phones]]) -> dict[str, Phones]:
+    """The words of a lexicon that have letters, sorted, with their letters; not noises."""
+    words = (word for word in sorted(table) if is_word(word) and not NOISES.intersection(*table[word]))
+    return {word: spelling for word in words if not _BRACKETED.fullmatch(word) and (spelling := letters(word))}
+
+
+def _held_out(words: Sequence[str]) -> list[str]:
+    """Words of a lexicon on which ways to pronounce are compared: one of twenty, 400 at most."""
+    step = -(-len(words) // _MOST_PAIRS)
+    return list(words[step - 1 :: 20 * step])

@@ -28,7 +28,18 @@ from typing import Any, NamedTuple
 from speech3.data import SYMBOLS, matching_paths
 from speech3.errors import Speech3Error, listed
 from speech3.language.pronounce import Phones, letters
-from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, read_utf8, say, write_text
+from speech3.runtime import (
+    UNREADABLE,
+    composed,
+    decode,
+    has_nul,
+    not_utf8,
+    open_text,
+    read_bytes,
+    read_utf8,
+    say,
+    write_text,
+)
 
 WORD_START = "▁"
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.language.added_words`)
@@ -148,10 +159,12 @@ NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other n
 _ALIGN_LEXICON = "align_lexicon.txt"
 _PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compressed is read from the file itself
 _TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
+_COMMAS = re.compile(r".[,;].")
+_DISAMBIGUATION = re.compile(r"#\d+")  # of Kaldi's lexicon_disambig.txt
 _NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 # A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
-_NO_PHONE = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
+_NO_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
 _KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 
 
@@ -226,14 +239,16 @@ def arpa_words(path: Path) -> list[str]:
 def read_lexicon_text(path: Path) -> str:
     """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
 
-    Words are composed (NFC), phones are as they are written.
+    Words are composed (NFC), phones are as they are written. CMUdict, which begins with ``;;;``, may be in Latin-1.
 
     Raises
     ------
     Speech3Error
         As `read_utf8`.
     """
-    text = re.sub(r"(?m)^[^\S\n]*\S+", lambda word: composed(word[0], path), read_utf8(path))
+    content = read_bytes(path)
+    text = decode(content, path, "latin-1" if content.startswith(b";;;") else "")  # as cmudict-0.7b is
+    text = re.sub(r"(?m)^[^\S\n]*\S+", lambda word: composed(word[0], path), text)
     if path.name != _ALIGN_LEXICON:
         return text
     positions = (path.parent / "word_boundary.txt").exists()
@@ -320,6 +335,11 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         silence, or there is no word.
     """
     rows = lexicon_rows(text)
+    if rows and sum(bool(_COMMAS.search(word)) for _, (word, *_) in rows) > 0.8 * len(rows):
+        raise Speech3Error(
+            f"{path}: its words have commas or semicolons in them ({rows[0][1][0]}): separate the word and each phone"
+            " by spaces or tabs"
+        )
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
     if columns:
@@ -353,6 +373,11 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
                 f"{path}:{number}: {word}: {strange[0]} is a number, not a phone; after a word there may be no number,"
                 " one (its probability) or four (with those of silence): correct the line, or rename the phone"
             )
+        if marks := [phone for phone in phones if _DISAMBIGUATION.fullmatch(phone)]:
+            raise Speech3Error(
+                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; give the"
+                " dictionary's lexicon.txt in place of this file"
+            )
         if word.lower() in SYMBOLS:
             if len(phones) > 1:
                 raise Speech3Error(f"{path}:{number}: {word} is a symbol, not a word that is said; remove the line")
@@ -377,9 +402,15 @@ def _numbers(fields: list[str]) -> int:
     return 0 if all(map(str.isdigit, leading)) else len(leading)
 
 
+def _digits(fields: list[str]) -> int:
+    """Four or more if so many whole numbers follow the word, which then are no phones of SAMPA."""
+    count = len(list(takewhile(str.isdigit, fields[1:-1])))
+    return count if count >= 4 else 0
+
+
 def _count_of_columns(fields: list[str], path: Path, number: int) -> int:
     """The numbers after a word in a dictionary of MFA, some words of which may have fewer or none."""
-    found = _numbers(fields)
+    found = _numbers(fields) or _digits(fields)
     if found in (2, 3):
         raise Speech3Error(
             f"{path}:{number}: {fields[0]} has {found} numbers before its phones; write none, one (its probability) or"
@@ -557,8 +588,9 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """Read ``word phone phone ...`` lines (Kaldi's lexicon.txt), or ``word prob phone ...`` lines (lexiconp.txt).
 
     A file whose name ends in ``_silprob.txt`` has four numbers after the word: its probability and the three of
-    `Silences`. Phones of noises are those with the names that Kaldi's recipes use for them (`NOISES`) and those that
-    ``silence_phones.txt`` beside the lexicon lists, except those that ``nonsilence_phones.txt`` lists.
+    `Silences`. Phones of noises are those with the names that Kaldi's recipes use for them (`NOISES`), those that only
+    symbols such as ``[breath]`` and ``<sil>`` have, and those that ``silence_phones.txt`` beside the lexicon lists,
+    except those that ``nonsilence_phones.txt`` lists.
 
     Raises
     ------
@@ -569,7 +601,7 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     if not path.exists():
         raise Speech3Error(f"{path}: no such lexicon")
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
-    for line in lexicon_lines(read_utf8(path), path):
+    for line in lexicon_lines(read_lexicon_text(path), path):
         pron = _pronunciation(line, path)
         if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`; graphs insert optional silence
             continue
@@ -578,7 +610,9 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
         raise Speech3Error(f"{path}: the lexicon is empty")
     used = dict.fromkeys(phone for pron in seen.values() for phone in pron.phones)
     silent, spoken = listed_phones(path)
-    noises = (phone for phone in used if phone in (NOISES | silent) - spoken - {SILENCE})
+    in_words = {phone for pron in seen.values() if is_word(pron.word) for phone in pron.phones}
+    unsaid = used.keys() - in_words if in_words else set()
+    noises = (phone for phone in used if phone in (NOISES | silent | unsaid) - spoken - {SILENCE})
     return Lexicon(tuple(seen.values()), silence_prob, noise_phones=tuple(noises))
 
 

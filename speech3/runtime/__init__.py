@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from speech3.runtime.text import (
         UNREADABLE,
         NotTextError,
+        decode,
         has_nul,
         not_utf8,
         open_text,
@@ -82,6 +83,7 @@ __all__ = [
     "composed",
     "console",
     "container_limit",
+    "decode",
     "deferred_interrupt",
     "end_processes",
     "end_with_parent",

@@ -18,8 +18,9 @@ from speech3.recipe.plan import planned_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 LM = ("lm train", "lm prune", "lm interpolate", "lm perplexity")
+G2P = ("g2p train", "g2p apply")
 MODULES = [verbs for group in cli._GROUPS.values() for verbs in group.values()]
-VERBS = [*(verb for verbs in MODULES for verb in verbs if verb != "lm"), *LM]
+VERBS = [*(verb for verbs in MODULES for verb in verbs if verb not in ("lm", "g2p")), *LM, *G2P]
 
 
 @pytest.fixture

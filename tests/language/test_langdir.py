@@ -126,8 +126,10 @@ def test_comments_and_variants_as_in_cmudict() -> None:
 
 def test_noises_are_those_of_kaldi_and_of_the_lists_beside_the_lexicon(tmp_path: Path) -> None:
     path = tmp_path / "lexicon.txt"
-    path.write_text("!SIL SIL\n<unk> SPN\n[noise] NSN\n[laugh] LAU\n[breath] BRH\na A\n")
+    path.write_text("!SIL SIL\n<unk> SPN\n[noise] NSN\n[laugh] LAU\n[breath] BRH\na A\nbreath BRH\n")
     assert read_lexicon(path).noise_phones == ("SPN", "NSN", "LAU")
+    path.write_text("!SIL SIL\n<unk> SPN\n[noise] NSN\n[laugh] LAU\n[breath] BRH\na A\n")
+    assert read_lexicon(path).noise_phones == ("SPN", "NSN", "LAU", "BRH"), "no word has BRH"
     (tmp_path / "silence_phones.txt").write_text("SIL\nSPN NSN\nBRH\n")
     (tmp_path / "nonsilence_phones.txt").write_text("A\nLAU\n")
     lexicon = read_lexicon(path)

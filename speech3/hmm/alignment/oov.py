@@ -12,6 +12,7 @@ from pathlib import Path
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.language import (
+    LEAST_WORDS,
     Lexicon,
     Phones,
     Pronunciation,
@@ -129,8 +130,16 @@ class GuessedPronunciations:
     unpronounced: Mapping[str, str]
 
 
-def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: str) -> GuessedPronunciations:
+NONE = GuessedPronunciations((), "", {})
+_TOO_WRONG = 0.3  # share of phones; then an unknown word is better aligned as noise
+
+
+def by_espeak(
+    hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: str, kept: Path | None = None
+) -> GuessedPronunciations:
     """Pronunciations by espeak-ng, converted to the model's phones as learnt from the words of its lexicon.
+
+    If n-grams of the lexicon's letters with its phones are better on held-out words of it, by those.
 
     Parameters
     ----------
@@ -139,6 +148,8 @@ def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: s
         Empty: not checked.
     lang
         espeak-ng's code of the language.
+    kept
+        A file to keep what was learnt from the lexicon in (`speech3.language.g2p`).
 
     Raises
     ------
@@ -148,33 +159,49 @@ def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: s
     """
     if not words:
         voice_of(lang)  # reject an unknown code, although it is not used
-        return GuessedPronunciations((), "", {})
+        return NONE
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"
         write_text(path, "".join(_plain_lines(hmm.lexicon)))
         try:
-            found = guess_pronunciations(words, counts, path, lang, spelled=False)
+            found = guess_pronunciations(words, counts, path, lang, spelled=False, kept=kept)
         except Speech3Error as error:
             raise Speech3Error(str(error).replace(str(path), _ITS_LEXICON)) from error
-    return _guesses(hmm, found.guessed, f"by espeak-ng ({lang})", found.unpronounced)
+    how = found.by.replace(path.name, _ITS_LEXICON)
+    return _guesses(hmm, found.guessed, how, found.unpronounced)
 
 
-def by_letters(hmm: Hmm, words: Sequence[str]) -> GuessedPronunciations:
-    """Pronunciations from the letters, as learnt from the words of the lexicon.
+def by_letters(hmm: Hmm, words: Sequence[str], kept: Path | None = None) -> GuessedPronunciations:
+    """Pronunciations from the letters, as learnt from the words of the lexicon; `kept` as for `by_espeak`.
 
     Raises
     ------
     Speech3Error
         The lexicon has too few words to learn from.
     """
+    return _by_letters(hmm, words, kept)[0]
+
+
+def by_lexicon(hmm: Hmm, words: Sequence[str], kept: Path | None = None) -> GuessedPronunciations:
+    """As `by_letters`; none if the lexicon has too few words (hundreds), or a third of the phones are wrong."""
+    if len(hmm.lexicon.by_word) < LEAST_WORDS:
+        return NONE
+    try:
+        guesses, wrong = _by_letters(hmm, words, kept)
+    except Speech3Error:  # most of its words are noises, or have no letters
+        return NONE
+    return guesses if wrong <= _TOO_WRONG else NONE
+
+
+def _by_letters(hmm: Hmm, words: Sequence[str], kept: Path | None) -> tuple[GuessedPronunciations, float]:
     table: dict[str, list[Phones]] = {}
     for pron in hmm.lexicon.pronunciations:
         if not set(hmm.lexicon.noise_phones).intersection(pron.phones):
             table.setdefault(pron.word, []).append(_plain(hmm.lexicon, pron))
-    found, wrong = from_spelling(words, table, _ITS_LEXICON)
+    found, wrong = from_spelling(words, table, _ITS_LEXICON, kept)
     how = f"from their letters (in held-out words of the lexicon, {wrong:.0%} of the phones are wrong)"
     reasons = {word: "has a letter that no word of the lexicon has" for word, phones in found.items() if not phones}
-    return _guesses(hmm, {word: [phones] for word, phones in found.items() if phones}, how, reasons)
+    return _guesses(hmm, {word: [phones] for word, phones in found.items() if phones}, how, reasons), wrong
 
 
 def _guesses(

@@ -1,0 +1,396 @@
+"""Pronunciations of new words by joint-sequence n-grams, learnt from a lexicon (Bisani and Ney 2008).
+
+The words of the lexicon are cut into graphones (`graphones`), an n-gram model of graphones is estimated
+with modified Kneser-Ney smoothing (`speech3.language.kneser_ney`), and a word is pronounced by the phones of the graphones
+that are most probable given its letters (`g2p_search`). As the model is one of both sides together, it
+also spells phones.
+
+Chosen on a tenth of minilibri's lexicon (`tests/benchmarks/g2p.py` measures another): orders above 6, and cutting the
+words again with the n-gram model, changed nothing.
+
+A model of the pronunciations of a lexicon (`speech3.language.g2p`), learnt when it is needed and kept in a file.
+"""
+
+import hashlib
+import math
+import time
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from speech3.data import APOSTROPHES, STDIN, lower_case, read_lines
+from speech3.errors import Speech3Error
+from speech3.io import load_tensors, save_tensors
+from speech3.language import graphones
+from speech3.language.doubtful import say_doubtful
+from speech3.language.g2p_search import Choices, search
+from speech3.language.kneser_ney import Numbers, Spool, estimated, windows_of_text
+from speech3.language.lexicon import NOISES, is_word, lexicon_lines, listed_phones, read_lexicon_text
+from speech3.language.ngrams import ArpaLm
+from speech3.language.pronounce import ATTACHED, Phones, phone_errors
+from speech3.runtime import announce_compiling, composed, say
+
+KIND = "g2p"
+ORDER = 6
+LEAST_WORDS = 300  # fewer are too few for n-grams of graphones
+_BEAM, _WIDTH = 3.0, 100
+_SPECIAL = 2  # numbers of <s> and </s> in the n-gram model
+_SILENT_KINDS = "PSZC"  # Unicode's punctuation, symbols, spaces and controls: silent where the lexicon lacks them
+
+Table = Mapping[str, Sequence[Phones]]
+
+
+class Found(NamedTuple):
+    """A pronunciation of a word, or a spelling of phones, and its probability among all of them."""
+
+    symbols: tuple[str, ...]
+    prob: float
+
+
+class UnknownSymbolError(Exception):
+    """A word has a letter, or a pronunciation a phone, that the lexicon lacks; `symbol` is the first."""
+
+    def __init__(self, symbol: str) -> None:
+        super().__init__(symbol)
+        self.symbol = symbol
+
+
+def letters_of(word: str) -> tuple[str, ...]:
+    """The letters of a word in lower case, each with the marks on it; apostrophes and hyphens are letters, too.
+
+    Korean syllables are split into their letters.
+
+    >>> letters_of("Don’t")
+    ('d', 'o', 'n', "'", 't')
+    """
+    text = lower_case(word).replace("ς", "σ")
+    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
+    found: list[str] = []
+    for character in text:
+        if found and unicodedata.category(character)[0] == "M" and unicodedata.combining(character) in ATTACHED:
+            found[-1] += character
+        else:
+            found.append("'" if character in APOSTROPHES else character)
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class G2p:
+    """A model of letters and phones together.
+
+    Attributes
+    ----------
+    letters, phones
+        The symbols of both sides.
+    code_G
+        int64: the graphones (`graphones`), in the order of their numbers in `lm`.
+    lm
+        An n-gram model; the words 0 and 1 are `<s>` and `</s>`, 2 is the first graphone.
+    words
+        How many words it was learnt from.
+    capitals
+        Are the lexicon's words in upper case? Then spellings are.
+    wrong, lexicon
+        Phone error rate, as a fraction, on words that were held out, and a mark of the lexicon (`g2p_kept`).
+    """
+
+    letters: tuple[str, ...]
+    phones: tuple[str, ...]
+    code_G: np.ndarray
+    lm: ArpaLm
+    words: int
+    capitals: bool
+    wrong: float = math.nan
+    lexicon: str = ""
+
+    def pronounce(self, word: str, best: int = 1) -> list[Found]:
+        """The `best` most probable pronunciations of a word, at most; none if there is none.
+
+        A letter with marks that the lexicon lacks is read without them, punctuation that it lacks is silent.
+
+        Raises
+        ------
+        UnknownSymbolError
+            The lexicon has no word with one of the letters.
+        """
+        ids = []
+        for letter in letters_of(word):
+            known = next((each for each in (letter, _bare(letter)) if each in self._letter_ids), None)
+            if known is not None:
+                ids.append(self._letter_ids[known])
+            elif unicodedata.category(letter[0])[0] not in _SILENT_KINDS:
+                raise UnknownSymbolError(letter)
+        return [
+            Found(tuple(self.phones[n] for n in row), prob) for row, prob in self._search(self._by_letters, ids, best)
+        ]
+
+    def spell(self, phones: Sequence[str], best: int = 1) -> list[Found]:
+        """The `best` most probable spellings of phones, at most; their letters are in the case of the lexicon.
+
+        Raises
+        ------
+        UnknownSymbolError
+            The lexicon lacks one of the phones.
+        """
+        if strange := [phone for phone in phones if phone not in self._phone_ids]:
+            raise UnknownSymbolError(strange[0])
+        found = self._search(self._by_phones, [self._phone_ids[phone] for phone in phones], best)
+        letters = [letter.upper() for letter in self.letters] if self.capitals else self.letters
+        return [Found(tuple(letters[n] for n in row), prob) for row, prob in found]
+
+    def _search(
+        self, side: tuple[dict[tuple[int, ...], int], Choices], ids: Sequence[int], best: int
+    ) -> list[tuple[list[int], float]]:
+        """Numbers of the other side's symbols and probabilities, the most probable first."""
+        if not ids:
+            return []
+        announce_compiling("the search for pronunciations")
+        keys, choices = side
+        key_I3 = np.full((len(ids) + 1, graphones.LONGEST + 1), -1)
+        for place in range(len(ids) + 1):
+            for length in range(min(graphones.LONGEST, len(ids) - place) + 1):
+                key_I3[place, length] = keys.get(tuple(ids[place : place + length]), -1)
+        phones_HL, prob_H = search(self.lm.trie, self.lm.start, 1, choices, key_I3, _BEAM, _WIDTH)
+        if not len(prob_H):
+            return []
+        share_H = 10.0 ** (prob_H - prob_H.max())
+        share_H /= share_H.sum()
+        rows = ([n for n in phones_HL[h].tolist() if n >= 0] for h in range(len(share_H)))
+        found = [(row, prob) for row, prob in zip(rows, share_H.tolist(), strict=True) if row]
+        return sorted(found, key=lambda each: (-each[1], each[0]))[:best]
+
+    @cached_property
+    def _letter_ids(self) -> dict[str, int]:
+        return {letter: number for number, letter in enumerate(self.letters)}
+
+    @cached_property
+    def _phone_ids(self) -> dict[str, int]:
+        return {phone: number for number, phone in enumerate(self.phones)}
+
+    @cached_property
+    def _by_letters(self) -> tuple[dict[tuple[int, ...], int], Choices]:
+        return _choices(*graphones.symbols_of(self.code_G, (len(self.letters), len(self.phones))))
+
+    @cached_property
+    def _by_phones(self) -> tuple[dict[tuple[int, ...], int], Choices]:
+        letters_G2, phones_G2 = graphones.symbols_of(self.code_G, (len(self.letters), len(self.phones)))
+        return _choices(phones_G2, letters_G2)
+
+    def save(self, path: Path | str) -> None:
+        """Write the model to a file, atomically."""
+        lm = self.lm
+        tensors = {
+            "code": self.code_G, "starts": lm.starts_N, "first": lm.first_H.astype(np.int32), "word": lm.word_G,
+            "prob": lm.prob_G.astype(np.float32), "backoff": lm.backoff_H.astype(np.float32),
+        }  # fmt: skip
+        about = {
+            "kind": KIND, "letters": self.letters, "phones": self.phones, "words": self.words,
+            "capitals": self.capitals, "wrong": None if math.isnan(self.wrong) else self.wrong, "lexicon": self.lexicon,
+        }  # fmt: skip
+        save_tensors(path, tensors, about)
+
+
+def _bare(letter: str) -> str:
+    return unicodedata.normalize("NFD", letter)[0]
+
+
+def _choices(given_G2: np.ndarray, other_G2: np.ndarray) -> tuple[dict[tuple[int, ...], int], Choices]:
+    """The graphones sorted by the symbols of the given side: the number of each key, and its graphones."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, row in enumerate(given_G2.tolist()):
+        groups.setdefault(tuple(symbol for symbol in row if symbol >= 0), []).append(number)
+    sorted_G = np.array([number for group in groups.values() for number in group], np.int64)
+    first_K = np.cumsum([0, *map(len, groups.values())])
+    return {key: place for place, key in enumerate(groups)}, Choices(first_K, sorted_G + _SPECIAL, other_G2[sorted_G])
+
+
+def load(path: Path | str) -> G2p:
+    """Read a model.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, damaged or not such a model.
+    """
+    tensors, about = load_tensors(path, KIND)
+    code_G, word_G = tensors["code"], tensors["word"]
+    vocabulary = ("<s>", "</s>", *map(str, code_G.tolist()))
+    lm = ArpaLm(
+        vocabulary, tensors["starts"], tensors["first"].astype(np.int64), word_G, tensors["prob"].astype(np.float64),
+        tensors["backoff"].astype(np.float64), str(path),
+    )  # fmt: skip
+    wrong = math.nan if about["wrong"] is None else about["wrong"]
+    letters, phones = tuple(about["letters"]), tuple(about["phones"])
+    return G2p(letters, phones, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
+
+
+def read_table(lexicon: Path) -> dict[str, list[Phones]]:
+    """The words of a lexicon file with their pronunciations, without symbols, silences and noises.
+
+    Raises
+    ------
+    Speech3Error
+        The file cannot be read or is not a lexicon.
+    """
+    if not lexicon.is_file():
+        raise Speech3Error(f"{lexicon}: no such lexicon; give a file with lines `word phone phone ...`")
+    silent, spoken = listed_phones(lexicon)
+    noises = (NOISES | silent | {"SIL", "sil"}) - spoken
+    table: dict[str, list[Phones]] = {}
+    lines = list(lexicon_lines(read_lexicon_text(lexicon), lexicon))
+    say_doubtful(lines, lexicon)
+    for line in lines:
+        if is_word(line.word) and noises.isdisjoint(line.phones):
+            table.setdefault(line.word, []).append(line.phones)
+    return table
+
+
+def train(table: Table, source: str, order: int = ORDER) -> G2p:
+    """Learn a model from words with their pronunciations, all of which count alike.
+
+    Parameters
+    ----------
+    source
+        The name of the lexicon, for messages.
+
+    Raises
+    ------
+    Speech3Error
+        There are fewer than `LEAST_WORDS` words.
+    """
+    if len(table) < LEAST_WORDS:
+        raise Speech3Error(
+            f"{source}: {len(table):,} words are too few to learn from them how words are pronounced; at least"
+            f" {LEAST_WORDS} are needed"
+        )
+    pairs = [(letters_of(word), phones) for word, variants in sorted(table.items()) for phones in variants]
+    letters, phones = (tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
+    letter_ids, phone_ids = ({symbol: n for n, symbol in enumerate(side)} for side in (letters, phones))
+    announce_compiling("the alignment of letters and phones")
+    words = graphones.sides(
+        [[letter_ids[letter] for letter in spelling] for spelling, _ in pairs],
+        [[phone_ids[phone] for phone in spoken] for _, spoken in pairs],
+        (len(letters), len(phones)),
+    )
+    cuts = [codes for codes in graphones.cut(words, graphones.learn(words)) if len(codes)]
+    code_G, number_T = np.unique(np.concatenate(cuts), return_inverse=True)
+    capitals = sum(word.isupper() for word in table) > len(table) / 2
+    return G2p(letters, phones, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
+
+
+def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray], order: int, source: str) -> ArpaLm:
+    """The n-gram model of the graphones of all words."""
+    ends_W = np.cumsum([len(codes) for codes in cuts])
+    word_T = np.insert(number_T + _SPECIAL, ends_W, 1).astype(np.int32)
+    numbers = Numbers()
+    for code in code_G.tolist():
+        numbers[str(code)]  # numbers are given in the order of first use
+    with Spool() as spool:
+        windows = windows_of_text([word_T], order, spool)
+        return estimated(windows, numbers, spool, source).model(source)
+
+
+def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
+    """Words (or pronunciations) given on the command line and in files, each once.
+
+    Parameters
+    ----------
+    arguments
+        Words, paths of files and ``-`` for standard input.
+    whole_lines
+        A line of a file is a pronunciation; else its first field is a word.
+
+    Raises
+    ------
+    Speech3Error
+        A file cannot be read or has no words; an argument looks like a path and there is no such file.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        path = Path(argument)
+        if path != STDIN and not path.is_file():
+            if "/" in argument or path.suffix in (".txt", ".dict", ".gz", ".scp"):
+                raise Speech3Error(f"{path}: no such file")
+            found.append(" ".join(argument.split()))
+            continue
+        lines = [line.split() for block in read_lines([path]) for line in composed(block.text, path).splitlines()]
+        rows = [fields if whole_lines else fields[:1] for fields in lines if fields]
+        if not rows:
+            raise Speech3Error(f"{path}: no words; give one per line")
+        found += [" ".join(fields) for fields in rows]
+    return list(dict.fromkeys(each for each in found if each))
+
+
+def apply(model: G2p, words: Iterable[str]) -> tuple[dict[str, Phones], dict[str, str]]:
+    """The most probable pronunciation of each word, and why the others have none."""
+    found: dict[str, Phones] = {}
+    reasons: dict[str, str] = {}
+    for word in words:
+        try:
+            best = model.pronounce(word)
+        except UnknownSymbolError as error:
+            reasons[word] = f"has the letter {error.symbol}, which no word of the lexicon has"
+            continue
+        if best:
+            found[word] = best[0].symbols
+        else:
+            reasons[word] = "has no letter that is spoken"
+    return found, reasons
+
+
+G2P = "g2p.safetensors"  # in a model directory
+_WORTH_KEEPING_S = 1.0  # of learning
+
+
+def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | None = None) -> G2p | None:
+    """Learn how words are pronounced from all words of a lexicon, or read what was learnt from the same words before.
+
+    Parameters
+    ----------
+    held_out
+        Words of the lexicon on which the phone error rate of a model of the others is measured: `G2p.wrong`.
+    source
+        The name of the lexicon, for messages.
+    kept
+        Where the model is kept if learning it took more than a second; a file of another lexicon is replaced.
+
+    Returns
+    -------
+    None if the lexicon has too few words (`speech3.language.g2p.LEAST_WORDS`).
+    """
+    if len(table) - len(held_out) < LEAST_WORDS:
+        return None
+    rows = tuple((word, tuple(map(tuple, variants))) for word, variants in sorted(table.items()))
+    mark = hashlib.sha256(repr((rows, sorted(held_out))).encode()).hexdigest()
+    if kept and kept.is_file():
+        try:
+            if (model := load(kept)).lexicon == mark:
+                return model
+        except Speech3Error:  # damaged: learnt again
+            pass
+    start = time.monotonic()
+    model = _learn(rows, frozenset(held_out), source, mark)
+    if kept and time.monotonic() - start > _WORTH_KEEPING_S:
+        try:
+            model.save(kept)
+            say(f"learnt from {len(rows):,} words how words are pronounced: {kept}")
+        except (Speech3Error, OSError):  # a directory that is read-only, a full disk: learnt again next time
+            pass
+    return model
+
+
+@lru_cache(maxsize=1)  # a recipe asks for the words of train, and again for those of dev and test
+def _learn(
+    rows: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...], held_out: frozenset[str], source: str, mark: str
+) -> G2p:
+    table = dict(rows)
+    others = train({word: variants for word, variants in rows if word not in held_out}, source)
+    words = sorted(held_out)
+    found, _ = apply(others, words)
+    wrong = phone_errors([table[word] for word in words], [found.get(word, ()) for word in words])
+    return replace(train(table, source), wrong=wrong, lexicon=mark)
