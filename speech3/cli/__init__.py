@@ -23,7 +23,8 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 _GROUPS = {
     "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
     "Train": ("recipe", "pack", "train", "simulate", "lm"),
-    "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "score", "forward", "export"),
+    "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export"),
+    "Measure": ("score", "boundaries"),
     "Kaldi": ("import", "export-kaldi"),
     "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),
 }

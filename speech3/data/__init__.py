@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from speech3.data.augment import noises
     from speech3.data.augment.augmenter import Augmenter, make_augmenter, seed_of
     from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
+    from speech3.data.broad_classes import SILENCE, broad_class, folded, is_arpabet, is_silence
     from speech3.data.datadir import (
         DATADIR_FILES,
         SYMBOLS,
@@ -82,6 +83,7 @@ __all__ = [
     "APOSTROPHES",
     "DATADIR_FILES",
     "END_TOLERANCE_S",
+    "SILENCE",
     "STDIN",
     "SYMBOLS",
     "AudioError",
@@ -97,6 +99,7 @@ __all__ = [
     "arriving_bytes",
     "audio",
     "augment_data",
+    "broad_class",
     "case_doubts",
     "channel_mixes",
     "check_apart",
@@ -109,7 +112,10 @@ __all__ = [
     "files_below",
     "find_damage",
     "fix_datadir",
+    "folded",
     "info",
+    "is_arpabet",
+    "is_silence",
     "is_sync_conflict",
     "lengths_s",
     "looks_like_ids",
