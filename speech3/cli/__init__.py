@@ -26,9 +26,9 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Data": {"data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract")},
     "Train": {"train": ("recipe", "pack", "train", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
     "Recognise and align": {
-        "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export"),
-        "score": ("score",),
+        "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export")
     },
+    "Measure": {"score": ("score",), "boundaries": ("boundaries",)},
     "Kaldi": {"kaldi": ("import", "export-kaldi")},
     "Inspect": {"inspect": ("doctor", "inspect", "model-info", "watch", "compare")},
 }

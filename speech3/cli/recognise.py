@@ -169,6 +169,7 @@ def decode(
         write_decoding,
     )
     from speech3.features import silent_in
+    from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
 
     recognizer, jobs = replace_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
@@ -178,7 +179,9 @@ def decode(
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, WantedResults(nbest, lattice, mbr), jobs)
     decoding = without_words(decoding, silent_in(out / "feats"))
-    written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
+    written = write_decoding(
+        out, recognizer, feats, decoding, jobs, parts, DataWaves(data, recognizer.features.sample_frequency)
+    )
     say_skipped({**skipped, **decoding.failed}, "not decoded")
     say_skipped(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
@@ -298,6 +301,9 @@ def align(
         str | None,
         typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
     ] = None,
+    corrected: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="TextGrids or CTM that you have corrected, of some utterances.")
+    ] = None,
 ) -> None:
     """Align transcripts with recordings; write pdf, phone and word alignments for Kaldi and Praat.
 
@@ -306,7 +312,8 @@ def align(
     `words.ctm` and `phones.ctm` hold times in seconds and, in the sixth column, confidences: 1 where no pdf of the
     model fits better than the aligned ones, 0 where a pdf picked at random would fit just as well.
     `textgrid/UTTERANCE.TextGrid` is the same for Praat; `ali.ark` has a pdf for each frame (Kaldi int32 vectors).
-    Times count from the start of the utterance.
+    Times count from the start of the utterance. They lie between the frames: each boundary is the median of its
+    posterior, given the spectral change in the waveform, too (where only features are at hand: without it).
 
     Lists with tab-separated fields: `confidence.txt` (utterance, confidence, its worst word, the confidence of that
     word, seconds); `suspicious.txt`, the utterances that are probably mistranscribed, worst first (utterance,
@@ -320,13 +327,28 @@ def align(
 
     `speech3 align exp/minilibri/aligner data/lectures exp/lectures --lang en-us` also pronounces words that are not in
     the lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
+
+    Once you have corrected the phones of some TextGrids (ten or more), `--corrected DIR` moves the boundaries of all
+    utterances by the same conventions, and says how much nearer that brings them: measured on each corrected recording
+    with what the others say. If it brings them no nearer, nothing is moved.
     """
     from speech3.data import read_datadir
     from speech3.decode import align_datadir, load_recognizer
+    from speech3.errors import Speech3Error
+    from speech3.evaluate import read_times
     from speech3.runtime import available_jobs
 
+    times = read_times(corrected, level="phones") if corrected else None
+    if times and "phones" not in times.tracks:
+        raise Speech3Error(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
     found = align_datadir(
-        load_recognizer(model), read_datadir(directory), out, jobs or available_jobs(), lexicon=lexicon, lang=lang
+        load_recognizer(model),
+        read_datadir(directory),
+        out,
+        jobs or available_jobs(),
+        lexicon=lexicon,
+        lang=lang,
+        corrected=times.tracks["phones"] if times else None,
     )
     print(
         f"{len(found.aligned.alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
     from speech3.corpora.folder import AUDIO, read_untranscribed
+    from speech3.corpora.tiers import Tier, read_textgrid
 else:
     __getattr__ = door(__file__)
 
@@ -33,6 +34,7 @@ __all__ = [
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
+    "Tier",
     "aishell",
     "an4",
     "anyspeech",
@@ -40,6 +42,7 @@ __all__ = [
     "digits",
     "fsdd",
     "librispeech",
+    "read_textgrid",
     "read_untranscribed",
     "shuzi",
     "tedlium",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         reverberate,
         room_response,
     )
+    from speech3.data.broad_classes import SILENCE, broad_class, folded, is_arpabet, is_silence
     from speech3.data.datadir import (
         DATADIR_FILES,
         SYMBOLS,
@@ -93,6 +94,7 @@ __all__ = [
     "APOSTROPHES",
     "DATADIR_FILES",
     "END_TOLERANCE_S",
+    "SILENCE",
     "STDIN",
     "SYMBOLS",
     "AudioError",
@@ -111,6 +113,7 @@ __all__ = [
     "audio",
     "augment_data",
     "babble",
+    "broad_class",
     "case_doubts",
     "channel_mixes",
     "check_apart",
@@ -124,8 +127,11 @@ __all__ = [
     "files_below",
     "find_damage",
     "fix_datadir",
+    "folded",
     "hum",
     "info",
+    "is_arpabet",
+    "is_silence",
     "is_sync_conflict",
     "lengths_s",
     "looks_like_ids",

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,27 +17,39 @@ from speech3.hmm import (
     LONG_UTTERANCE_S,
     NONE,
     Aligned,
+    DataWaves,
     FrameClock,
     GuessedPronunciations,
     Hmm,
     LongLayout,
     LongPart,
     PartFeats,
+    PartWaves,
+    Refinement,
     Scorer,
+    Segment,
     Suspicion,
     Transcripts,
     align_utterances,
     by_espeak,
     by_lexicon,
+    differences,
+    fit,
     lay_out_long,
+    match,
+    moved,
+    paired,
     part_names,
     part_texts,
+    phone_segments,
+    spoken,
     suspicions,
     unknown_words,
     usable_transcripts,
     with_new_words,
     write_alignments,
 )
+from speech3.io import ComputedMapping
 from speech3.language import G2P, check_vocabulary, read_lexicon
 from speech3.runtime import parallel_map, say, write_text
 
@@ -67,8 +79,9 @@ class Outcome:
 
 
 def align_datadir(
-    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None, lang: str | None = None
-) -> Outcome:
+    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None,
+    lang: str | None = None, corrected: Mapping[str, Sequence[Segment]] | None = None,
+) -> Outcome:  # fmt: skip
     """Align every utterance with its transcript, and write the files listed in the help of `speech3 align`.
 
     Parameters
@@ -77,6 +90,9 @@ def align_datadir(
         Pronunciations of words that the model lacks, in its phones.
     lang
         espeak-ng's language code, for guessing pronunciations of the words that are still missing.
+    corrected
+        Phones and silences of some of the utterances, with times that the user has corrected: all boundaries are moved
+        by the same conventions, if that helps (`speech3.hmm.alignment.corrected`).
 
     Raises
     ------
@@ -107,10 +123,13 @@ def align_datadir(
     aligned = align_utterances(
         recognizer.hmm, recognizer.scorer, transcripts, PartFeats(feats, parts, config),
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
+        refinement=Refinement(clock, PartWaves(DataWaves(data, config.sample_frequency), parts, clock)),
     )  # fmt: skip
     total = len(transcripts.words) + len(transcripts.bad)
     if not aligned.alignments:
         check_bad(aligned.bad, total, str(data.path), "could not be aligned")
+    if corrected is not None:
+        aligned = _as_corrected(aligned, corrected, recognizer, durations)
     unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
     outcome = Outcome(aligned, layouts, suspicions(aligned, texts, recognizer.hmm.subsampling), unknown)
     write_alignments(
@@ -126,6 +145,27 @@ def align_datadir(
         f"{f', and pass pronunciations of the words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
     )  # fmt: skip
     return outcome
+
+
+def _as_corrected(
+    aligned: Aligned, truth: Mapping[str, Sequence[Segment]], recognizer: Recognizer, durations: Mapping[str, float]
+) -> Aligned:
+    """Move the boundaries by the user's conventions, if they can be told from the corrected recordings."""
+    lexicon, clock, errors = recognizer.hmm.lexicon, recognizer.clock, {}
+    for name, other in paired(list(truth), list(aligned.alignments)).items():
+        ours = phone_segments(aligned.alignments[other], lexicon, clock, durations.get(other))
+        matched = match(spoken(truth[name]), spoken(ours), "phones")
+        errors[other] = differences(ours, matched, truth[name])
+    offsets = fit(errors)
+    say(
+        f"{offsets.boundaries:,} boundaries of {offsets.recordings} corrected recordings are {offsets.before_ms:.1f} ms"
+        f" from the aligned ones; moved by what the other recordings say, each would be {offsets.after_ms:.1f} ms away:"
+        f" {'all boundaries are moved so' if offsets.help else 'too few, or too different, so nothing is moved'}"
+    )
+    if not offsets.help:
+        return aligned
+    found = aligned.alignments
+    return replace(aligned, alignments=ComputedMapping(found, lambda key: moved(found[key], lexicon, clock, offsets)))
 
 
 def _more_words(

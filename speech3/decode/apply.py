@@ -239,7 +239,9 @@ def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: 
         say(f"{name}: is silent (all its samples are equal), so there are no words")
         return (), []
     decoding = recognizer.decode(feats, confidences=times)
-    return decoding.hypotheses[0].words, word_times(recognizer, feats, decoding).get(name, []) if times else []
+    waves = {name: (wave_S, rate_hz)}
+    found = word_times(recognizer, feats, decoding, waves=waves).get(name, []) if times else []
+    return decoding.hypotheses[0].words, found
 
 
 def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:

@@ -30,7 +30,7 @@ from speech3.decode.grammar import join_segments
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
-from speech3.hmm import Alignment, PdfsOnly, Segment, word_segments, write_ctm
+from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
 from speech3.io import ComputedMapping
 from speech3.runtime import progress, say, write_text
 
@@ -244,9 +244,15 @@ def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Ite
 
 
 def word_times(
-    recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
+    recognizer: Recognizer,
+    feats: Mapping[str, np.ndarray],
+    decoding: Decoding,
+    jobs: int = 1,
+    waves: Mapping[str, Wave] | None = None,
 ) -> dict[str, list[Segment]]:
     """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
+
+    Times are more exact where the waveform is in `waves` (`speech3.hmm.alignment.boundaries`).
 
     The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
     labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
@@ -255,7 +261,9 @@ def word_times(
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
-    alignments, bad = recognizer.align(ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False)
+    alignments, bad = recognizer.align(
+        ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False, waves=waves
+    )
     times = times_in(recognizer, alignments, decoding)
     for found in decoding.hypotheses:
         if found.units and found.utterance not in times:
@@ -324,11 +332,12 @@ def write_decoding(
     decoding: Decoding,
     jobs: int = 1,
     parts: UtteranceParts = UtteranceParts(),  # it is frozen
+    waves: Mapping[str, Wave] | None = None,
 ) -> Decoding:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
     With a model that cannot align (`hmm.model.PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined;
-    the decoding with one hypothesis for each utterance is returned.
+    the decoding with one hypothesis for each utterance is returned. `waves` as for `word_times`.
 
     Raises
     ------
@@ -345,5 +354,5 @@ def write_decoding(
     if isinstance(recognizer.outputs, PdfsOnly):
         say(f"no word times (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
         return joined
-    write_ctm(out / "hyp.ctm", parts.joined_times(word_times(recognizer, feats, decoding, jobs)))
+    write_ctm(out / "hyp.ctm", parts.joined_times(word_times(recognizer, feats, decoding, jobs, waves)))
     return joined

@@ -43,8 +43,10 @@ from speech3.hmm import (
     FrameClock,
     Hmm,
     PdfsOnly,
+    Refinement,
     Scorer,
     Segment,
+    Wave,
     align_utterances,
     frame_clock,
     load_gmm,
@@ -218,10 +220,12 @@ class Recognizer:
         jobs: int = 1,
         *,
         strict: bool = True,
+        waves: Mapping[str, Wave] | None = None,
     ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
-        If not `strict`, any number may fail.
+        If not `strict`, any number may fail. Boundaries are refined (`speech3.hmm.alignment.boundaries`), better where the
+        waveform is in `waves`.
 
         Raises
         ------
@@ -232,6 +236,7 @@ class Recognizer:
         found = align_utterances(
             self.hmm, self.scorer, transcripts, feats,
             beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
+            refinement=Refinement(self.clock, waves or {}),
         )  # fmt: skip
         if strict:
             check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")

@@ -53,7 +53,7 @@ from speech3.decode.recognizer import (
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
-from speech3.hmm import Alignment, Hmm, WorkerShare, align_one, word_segments
+from speech3.hmm import Alignment, Hmm, Refinement, WorkerShare, score_one, search_one, word_segments
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
@@ -381,7 +381,12 @@ class _Segment:
         except Speech3Error as error:
             return str(error)
         share = WorkerShare({self._name: words}, {self._name: frames_TD})
-        return align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), recognizer.alignment_scale)
+        scale, hmm = recognizer.alignment_scale, recognizer.hmm
+        scores = score_one(share, self._name, hmm, given)
+        path = scores if isinstance(scores, str) else search_one(scores, hmm, (BEAM, RETRY_BEAM), scale)
+        if isinstance(scores, str) or isinstance(path, str):
+            return path
+        return Refinement(recognizer.clock).refined(path, self._name, scores, hmm, scale)  # the samples are gone
 
 
 def silence_pdfs(recognizer: Recognizer) -> np.ndarray:

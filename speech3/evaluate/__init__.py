@@ -13,6 +13,7 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.evaluate import comparison, tables
     from speech3.evaluate.boundaries import compare_boundaries
+    from speech3.evaluate.boundary_errors import compare, level_in_name, read_times, table
     from speech3.evaluate.comparison import print_table, throughput_text, write_curves, write_throughput
     from speech3.evaluate.confidence import confidence_lines, reliability_beside
     from speech3.evaluate.doctor import environment_facts, examine_machine
@@ -58,6 +59,7 @@ __all__ = [
     "UnknownWords",
     "UtteranceMaterial",
     "best_of",
+    "compare",
     "compare_boundaries",
     "comparison",
     "confidence_lines",
@@ -66,6 +68,7 @@ __all__ = [
     "examine_machine",
     "find_speakers",
     "inspect",
+    "level_in_name",
     "oracle_texts",
     "paired_test",
     "picture_path",
@@ -73,8 +76,10 @@ __all__ = [
     "read_all",
     "read_ids",
     "read_text",
+    "read_times",
     "reliability_beside",
     "score",
+    "table",
     "tables",
     "throughput_text",
     "watch",

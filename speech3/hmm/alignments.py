@@ -50,6 +50,9 @@ class Alignment:
         (T,) int8: state within the phone.
     score
         Log probability per frame, as returned by `hmm.viterbi.best_path`.
+    edges
+        (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
+        (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
     """
 
     phones: np.ndarray
@@ -57,11 +60,17 @@ class Alignment:
     starts: np.ndarray
     states: np.ndarray
     score: float
+    edges: np.ndarray | None = None
 
     @property
     def num_frames(self) -> int:
         """Number of frames, T."""
         return len(self.states)
+
+    @property
+    def places(self) -> np.ndarray:
+        """(P + 1,) float64 boundaries in frames: `edges`, or else `starts`."""
+        return np.array(self.starts if self.edges is None else self.edges, np.float64)
 
     @cached_property
     def segment(self) -> np.ndarray:
@@ -119,7 +128,7 @@ def equal_alignment(
 
 
 _IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
-_HEAD = struct.Struct("<iid")  # P, T, score
+_HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
 
 
 class WordLists(MutableMapping[str, list[str]]):
@@ -171,20 +180,23 @@ class StoredAlignments(MutableMapping[str, Alignment]):
     def __getitem__(self, utterance: str) -> Alignment:
         stream, place = self.opened(), self._places[utterance]
         stream.seek(place)
-        segments, frames, score = _HEAD.unpack(stream.read(_HEAD.size))
-        content = stream.read(4 * (3 * segments + 1) + frames)
+        segments, frames, score, has_edges = _HEAD.unpack(stream.read(_HEAD.size))
+        content = stream.read(4 * (3 * segments + 1) + frames + (8 * (segments + 1) if has_edges else 0))
         numbers = np.frombuffer(content, np.int32, 3 * segments + 1)
         phones, words, starts = np.split(numbers, [segments, 2 * segments])
-        return Alignment(phones, words, starts, np.frombuffer(content, np.int8, frames, numbers.nbytes), score)
+        states = np.frombuffer(content, np.int8, frames, numbers.nbytes)
+        edges = np.frombuffer(content, np.float64, offset=numbers.nbytes + frames) if has_edges else None
+        return Alignment(phones, words, starts, states, score, edges)
 
     def __setitem__(self, utterance: str, found: Alignment) -> None:
         stream = self.opened()
         numbers = np.concatenate([found.phones, found.words, found.starts]).astype(np.int32, copy=False)
-        head = _HEAD.pack(len(found.phones), found.num_frames, found.score)
+        head = _HEAD.pack(len(found.phones), found.num_frames, found.score, found.edges is not None)
+        tail = b"" if found.edges is None else found.edges.astype(np.float64, copy=False).tobytes()
         try:
             with explained_disk_errors(self.path or tempfile.gettempdir()):
                 self._places[utterance] = stream.seek(0, 2)
-                stream.write(head + numbers.tobytes() + found.states.astype(np.int8, copy=False).tobytes())
+                stream.write(head + numbers.tobytes() + found.states.astype(np.int8, copy=False).tobytes() + tail)
         except Speech3Error as error:
             raise Speech3Error(f"{error}; or set TMPDIR to a directory with more space") from error
 

@@ -321,6 +321,21 @@ def align_one(
     share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
 ) -> Alignment | str:
     """Align one utterance with the first of `beams` that succeeds; return the reason if none does."""
+    scored = score_one(share, utterance, hmm, scorer)
+    return scored if isinstance(scored, str) else search_one(scored, hmm, beams, acoustic_scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The HMM of an utterance's transcript, and the log likelihoods (T, U) of its U pdfs, which `pdf_U` lists."""
+
+    graph: TranscriptGraph
+    pdf_U: np.ndarray
+    loglikes_TU: np.ndarray
+
+
+def score_one(share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer) -> Scored | str:
+    """Score one utterance for its alignment; return the reason if it is too short for its phones."""
     graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
     rows = num_outputs(len(feats_TD), scorer.subsampling)
     if rows < graph.min_frames:
@@ -328,11 +343,16 @@ def align_one(
         if scorer.subsampling == 1:
             return f"{rows} frames are too few for {phones}"
         return f"{rows} outputs ({len(feats_TD)} frames / {scorer.subsampling}) are too few for {phones}"
-    used, column = np.unique(graph.pdf, return_inverse=True)
-    loglikes_TU = scorer.loglikes(feats_TD, used)
+    used = np.unique(graph.pdf)
+    return Scored(graph, used, scorer.loglikes(feats_TD, used))
+
+
+def search_one(scored: Scored, hmm: Hmm, beams: tuple[float, ...], acoustic_scale: float) -> Alignment | str:
+    """Find the best path with the first of `beams` that has one; return the reason if none does."""
+    column_S = np.searchsorted(scored.pdf_U, scored.graph.pdf).astype(np.int32)
     for beam in beams:
-        if best := best_path(graph, hmm, loglikes_TU, column.astype(np.int32), beam, acoustic_scale):
-            return from_path(graph, *best)
+        if best := best_path(scored.graph, hmm, scored.loglikes_TU, column_S, beam, acoustic_scale):
+            return from_path(scored.graph, *best)
     return f"no path within a beam of {beams[-1]:g}; check that the transcript matches the recording"
 
 
@@ -419,10 +439,10 @@ def train_monophone(
     iterations = config.mono.phone_iterations
     for _ in progress(range(iterations), iterations, "mono GMM, phones as a whole"):
         workers.run(realign, hmm, gmm, config.beam, config.retry_beam)
-        hmm, gmm, _ = _reestimate(workers, hmm, gmm)
+        hmm, gmm, _ = reestimate(workers, hmm, gmm)
     workers.run(divide_equally)
     hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(number_P))
-    return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
+    return _train(workers, *reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 
 
 def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> ContextStats:
@@ -461,7 +481,7 @@ def train_triphone(
     extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []
     tree = build_tree(data, lexicon, config.tri.leaves, config.tri.min_leaf_frames, extra)
     hmm, gmm = _single_gaussians(data, lexicon, tree)
-    system = _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
+    system = _train(workers, *reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
     if not config.lexicon_probs:
         return system
     counts = Counts()
@@ -473,7 +493,8 @@ def train_triphone(
     return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
 
 
-def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
+def reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
+    """One update of Gaussians and transitions along the alignments that the workers hold, and its statistics."""
     parts = workers.run(collect, hmm, gmm)
     total = parts[0]
     for part in parts[1:]:
@@ -505,7 +526,7 @@ def _train(
             failed = _merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
         if iteration == last:
             break
-        hmm, gmm, total = _reestimate(workers, hmm, gmm)
+        hmm, gmm, total = reestimate(workers, hmm, gmm)
         if iteration <= stage.max_iteration_increase:
             grown = first + (stage.gaussians - first) * iteration // stage.max_iteration_increase
             targets = split_targets(total.frames, max(grown, first), config.power)

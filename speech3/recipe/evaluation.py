@@ -73,7 +73,7 @@ from speech3.evaluate import (
     write_scores,
 )
 from speech3.features import silent_in, static_features
-from speech3.hmm import Segment, align_utterances, read_ctm, suspicions, usable_transcripts
+from speech3.hmm import DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
 from speech3.io import ArkReader, load_tensors
 from speech3.language import is_word
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
@@ -309,7 +309,8 @@ def decode_system(e: Experiment, system: str) -> None:
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
     silent = silent_in(e.features(e.feature_preset(system), "test"))
-    write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs)
+    waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
+    write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
     if wanted.archive:
         rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():

@@ -48,11 +48,15 @@ from speech3.hmm import (
     NO_WORD,
     SUBSAMPLING,
     Alignment,
+    DataWaves,
     GmmSystem,
     Hmm,
+    Refinement,
     Transcripts,
     Workers,
+    along_boundaries,
     biphone_leaves,
+    frame_clock,
     group_numbers,
     has_phones,
     lfmmi_passes,
@@ -190,6 +194,10 @@ def train_mono(e: Experiment, name: str) -> None:
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
         system = train_monophone(workers, lexicon, hmm.model_copy(update={"mono": stage}), generator, metrics)
+        if name == "aligner":
+            config = parse(FeatureConfig, read_yaml(features), features)
+            waves = DataWaves(read_datadir(e.data(e.train)), config.sample_frequency)
+            system = along_boundaries(workers, system, hmm, Refinement(frame_clock(config), waves))
     check_bad({**transcripts.bad, **system.failed}, len(feats), "monophone training")
     _save(e, name, system, features, preset)
 
@@ -231,8 +239,10 @@ def align_split(
     recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int, *, strict: bool = True
 ) -> None:
     """Align a data directory and write the result, without TextGrids; `strict` as for `Recognizer.align`."""
-    texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
-    alignments, bad = recognizer.align(feats, texts, jobs, strict=strict)
+    said = read_datadir(data)
+    texts = {key: utterance.text for key, utterance in said.utterances.items()}
+    waves = DataWaves(said, recognizer.features.sample_frequency)
+    alignments, bad = recognizer.align(feats, texts, jobs, strict=strict, waves=waves)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
     # There is a label for each frame; a model with subsampling may have too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling

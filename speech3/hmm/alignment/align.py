@@ -21,6 +21,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm import train
+from speech3.hmm.alignment.boundaries import Refinement
 from speech3.hmm.alignment.longform import LongPart, joined
 from speech3.hmm.alignment.times import (
     Confidence,
@@ -109,6 +110,7 @@ def align_utterances(
     jobs: int,
     acoustic_scale: float = 0.1,
     scored: bool = False,
+    refinement: Refinement | None = None,
 ) -> Aligned:
     """Align all transcripts. The caller checks whether too many of them failed (`check_bad`).
 
@@ -118,13 +120,15 @@ def align_utterances(
         As in `hmm.viterbi.best_path`; the second beam is tried where the first finds no path.
     scored
         Also compute confidences, which needs the likelihoods of all pdfs.
+    refinement
+        Also compute the times of boundaries between frames (`Alignment.edges`).
     """
     parts: list[Aligned] = []
     with tempfile.TemporaryDirectory(prefix="speech3-ali-") as scratch:
         if transcripts.words:
             with Workers(transcripts.words, feats, jobs) as workers:
                 parts = workers.run(
-                    _align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored, Path(scratch)
+                    _align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored, refinement, Path(scratch)
                 )
         whole = Aligned(Merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
     for part in parts:
@@ -136,19 +140,26 @@ def align_utterances(
 
 def _align_share(
     share: WorkerShare, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool,
-    scratch: Path,
+    refinement: Refinement | None, scratch: Path,
 ) -> Aligned:  # fmt: skip
     """Align a share; the alignments are in a file, from which the calling process reads them."""
     done = Aligned(stored := StoredAlignments(scratch / f"{share.number}.ali"))
     for utterance in share.shown("alignment"):
         one = WorkerShare({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here, so not kept
-        found = train.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
+        scores = train.score_one(one, utterance, hmm, scorer)
+        if isinstance(scores, str):
+            done.retried.add(utterance)
+            done.bad[utterance] = scores
+            continue
+        found = train.search_one(scores, hmm, beams[:1], acoustic_scale)
         if isinstance(found, str):
-            found = train.align_one(one, utterance, hmm, scorer, beams[1:], acoustic_scale)
+            found = train.search_one(scores, hmm, beams[1:], acoustic_scale)
             done.retried.add(utterance)
         if isinstance(found, str):
             done.bad[utterance] = found
             continue
+        if refinement:
+            found = refinement.refined(found, utterance, scores, hmm, acoustic_scale)
         stored[utterance] = found
         if scored:
             done.confidences[utterance] = confidence(found, hmm, _blocks(scorer, share.feats[utterance]))

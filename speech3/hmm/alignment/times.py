@@ -148,7 +148,7 @@ def phone_segments(
     confidence: Confidence | None = None,
 ) -> list[Segment]:
     """Every phone and silence of an alignment, without gaps; phones without their position in the word."""
-    edges = clock.edges(alignment.starts, duration_s).tolist()
+    edges = clock.edges(alignment.places, duration_s).tolist()
     labels = [lexicon.base_phone(lexicon.phones[phone - 1]) for phone in alignment.phones]
     values = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
     return [Segment(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, values, strict=True)]
@@ -162,7 +162,7 @@ def word_segments(
     words_W: Sequence[float] | np.ndarray | None = None,
 ) -> list[Segment]:
     """Every word of an alignment, with its confidence from `words_W` if given; silence is left out."""
-    edges, segments = clock.edges(alignment.starts, duration_s), []
+    edges, segments = clock.edges(alignment.places, duration_s), []
     change = np.flatnonzero(np.diff(alignment.words)) + 1
     first = np.concatenate([[0], change])
     last = np.concatenate([change, [len(alignment.words)]])
