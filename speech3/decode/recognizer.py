@@ -224,7 +224,7 @@ class Recognizer:
     ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
-        If not `strict`, any number may fail. Boundaries are refined (`speech3.hmm.alignment.boundaries`), better where the
+        If not `strict`, any number may fail. Boundaries are refined, better where the
         waveform is in `waves`.
 
         Raises

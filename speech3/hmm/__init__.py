@@ -132,7 +132,6 @@ __all__ = [
     "WorkerShare",
     "Workers",
     "accumulate_weighted",
-    "align_one",
     "align_utterances",
     "along_boundaries",
     "best_phones",

@@ -1,7 +1,7 @@
 """Pronunciations of new words by joint-sequence n-grams, learnt from a lexicon (Bisani and Ney 2008).
 
 The words of the lexicon are cut into graphones (`graphones`), an n-gram model of graphones is estimated
-with modified Kneser-Ney smoothing (`speech3.language.kneser_ney`), and a word is pronounced by the phones of the graphones
+with modified Kneser-Ney smoothing, and a word is pronounced by the phones of the graphones
 that are most probable given its letters (`g2p_search`). As the model is one of both sides together, it
 also spells phones.
 

@@ -20,7 +20,7 @@ edges of frames, M mel bins.
 
 Refine the boundaries of Viterbi alignments, and read the waveforms that this needs.
 
-Boundaries come from posteriors and from spectral change (`speech3.hmm.alignment.boundaries`). Spectral change is measured
+Boundaries come from posteriors and from spectral change. Spectral change is measured
 on the waveform; an utterance without one (features only, or audio that is no longer there) is refined by posteriors
 alone.
 

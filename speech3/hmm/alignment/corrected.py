@@ -11,7 +11,7 @@ Axes: P phones.
 Re-estimate the aligner's GMMs along refined boundaries.
 
 The Gaussians of a flat start have learnt the boundaries of their own Viterbi paths. Along boundaries from posteriors
-and spectral change (`speech3.hmm.alignment.boundaries`) each phone's Gaussians see fewer frames of its neighbours, and the
+and spectral change each phone's Gaussians see fewer frames of its neighbours, and the
 boundaries found with them are better again. Boundaries beside silence stay where the path has them: moved, they drift
 from round to round (on words of 28 languages, the ends by 1.2 ms a round).
 
