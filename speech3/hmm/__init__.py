@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.hmm import train
+    from speech3.hmm import sat, train
     from speech3.hmm.alignment import align
     from speech3.hmm.alignment.align import (
         Aligned,
@@ -49,9 +49,12 @@ if TYPE_CHECKING:
     from speech3.hmm.alignments import Alignment
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
     from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
+    from speech3.hmm.fmllr import prior_stats
     from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, extended_baum_welch, load_gmm, zero_stats
     from speech3.hmm.kaldi.convert import export_kaldi, open_alignment
     from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
+    from speech3.hmm.kaldi.transforms import read_transforms, write_projection, write_transforms
+    from speech3.hmm.lda import Projection
     from speech3.hmm.model import (
         FIRST_AND_LOOP,
         Hmm,
@@ -71,6 +74,24 @@ if TYPE_CHECKING:
         loop_phones,
         phone_bigram,
     )
+    from speech3.hmm.sat import (
+        ADAPTED,
+        PASSES,
+        Adapted,
+        Estimated,
+        FmllrSettings,
+        Projected,
+        ProjectedGmm,
+        check_dims,
+        load_adapted,
+        load_projection,
+        merged_estimates,
+        save_adapted,
+        save_projection,
+        train_lda,
+        train_sat,
+        use_projection,
+    )
     from speech3.hmm.train import (
         LARGEST_PSEUDO,
         GmmSystem,
@@ -80,6 +101,7 @@ if TYPE_CHECKING:
         align_one,
         biphone_leaves,
         lfmmi_passes,
+        sized_transformed,
         train_monophone,
         train_triphone,
         triphone_leaves,
@@ -90,14 +112,19 @@ else:
     __getattr__ = door(__file__)
 
 __all__ = [
+    "ADAPTED",
     "FIRST_AND_LOOP",
     "LARGEST_PSEUDO",
     "LONG_UTTERANCE_S",
     "NO_WORD",
+    "PASSES",
     "SUBSAMPLING",
+    "Adapted",
     "Aligned",
     "Alignment",
     "Biphones",
+    "Estimated",
+    "FmllrSettings",
     "FrameClock",
     "Gmm",
     "GmmStats",
@@ -109,6 +136,9 @@ __all__ = [
     "LoopPhones",
     "PartFeats",
     "PdfsOnly",
+    "Projected",
+    "ProjectedGmm",
+    "Projection",
     "Scorer",
     "Segment",
     "Suspicion",
@@ -125,6 +155,7 @@ __all__ = [
     "biphones",
     "by_espeak",
     "by_letters",
+    "check_dims",
     "ctm_line",
     "edit_distance",
     "export_kaldi",
@@ -135,10 +166,13 @@ __all__ = [
     "lay_out_long",
     "left_biphone_pdfs",
     "lfmmi_passes",
+    "load_adapted",
     "load_gmm",
     "load_hmm",
     "load_outputs",
+    "load_projection",
     "loop_phones",
+    "merged_estimates",
     "monophone_tree",
     "num_outputs",
     "open_alignment",
@@ -147,24 +181,35 @@ __all__ = [
     "part_texts",
     "phone_bigram",
     "phone_groups",
+    "prior_stats",
     "read_ctm",
     "read_phone_sets",
     "read_symbol_table",
+    "read_transforms",
+    "sat",
+    "save_adapted",
+    "save_projection",
+    "sized_transformed",
     "suspicions",
     "to_first_and_loop",
     "train",
+    "train_lda",
     "train_monophone",
+    "train_sat",
     "train_tree",
     "train_triphone",
     "transcript_graph",
     "triphone_leaves",
     "unknown_words",
     "usable_transcripts",
+    "use_projection",
     "with_new_words",
     "with_pronunciations",
     "with_sizes",
     "word_segments",
     "write_alignments",
     "write_ctm",
+    "write_projection",
+    "write_transforms",
     "zero_stats",
 ]

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
         is_integer_ark,
         not_finite,
         read_int_ark,
+        read_mat,
+        read_mat_ark,
         read_matrix,
         read_scp,
         write_ark,
         write_entry,
+        write_mat,
     )
     from speech3.io.checkpoint import load_tensors, read_about, save_tensors
     from speech3.io.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
@@ -47,6 +50,8 @@ __all__ = [
     "read_about",
     "read_fst",
     "read_int_ark",
+    "read_mat",
+    "read_mat_ark",
     "read_matrix",
     "read_scp",
     "save_tensors",
@@ -54,4 +59,5 @@ __all__ = [
     "write_ark",
     "write_entry",
     "write_fst",
+    "write_mat",
 ]

@@ -26,7 +26,7 @@ LOOP = {  # of the loop over epochs, which is around every world
 }  # fmt: skip
 PLACE = {"world", "workers", "model_partitions", "device", "threads", "precision", "cuda_graph"}  # test_fit_trouble
 GROUPS = {"asgd", "lbfgs", "cluster", "simulation"}  # each names the world that it is for
-ELSEWHERE = {"group_lasso"}  # tests/train/test_group_lasso.py
+ELSEWHERE = {"group_lasso"}  # tests/training/test_group_lasso.py
 STEPS = {
     "learning_rate": {"learning_rate": 0.05}, "warmup": {"warmup": 1.0},
     "final_rate": {"schedule": "exponential", "final_rate": 0.5}, "optimizer": {"optimizer": "adamw"},

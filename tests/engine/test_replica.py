@@ -1,6 +1,6 @@
 """Replicas of two processes each train; one that dies takes its replica along, and no more; one that fails is named.
 
-That they compute what one process would is tested with whole runs (tests/train/test_partitioned.py).
+That they compute what one process would is tested with whole runs (tests/training/test_partitioned.py).
 
 Axes: B minibatch, F feature bins.
 """
