@@ -34,7 +34,7 @@ TINY = (
     "hmm.mono.phone_iterations=3", "hmm.mono.iterations=4", "hmm.mono.gaussians=60",
     "hmm.aligner.phone_iterations=3", "hmm.aligner.iterations=3", "hmm.aligner.gaussians=60",
     "hmm.tri.iterations=4", "hmm.tri.leaves=80", "hmm.tri.gaussians=100", "training.max_epochs=2", "model.width=64",
-    "decode_mono=true",
+    "hmm.lda=null", "hmm.sat=null", "decode_mono=true",
 )  # fmt: skip
 
 

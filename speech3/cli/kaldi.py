@@ -62,10 +62,15 @@ def export_kaldi(
     `latgen-faster-mapped --acoustic-scale=0.1 --word-symbol-table=kaldi/graph/words.txt kaldi/final.mdl
     kaldi/graph/HCLG.fst ark:forward/loglikes.ark ark:lat.ark`
 
+    `final.mat` (LDA and MLLT) and `splice_opts` are also written for `lda` and `sat`.
+
     For a model trained with LF-MMI, use `utils/mkgraph.sh --self-loop-scale 1.0` and `--acoustic-scale=1.0`.
     """
-    from speech3.hmm import export_kaldi, load_hmm
+    from speech3.hmm import export_kaldi, load_hmm, load_projection, write_projection
 
     hmm = load_hmm(model)
     export_kaldi(hmm, out)
-    print(f"{out}: tree, final.mdl, topo, phones.txt, dict/: {hmm.num_pdfs} pdfs, {len(hmm.lexicon.phones)} phones")
+    if projection := load_projection(model):
+        write_projection(out, projection)
+    files = "tree, final.mdl, topo, phones.txt, dict/" + (", final.mat, splice_opts" if projection else "")
+    print(f"{out}: {files}: {hmm.num_pdfs} pdfs, {len(hmm.lexicon.phones)} phones")

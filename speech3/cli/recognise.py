@@ -15,12 +15,16 @@
 `speech3 export`: a network as an ONNX file.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from speech3.cli import _verb
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def transcribe(
@@ -135,6 +139,10 @@ def decode(
             help="Average the scores with those of another model; may be repeated.",
         ),
     ] = None,
+    transforms: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...) for sat."),
+    ] = None,
     hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
@@ -151,6 +159,10 @@ def decode(
     rescore` and `speech3 score` (oracle error rate) read. Each line of the `--hot` file is a word or phrase, which
     becomes e^BOOST times as probable; the default of BOOST is 3.
 
+    A model that adapts to speakers, such as `exp/digits/sat`, decodes in passes: `pass1`, `pass2` in OUT have the words
+    of the earlier ones and the transforms of the speakers from them, which `--transforms OUT/pass2` uses again. Who
+    speaks is read from DIR/utt2spk.
+
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
@@ -159,15 +171,19 @@ def decode(
         NBEST_FILE,
         UtteranceParts,
         WantedResults,
+        before_last_pass,
         cut_long_utterances,
         decode_latticed,
         features_of_all,
         load_recognizer,
         replace_graph,
         say_skipped,
+        speaker_model,
+        with_transforms,
         without_words,
         write_decoding,
     )
+    from speech3.errors import Speech3Error
     from speech3.features import silent_in
     from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
@@ -177,10 +193,19 @@ def decode(
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
-    decoding, kept = decode_latticed(recognizer, feats, out, WantedResults(nbest, lattice, mbr), jobs)
+    searched: Mapping[str, np.ndarray] = feats
+    speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+    if (adapting := speaker_model(recognizer) if not more else None) is None and transforms:
+        raise Speech3Error(f"--transforms {transforms}: {model} does not adapt to speakers; remove the option")
+    if adapting and transforms:
+        recognizer, searched = with_transforms(adapting, feats, speaker_of, transforms)
+    elif adapting:
+        silent = silent_in(out / "feats")
+        recognizer, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)
+    decoding, kept = decode_latticed(recognizer, searched, out, WantedResults(nbest, lattice, mbr), jobs)
     decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(
-        out, recognizer, feats, decoding, jobs, parts, DataWaves(data, recognizer.features.sample_frequency)
+        out, recognizer, searched, decoding, jobs, parts, DataWaves(data, recognizer.features.sample_frequency)
     )
     say_skipped({**skipped, **decoding.failed}, "not decoded")
     say_skipped(kept.without, "no lattice")

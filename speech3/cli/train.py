@@ -94,7 +94,8 @@ def recipe(
     first = 0
     if not settled and dry_run:
         for key, minutes in experiment.least_minutes.items():
-            which = f"The steps of {LFMMI}" if key.startswith(LFMMI) else "Those of networks"
+            group = {"lfmmi.least_minutes": LFMMI, "hmm.lda.least_minutes": "lda and sat"}.get(key)
+            which = f"The steps of {group}" if group else "Those of networks"
             print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
     elif not settled:
         run_plan(plan, experiment.out, end=sum(each.step.stage == DATA for each in plan))

@@ -38,6 +38,39 @@ class TriphoneConfig(Config):
     )
 
 
+class TransformedConfig(Config):
+    """Tied-triphone GMMs on transformed features: what `LdaConfig` and `SatConfig` have in common."""
+
+    iterations: int = Field(35, ge=1)
+    leaves: int = Field(0, ge=0, description="0: chosen according to hmm.tri.leaves and the amount of speech")
+    gaussians: int = Field(0, ge=0, description="0: chosen according to hmm.tri.gaussians and the amount of speech")
+    max_iteration_increase: int = 25
+    realign: tuple[int, ...] = (10, 20, 30)
+    min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")
+    transform: tuple[int, ...] = Field((2, 4, 6, 12), description="iterations that estimate transforms")
+
+
+class LdaConfig(TransformedConfig):
+    """The system `lda`: LDA on spliced features, then MLLT (Kaldi's train_lda_mllt.sh)."""
+
+    dim: int = Field(40, ge=2, description="values per frame after LDA")
+    context: int = Field(3, ge=0, description="frames spliced on either side")
+    least_minutes: float = Field(
+        5.0, ge=0, description="minutes of training speech below which lda and sat are not trained"
+    )
+
+
+class SatConfig(TransformedConfig):
+    """The system `sat`: speaker-adaptive training with fMLLR on the features of `lda` (Kaldi's train_sat.sh)."""
+
+    least_frames: float = Field(500.0, ge=0, description="training: speakers with less speech get no transform")
+    passes: int = Field(4, ge=1, description="decoding: passes over a data set, each with transforms from the last")
+    decode_least_frames: float = Field(300.0, ge=0, description="decoding: speakers with less get no transform")
+    prior_frames: float = Field(
+        50.0, ge=0, description="decoding: frames of the GMMs' own that pull each transform towards the identity"
+    )
+
+
 class BmmiConfig(Config):
     """Boosted MMI of GMMs (Povey et al. 2008; `speech3.sequence.bmmi`)."""
 
@@ -62,6 +95,8 @@ class HmmConfig(Config):
     features: str = Field("mfcc13_d2", description="preset in conf/features")
     mono: MonophoneConfig = MonophoneConfig()
     tri: TriphoneConfig = TriphoneConfig()
+    lda: LdaConfig | None = Field(LdaConfig(), description="the system lda, from whose features sat begins; null: none")
+    sat: SatConfig | None = Field(SatConfig(), description="the system sat; null, or without lda: none")
     bmmi: BmmiConfig = BmmiConfig()
     aligner_features: str = Field(
         "mfcc13_d2_cmvn", description="preset for the monophones that place the boundaries of phones"

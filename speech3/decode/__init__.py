@@ -57,6 +57,15 @@ if TYPE_CHECKING:
     )
     from speech3.decode.rescoring import RescoreOptions, rescore, write_times
     from speech3.decode.search import Decoding, without_words
+    from speech3.decode.speaker_passes import (
+        Marked,
+        before_last_pass,
+        read_speakers,
+        say_speakers,
+        speaker_model,
+        with_transforms,
+        write_speakers,
+    )
     from speech3.decode.streaming import transcribe_arriving
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
@@ -76,6 +85,7 @@ __all__ = [
     "Decoding",
     "GraphSources",
     "LatticeDir",
+    "Marked",
     "Recognizer",
     "RescoreOptions",
     "Spelling",
@@ -84,6 +94,7 @@ __all__ = [
     "WantedResults",
     "WordLattice",
     "align_datadir",
+    "before_last_pass",
     "build_graph",
     "cut_long_utterances",
     "decode_latticed",
@@ -102,10 +113,13 @@ __all__ = [
     "open_lattices",
     "oracle_words",
     "parts_at_pauses",
+    "read_speakers",
     "replace_graph",
     "rescore",
     "same_features",
     "say_skipped",
+    "say_speakers",
+    "speaker_model",
     "spelling_with",
     "times_in",
     "transcribe",
@@ -113,9 +127,11 @@ __all__ = [
     "transcription_json",
     "tune_recognizer",
     "with_mean_scores",
+    "with_transforms",
     "without_words",
     "write_decoding",
     "write_hypotheses",
     "write_loglikes",
+    "write_speakers",
     "write_times",
 ]

@@ -29,7 +29,7 @@ from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
 from speech3.decode.recognizer import Recognizer, Result, Word, result_of, warn_of_rate, words_of_segments
 from speech3.errors import Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
-from speech3.hmm import Gmm, Hmm, Scorer, Segment, output_difference
+from speech3.hmm import Gmm, Hmm, ProjectedGmm, Scorer, Segment, output_difference
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
 
@@ -400,7 +400,7 @@ def same_features(recognizer: Recognizer, other: Recognizer) -> bool:
 def _check(one: Recognizer, other: Recognizer) -> None:
     names = f"{one.directory} and {other.directory} cannot score together"
     for each in (one, other):
-        if isinstance(each.scorer, Gmm):
+        if isinstance(each.scorer, Gmm | ProjectedGmm):
             raise Speech3Error(f"{names}: {each.directory} consists of GMMs; pass networks")
     rates = [each.features.frame_shift * each.scorer.subsampling for each in (one, other)]
     if rates[0] != rates[1]:

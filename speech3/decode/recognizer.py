@@ -3,6 +3,7 @@
 A model directory is self-contained, however it was trained:
 
     model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
+    lda.safetensors, adapted/   of GMMs with transforms (`speech3.hmm.sat`)
     hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decode.graph`)
@@ -43,6 +44,7 @@ from speech3.hmm import (
     FrameClock,
     Hmm,
     PdfsOnly,
+    ProjectedGmm,
     Refinement,
     Scorer,
     Segment,
@@ -52,6 +54,7 @@ from speech3.hmm import (
     load_gmm,
     load_hmm,
     load_outputs,
+    load_projection,
     usable_transcripts,
 )
 from speech3.io import ComputedMapping, read_about
@@ -319,6 +322,8 @@ def load_recognizer(model: Path | str) -> Recognizer:
     if about.get("kind") == "gmm":
         scorer = gmm = load_gmm(directory / "model.safetensors")
         outputs, feat_dim = gmm.num_pdfs, gmm.mean.shape[1]
+        if projection := load_projection(directory):
+            scorer, feat_dim = ProjectedGmm(gmm, projection), projection.inputs
     else:
         network, log_prior_P, about = load_network(directory)
         scorer = NetworkScorer(network, log_prior_P, pseudo_likelihoods=about.get("objective") == "lfmmi")

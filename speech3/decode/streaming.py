@@ -53,7 +53,7 @@ from speech3.decode.recognizer import (
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
-from speech3.hmm import Alignment, Hmm, Refinement, WorkerShare, score_one, search_one, word_segments
+from speech3.hmm import Alignment, Hmm, ProjectedGmm, Refinement, WorkerShare, score_one, search_one, word_segments
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
@@ -75,6 +75,9 @@ def online_scores(recognizer: Recognizer) -> OnlineNetwork:
         if scorer.about["recurrent"] and scorer.about["beyond"]:
             raise _unbounded(recognizer)
         return _of_onnx(scorer, pdfs)
+    if isinstance(scorer, ProjectedGmm):
+        context = scorer.projection.context
+        return OnlineWindows(scorer.score_inside, context, context, 1, pdfs)
     return OnlineWindows(scorer.loglikes, 0, 0, 1, pdfs)
 
 

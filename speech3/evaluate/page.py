@@ -143,6 +143,8 @@ _TERMS: Sequence[tuple[str, str, str]] = (
     ("own language model", "own language model", "the n-gram that the recipe estimates, in place of the given one"),
     ("rescored", "rescored", "the best words of the lattices under a second language model"),
     ("mono, tri", ">(mono|tri)<", "Gaussian mixtures on the states of monophones; of triphones in context"),
+    ("lda, sat", ">(lda|sat)<", "triphones on features after linear discriminant analysis; then adapted to speakers"),
+    ("pass", r"% in pass \d", "decoding before the features were adapted again to what was recognised"),
     ("senone", r"\bsenones?\b|frame accuracy", "a state, or tied states, of a phone in context: a class that a network"
      " predicts"),
     ("parameters", ">parameters<", "how many numbers were trained: weights, or means, variances and mixture weights"),
@@ -376,6 +378,8 @@ class System:
         Its results with a second language model on its lattices.
     of_48_phones
         Its phone error rate with 48 phones in place of 39 classes.
+    passes
+        Its results in each pass before the last, if it decodes in passes.
     reliability
         How well its confidences predict correct words.
     tuned
@@ -390,6 +394,7 @@ class System:
     own_lm: Score | None = None
     rescored: Score | None = None
     of_48_phones: Score | None = None
+    passes: Sequence[Score] = ()
     reliability: Reliability | None = None
     parameters: int | None = None
     training_s: float | None = None
@@ -500,6 +505,12 @@ def _systems(report: Report) -> str:
         f"{metric} % with our own language model": [system.own_lm for system in report.systems],
         f"{metric} % rescored": [system.rescored for system in report.systems],
         f"{metric} % of 48 phones": [system.of_48_phones for system in report.systems],
+        **{
+            f"{metric} % in pass {number + 1}": [
+                system.passes[number] if number < len(system.passes) else None for system in report.systems
+            ]
+            for number in range(max(len(system.passes) for system in report.systems))
+        },
     }
     seconds = {title: scores for title, scores in seconds.items() if any(scores)}
     rows = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
+    from speech3.hmm import sat, train
     from speech3.hmm.alignment.align import (
         Aligned,
         Suspicion,
@@ -54,9 +55,12 @@ if TYPE_CHECKING:
     from speech3.hmm.alignments import Alignment
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
     from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
+    from speech3.hmm.fmllr import prior_stats
     from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, extended_baum_welch, load_gmm, zero_stats
     from speech3.hmm.kaldi.convert import export_kaldi, open_alignment
     from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
+    from speech3.hmm.kaldi.transforms import read_transforms, write_projection, write_transforms
+    from speech3.hmm.lda import Projection
     from speech3.hmm.model import (
         FIRST_AND_LOOP,
         Hmm,
@@ -76,6 +80,24 @@ if TYPE_CHECKING:
         loop_phones,
         phone_bigram,
     )
+    from speech3.hmm.sat import (
+        ADAPTED,
+        PASSES,
+        Adapted,
+        Estimated,
+        FmllrSettings,
+        Projected,
+        ProjectedGmm,
+        check_dims,
+        load_adapted,
+        load_projection,
+        merged_estimates,
+        save_adapted,
+        save_projection,
+        train_lda,
+        train_sat,
+        use_projection,
+    )
     from speech3.hmm.train import (
         LARGEST_PSEUDO,
         GmmSystem,
@@ -87,6 +109,7 @@ if TYPE_CHECKING:
         realign,
         score_one,
         search_one,
+        sized_transformed,
         train_monophone,
         train_triphone,
         triphone_leaves,
@@ -97,17 +120,22 @@ else:
     __getattr__ = door(__file__)
 
 __all__ = [
+    "ADAPTED",
     "FIRST_AND_LOOP",
     "LARGEST_PSEUDO",
     "LEVELS",
     "LONG_UTTERANCE_S",
     "NONE",
     "NO_WORD",
+    "PASSES",
     "SUBSAMPLING",
+    "Adapted",
     "Aligned",
     "Alignment",
     "Biphones",
     "DataWaves",
+    "Estimated",
+    "FmllrSettings",
     "FrameClock",
     "Gmm",
     "GmmStats",
@@ -121,6 +149,9 @@ __all__ = [
     "PartFeats",
     "PartWaves",
     "PdfsOnly",
+    "Projected",
+    "ProjectedGmm",
+    "Projection",
     "Refinement",
     "Scorer",
     "Segment",
@@ -140,6 +171,7 @@ __all__ = [
     "by_espeak",
     "by_letters",
     "by_lexicon",
+    "check_dims",
     "ctm_line",
     "differences",
     "edit_distance",
@@ -153,11 +185,14 @@ __all__ = [
     "lay_out_long",
     "left_biphone_pdfs",
     "lfmmi_passes",
+    "load_adapted",
     "load_gmm",
     "load_hmm",
     "load_outputs",
+    "load_projection",
     "loop_phones",
     "match",
+    "merged_estimates",
     "monophone_tree",
     "moved",
     "num_outputs",
@@ -169,27 +204,39 @@ __all__ = [
     "phone_bigram",
     "phone_groups",
     "phone_segments",
+    "prior_stats",
     "read_ctm",
     "read_phone_sets",
     "read_symbol_table",
+    "read_transforms",
     "realign",
+    "sat",
+    "save_adapted",
+    "save_projection",
     "score_one",
     "search_one",
+    "sized_transformed",
     "spoken",
     "suspicions",
     "to_first_and_loop",
+    "train",
+    "train_lda",
     "train_monophone",
+    "train_sat",
     "train_tree",
     "train_triphone",
     "transcript_graph",
     "triphone_leaves",
     "unknown_words",
     "usable_transcripts",
+    "use_projection",
     "with_new_words",
     "with_pronunciations",
     "with_sizes",
     "word_segments",
     "write_alignments",
     "write_ctm",
+    "write_projection",
+    "write_transforms",
     "zero_stats",
 ]

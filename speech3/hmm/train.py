@@ -18,7 +18,7 @@ grow as slowly as in Kaldi's recipes.
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
+from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignments import (
@@ -99,8 +99,12 @@ class WorkerShare:
 
     def shown(self, label: str) -> Iterable[str]:
         """The utterances; only the first share shows its progress, since all shares cost about the same."""
+        return self.shown_of(self.words, label)
+
+    def shown_of(self, items: Collection[str], label: str) -> Iterable[str]:
+        """Any items, such as speakers, in the same way."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
-        return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
+        return items if self.number else progress(items, len(items), f"{label}{of_all}")
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
         """The HMM of a transcript; the first ones are kept until another tree is used."""
@@ -132,18 +136,46 @@ def _call(work: bytes) -> bytes:
     return without_shared_memory(function(_share, *arguments))
 
 
-class Workers:
-    """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process."""
+def _shares(names: list[str], jobs: int, group_of: Mapping[str, str] | None) -> list[list[str]]:
+    """Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
 
-    def __init__(self, words: Mapping[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
+    Groups go, the largest first, to the share that has the fewest utterances so far.
+    """
+    if group_of is None:
+        return [names[job::jobs] for job in range(jobs)]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(group_of[name], []).append(name)
+    shares: list[list[str]] = [[] for _ in range(jobs)]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(shares, key=len).extend(group)
+    return shares
+
+
+class Workers:
+    """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process.
+
+    Parameters
+    ----------
+    group_of
+        Utterances with the same value, such as their speaker, are in the same share; None: each may be in any.
+    """
+
+    def __init__(
+        self,
+        words: Mapping[str, list[str]],
+        feats: Mapping[str, np.ndarray],
+        jobs: int,
+        group_of: Mapping[str, str] | None = None,
+    ) -> None:
         names = list(words)
-        self.jobs = max(1, min(jobs, len(names)))
+        parts = len(names) if group_of is None else len({group_of[name] for name in names})
+        self.jobs = max(1, min(jobs, parts))
         if self.jobs > 1 and not processes_work("alignment"):
             self.jobs = 1
-        # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
         shares = [
-            WorkerShare(WordLists((n, words[n]) for n in names[job :: self.jobs]), feats, job, self.jobs)
-            for job in range(self.jobs)
+            WorkerShare(WordLists((n, words[n]) for n in share), feats, job, self.jobs)
+            for job, share in enumerate(_shares(names, self.jobs, group_of))
         ]
         self._local = shares[0] if self.jobs == 1 else None
         self._pools: list[ProcessPoolExecutor] = []
@@ -243,6 +275,22 @@ def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
             "tri": config.tri.model_copy(update={"leaves": leaves, "gaussians": gaussians}),
         }
     )
+
+
+def sized_transformed(config: HmmConfig, hours: float) -> HmmConfig:
+    """Fill in the sizes of ``lda`` and ``sat`` where they are 0, when those of ``tri`` are known.
+
+    LDA has those of `tri`. SAT has those, too, up to an hour (fsdd, digits), and a quarter more from two hours
+    (minilibri) on, since its pdfs are compact enough for them.
+    """
+    tri, more = config.tri, min(1.25, max(1.0, 1.25 * (hours / 2) ** 0.32))
+    changed = {}
+    for name, stage, factor in (("lda", config.lda, 1.0), ("sat", config.sat, more)):
+        if stage:
+            sizes = {"leaves": stage.leaves or round(factor * tri.leaves),
+                     "gaussians": stage.gaussians or round(factor * tri.gaussians)}  # fmt: skip
+            changed[name] = stage.model_copy(update=sizes)
+    return config.model_copy(update=changed)
 
 
 # Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
@@ -406,6 +454,8 @@ def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
 
 
 FIRST_SELF_LOOP = 0.75
+# Called before an iteration's re-estimation with its number: may change the features of the workers, and the GMMs.
+Adjust = Callable[[int, Hmm, Gmm], Gmm]
 NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
 
 
@@ -476,12 +526,8 @@ def train_triphone(
     Speech3Error
         No utterance is aligned, the questions cannot be read, or ``tri.leaves`` is smaller than the number of roots.
     """
-    data = _context_stats(workers)
+    system = tied_states(workers, mono.hmm.lexicon, config, config.tri, generator, metrics, "tri")
     lexicon = mono.hmm.lexicon
-    extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []
-    tree = build_tree(data, lexicon, config.tri.leaves, config.tri.min_leaf_frames, extra)
-    hmm, gmm = _single_gaussians(data, lexicon, tree)
-    system = _train(workers, *reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
     if not config.lexicon_probs:
         return system
     counts = Counts()
@@ -491,6 +537,30 @@ def train_triphone(
     for found in workers.run(expected_silences, counts.silence_after()):
         expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
     return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
+
+
+def tied_states(
+    workers: Workers,
+    lexicon: Lexicon,
+    config: HmmConfig,
+    stage: TriphoneConfig | TransformedConfig,
+    generator: np.random.Generator,
+    metrics: Metrics,
+    name: str,
+    adjust: Adjust | None = None,
+) -> GmmSystem:
+    """Grow a tree from the alignments and features that the workers hold, and train GMMs for its leaves.
+
+    Parameters
+    ----------
+    name
+        The system, for messages and metrics; its config is ``hmm.NAME``.
+    """
+    data = _context_stats(workers)
+    extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []
+    tree = build_tree(data, lexicon, stage.leaves, stage.min_leaf_frames, extra, key=f"hmm.{name}.leaves")
+    hmm, gmm = _single_gaussians(data, lexicon, tree)
+    return _train(workers, *reestimate(workers, hmm, gmm), config, stage, generator, metrics, name, adjust)
 
 
 def reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
@@ -513,10 +583,11 @@ def _train(
     gmm: Gmm,
     total: Pass,
     config: HmmConfig,
-    stage: MonophoneConfig | TriphoneConfig,
+    stage: MonophoneConfig | TriphoneConfig | TransformedConfig,
     generator: np.random.Generator,
     metrics: Metrics,
     name: str,
+    adjust: Adjust | None = None,
 ) -> GmmSystem:
     first = len(gmm.weight)
     failed: dict[str, str] = {}
@@ -526,6 +597,7 @@ def _train(
             failed = _merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
         if iteration == last:
             break
+        gmm = adjust(iteration, hmm, gmm) if adjust else gmm
         hmm, gmm, total = reestimate(workers, hmm, gmm)
         if iteration <= stage.max_iteration_increase:
             grown = first + (stage.gaussians - first) * iteration // stage.max_iteration_increase

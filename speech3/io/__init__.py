@@ -21,10 +21,13 @@ if TYPE_CHECKING:
         is_integer_ark,
         not_finite,
         read_int_ark,
+        read_mat,
+        read_mat_ark,
         read_matrix,
         read_scp,
         write_ark,
         write_entry,
+        write_mat,
     )
     from speech3.io.checkpoint import load_tensors, read_about, save_tensors
     from speech3.io.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
@@ -52,6 +55,8 @@ __all__ = [
     "read_about",
     "read_fst",
     "read_int_ark",
+    "read_mat",
+    "read_mat_ark",
     "read_matrix",
     "read_scp",
     "save_tensors",
@@ -59,4 +64,5 @@ __all__ = [
     "write_ark",
     "write_entry",
     "write_fst",
+    "write_mat",
 ]

@@ -412,6 +412,46 @@ def _part(matrix: np.ndarray, match: re.Match[str], location: str) -> np.ndarray
     return matrix[first : last + 1, left : right + 1]
 
 
+def read_mat(path: Path | str) -> np.ndarray:
+    """Read a file of one matrix without a key, binary or text, such as ``final.mat``.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, truncated or not a matrix.
+    """
+    try:
+        return read_matrix(str(Path(path).resolve()), Path("/"))
+    except Speech3Error as error:
+        raise Speech3Error(f"{path}: {str(error).removeprefix(f'{Path(path).resolve()}: ')}") from error
+
+
+def write_mat(path: Path | str, matrix: np.ndarray) -> None:
+    """Write a binary file of one matrix without a key."""
+    with atomic_path(path) as temporary, temporary.open("wb") as stream:
+        _kaldi_io.write_mat(stream, np.ascontiguousarray(matrix))
+
+
+def read_mat_ark(ark: Path | str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the keys and matrices of an archive, binary or text, in its order.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, truncated or not an archive of matrices.
+    """
+    try:
+        with Path(ark).open("rb") as stream:
+            while key := _key(stream):
+                yield key, _matrix(stream)
+    except OSError as error:
+        raise Speech3Error(f"{ark}: {error.strerror}") from error
+    except Speech3Error:
+        raise
+    except Exception as error:
+        raise Speech3Error(f"{ark}: truncated or not an archive of matrices; make it again") from error
+
+
 class ArkReader(Mapping[str, np.ndarray]):
     """The matrices of a ``feats.scp``, read on access; the object is small and can be pickled."""
 

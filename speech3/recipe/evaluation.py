@@ -73,10 +73,11 @@ from speech3.evaluate import (
     write_scores,
 )
 from speech3.features import silent_in, static_features
-from speech3.hmm import DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
+from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
 from speech3.io import ArkReader, load_tensors
 from speech3.language import is_word
-from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SELF, Experiment
+from speech3.recipe import speakers
+from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SELF, Experiment
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
 from speech3.runtime import read_json, read_metrics, say, write_json, write_text
@@ -288,13 +289,23 @@ def decode_system(e: Experiment, system: str) -> None:
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
     recognizer = load_recognizer(e.model(system))
-    dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
+    plain = [ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test")]
+    dev: Mapping[str, np.ndarray] = plain[0]
+    test: Mapping[str, np.ndarray] = plain[1]
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
     metric = e.recipe.metric
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
         write_json(e.model(directory) / TUNING_FILE, config.model_dump())
-    best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))).best
+    if system == SAT:
+        passes = speakers.passes_on_dev(e, plain[0])
+        recognizer, dev = passes.recognizer, passes.feats
+    found, earlier_s = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric)), 0.0
+    if system == SAT:
+        if (settled := speakers.settle_passes(e, found, passes.first)) is not found:
+            found, dev = settled, plain[0]
+        recognizer, test, earlier_s = speakers.passes_on_test(e, plain[1])
+    best = found.best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
@@ -304,7 +315,7 @@ def decode_system(e: Experiment, system: str) -> None:
     start = time.monotonic()
     wanted = WantedResults(archive=e.recipe.lm.rescore is not None)
     decoding, _ = decode_latticed(recognizer, test, out / "test", wanted, e.jobs)
-    seconds = time.monotonic() - start
+    seconds = earlier_s + time.monotonic() - start
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
@@ -358,6 +369,12 @@ def _second_score(e: Experiment, system: str, decoded: str) -> Score | None:
     return score_of(e, system, decoded) if (e.out / "decode" / system / decoded / "hyp.txt").exists() else None
 
 
+def earlier_passes(e: Experiment, system: str) -> list[str]:
+    """The directories of the passes of a system before the last, in order."""
+    found = (e.out / "decode" / system).glob("test_pass*/hyp.txt")
+    return [path.parent.name for path in sorted(found)]
+
+
 def _of_48_phones(e: Experiment, system: str) -> Score | None:
     return score_of(e, system, normalize=("phones48",)) if e.recipe.metric == "PER" else None
 
@@ -381,11 +398,15 @@ def score_systems(e: Experiment) -> None:
             (_second_score(e, system, OWN), "own_lm", "with our own language model"),
             (_second_score(e, system, RESCORED), "rescored", "lattices rescored"),
             (_of_48_phones(e, system), "phones48", "48 phones"),
+            *(
+                (_second_score(e, system, name), name.removeprefix("test_"), name.removeprefix("test_"))
+                for name in earlier_passes(e, system)
+            ),
         ):
             path = e.out / "score" / system / f"{name}.json"
             path.unlink(missing_ok=True)
             if second:
-                line = second.line(e.name, system, metric)
+                line = second.line(e.name, f"{system}_{name}" if name.startswith("pass") else system, metric)
                 write_json(path, {**second.as_json(), "cer_ci95": list(second.cer_ci95), "line": line})
                 say(f"  {what}: {line}")
 
@@ -422,8 +443,12 @@ def score_boundaries(e: Experiment) -> None:
 
 
 def result_lines(e: Experiment) -> list[str]:
-    """The last lines of a recipe's output: a line for each system that this run trained."""
-    return [str(read_json(e.out / "score" / system / "score.json")["line"]) for system in e.systems]
+    """The last lines of a recipe's output: one for each system that this run trained, and for each of its passes."""
+    lines = []
+    for system in e.systems:
+        names = [*(f"{name.removeprefix('test_')}.json" for name in earlier_passes(e, system)), "score.json"]
+        lines += [str(read_json(e.out / "score" / system / name)["line"]) for name in names]
+    return lines
 
 
 def rows_to_paste(e: Experiment) -> str:
@@ -469,7 +494,8 @@ def _system(e: Experiment, system: str) -> System:
     directory = e.model(system)
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
-    settings = read_json(directory / DECODE_SETTINGS)
+    adapted = directory / ADAPTED / DECODE_SETTINGS
+    settings = read_json(adapted if adapted.exists() else directory / DECODE_SETTINGS)
     step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
     result = score_of(e, system)
     return System(
@@ -478,6 +504,7 @@ def _system(e: Experiment, system: str) -> System:
         own_lm=_second_score(e, system, OWN),
         rescored=_second_score(e, system, RESCORED),
         of_48_phones=_of_48_phones(e, system),
+        passes=[score_of(e, system, name) for name in earlier_passes(e, system)],
         reliability=reliability_beside(result, e.out / "decode" / system / "test" / "hyp.txt"),
         parameters=sum(array.size for name, array in tensors.items() if name.rpartition(".")[2] not in _NOT_TRAINED),
         training_s=about.get("seconds", seconds_of(e.out, step)),

@@ -291,13 +291,20 @@ CORPORA: dict[str, Prepare] = {
     "yesno": yesno.prepare,
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
-GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
+LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
+GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
 SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
 _LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
+# What a lower limit of speech keeps from being trained.
+_LIMITED = {
+    "least_minutes": "network",
+    "lfmmi.least_minutes": "LF-MMI system",
+    "hmm.lda.least_minutes": "systems lda and sat",
+}
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
@@ -363,7 +370,9 @@ class Experiment:
         """The GMM systems that are decoded."""
         if self.bootstrap == FLAT:
             return ()
-        return GMMS if self.recipe.decode_mono or not self.enough else GMMS[1:]
+        hmm = self.recipe.hmm
+        transformed = [name for name, config in ((LDA, hmm.lda), (SAT, hmm.lda and hmm.sat)) if config]
+        return (*(("mono",) if self.recipe.decode_mono or not self.enough else ()), "tri", *transformed)
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -453,7 +462,7 @@ class Experiment:
 
     @property
     def least_minutes(self) -> dict[str, float]:
-        """The minimum minutes of training speech for networks and for LF-MMI, by key; without those that are 0.
+        """The minimum minutes of training speech for some systems, by key; without those that are 0.
 
         An LF-MMI network that starts from a trained one needs less than one from scratch.
         """
@@ -462,7 +471,11 @@ class Experiment:
         lfmmi = self.recipe.lfmmi.least_minutes if self.recipe.lfmmi else 0.0
         if LFMMI in self.starts:
             lfmmi = min(lfmmi, _LEAST_WITH_START)
-        found = {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
+        lda = self.recipe.hmm.lda
+        found = {
+            "hmm.lda.least_minutes": lda.least_minutes if lda else 0.0,
+            "least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi,
+        }  # fmt: skip
         return {key: minutes for key, minutes in found.items() if minutes}
 
     @property
@@ -487,8 +500,12 @@ class Experiment:
             say(f"sizes for {self.hours:.3g} h of speech: {described(e.recipe)}")
         little = {key: least for key, least in self.least_minutes.items() if minutes < least}
         for key, least in little.items():
-            what = "network" if key == "least_minutes" else "LF-MMI system"
+            what = _LIMITED[key]
             say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
+        if "hmm.lda.least_minutes" in little:
+            little.pop("hmm.lda.least_minutes")
+            hmm = e.recipe.hmm.model_copy(update={"lda": None, "sat": None})
+            e = replace(e, recipe=e.recipe.model_copy(update={"hmm": hmm}))
         if not little:
             return e
         dropped = ("lfmmi", "untranscribed", *(("augment",) if "least_minutes" in little else ()))

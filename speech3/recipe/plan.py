@@ -29,8 +29,10 @@ from speech3.recipe.experiment import (
     BMMI,
     FLAT,
     FLAT_HMM,
+    LDA,
     LFMMI,
     LFMMI_HMM,
+    SAT,
     SELF,
     UNTRANSCRIBED,
     Experiment,
@@ -95,11 +97,13 @@ def planned_steps(experiment: Experiment) -> list[Step]:
              [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system, keys=keys)
         for system in e.systems if system != SELF
     ]  # fmt: skip
+    if SAT in e.gmms:
+        decoding.append(_adapted_step(e))
     earlier = {name: _ended(e.out, decode_step(name)) for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), [earlier or None, list(e.systems)],
         [e.out / "score" / system / "score.json" for system in e.systems],
-        [*(step.name for step in decoding), *([decode_step(SELF)] if selftrained else [])],
+        [decode_step(system) for system in e.systems],
         keys=("earlier systems", "systems"),
     )  # fmt: skip
     scores = [score]
@@ -159,7 +163,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
     from speech3.recipe import stages
 
     recipe, lfmmi = e.recipe, e.recipe.lfmmi
-    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start", "bmmi"})
+    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start", "bmmi", "lda", "sat"})
     hmm["tri"].pop("discriminative")  # it does not affect these GMMs
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
     hmm_features, aligner_features = _extracted(recipe.hmm.features), _extracted(recipe.hmm.aligner_features)
@@ -189,6 +193,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
                  keys=("hmm.tri",)),
         ]  # fmt: skip
     first = e.bootstrap
+    steps += _transformed_steps(e)
     return [
         *steps,
         Step("hmm/align", partial(stages.align_data, e, first, e.feature_preset(first), (e.train, "dev")), None,
@@ -200,6 +205,27 @@ def _hmm_steps(e: Experiment) -> list[Step]:
         Step("hmm/boundaries", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
              None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
+
+
+def _transformed_steps(e: Experiment) -> list[Step]:
+    """The GMMs on transformed features."""
+    from speech3.recipe import speakers
+
+    trained = {LDA: (speakers.train_lda_system, "tri"), SAT: (speakers.train_sat_system, LDA)}
+    return [
+        Step(f"hmm/{name}", partial(train, e), getattr(e.recipe.hmm, name).model_dump(exclude={"least_minutes"}),
+             [e.model(name) / "model.safetensors"], [f"hmm/{before}"], _questions(e), owns=e.model(name),
+             keys=(f"hmm.{name}",))
+        for name, (train, before) in trained.items() if name in e.gmms
+    ]  # fmt: skip
+
+
+def _adapted_step(e: Experiment) -> Step:
+    from speech3.recipe import speakers
+
+    return Step(f"decode/{SAT}.features", partial(speakers.write_adapted_features, e), None,
+                [e.features(SAT, split) / "feats.scp" for split in e.splits], [f"decode/{SAT}"],
+                owns=e.features(SAT, "train").parent, bulky=True)  # fmt: skip
 
 
 def _bmmi_step(e: Experiment) -> Step:

@@ -163,15 +163,19 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
     return lexicon, transcripts, feats, directory / "features.yaml"
 
 
-def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
-    """The config of the GMMs; sizes of 0 are replaced by sizes that depend on the amount of speech."""
+def sized_config(e: Experiment, lexicon: Lexicon) -> HmmConfig:
+    """The config of the GMMs; sizes of 0 are replaced by sizes that depend on the amount of speech.
+
+    Those of GMMs on transformed features: `hmm.sizes.sized_transformed`.
+    """
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
     return with_sizes(hmm, e.hours, len(phone_groups(lexicon)))
 
 
-def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
+def save_gmms(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
+    """Write a model directory of GMMs; `features` is the features.yaml of their training data."""
     out = e.model(name)
     for utterance, reason in system.failed.items():
         say(f"  not aligned: {utterance}: {reason}")
@@ -189,7 +193,7 @@ def train_mono(e: Experiment, name: str) -> None:
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
     lexicon, transcripts, feats, features = training_material(e, preset)
-    hmm = _sized(e, lexicon)
+    hmm = sized_config(e, lexicon)
     stage = hmm.aligner if name == "aligner" else hmm.mono
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
@@ -199,14 +203,14 @@ def train_mono(e: Experiment, name: str) -> None:
             waves = DataWaves(read_datadir(e.data(e.train)), config.sample_frequency)
             system = along_boundaries(workers, system, hmm, Refinement(frame_clock(config), waves))
     check_bad({**transcripts.bad, **system.failed}, len(feats), "monophone training")
-    _save(e, name, system, features, preset)
+    save_gmms(e, name, system, features, preset)
 
 
 def train_tri(e: Experiment) -> None:
     """Train the tied-triphone GMMs."""
     preset = e.recipe.hmm.features
     lexicon, transcripts, feats, features = training_material(e, preset)
-    hmm = _sized(e, lexicon)
+    hmm = sized_config(e, lexicon)
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
@@ -214,7 +218,7 @@ def train_tri(e: Experiment) -> None:
         workers.run(by_monophones, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         system = train_triphone(workers, mono, hmm, generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
-    _save(e, "tri", system, features, preset)
+    save_gmms(e, "tri", system, features, preset)
 
 
 def aligning_recognizer(e: Experiment, name: str) -> Recognizer:

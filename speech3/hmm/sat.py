@@ -1,0 +1,442 @@
+"""GMMs on transformed features: LDA and MLLT (Kaldi's train_lda_mllt.sh), then speaker-adaptive training.
+
+The files of such a model, in addition to those of any GMM:
+
+    lda.safetensors         `Projection`
+    adapted/model.safetensors   of `sat`: the GMMs on adapted features; those of the model directory are their twin
+    adapted/prior.safetensors   of `sat`: how many frames of speech each pdf had (`fmllr.prior_stats`), and settings
+    adapted/decode.json     of `sat`: the settings of the passes after the first
+
+Features as GMMs with transforms see them, and the passes over a share that estimate the transforms.
+
+Axes: T frames, F features of a frame, D projected values, J pdfs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import HmmConfig, SatConfig
+from speech3.errors import Speech3Error
+from speech3.hmm import train
+from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
+from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, Gmm, GmmStats, load_gmm, zero_stats
+from speech3.hmm.lda import (
+    LdaStats,
+    MlltStats,
+    Projection,
+    accumulate_lda,
+    accumulate_mllt,
+    accumulate_twin,
+    lda,
+    mllt,
+    spliced,
+    zero_lda_stats,
+    zero_mllt_stats,
+)
+from speech3.hmm.model import Hmm
+from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, Workers, WorkerShare, tied_states
+from speech3.io import load_tensors, save_tensors
+from speech3.runtime import Metrics, read_json
+
+
+class Projected(Mapping[str, np.ndarray]):
+    """Features that are projected and then transformed by speaker whenever they are read.
+
+    Parameters
+    ----------
+    feats
+        Features (T, F).
+    speaker_of
+        The speaker of each utterance.
+    projection
+        None: the features as they are.
+    transforms
+        (D, D + 1) of some speakers; those of others are only projected.
+    """
+
+    def __init__(
+        self,
+        feats: Mapping[str, np.ndarray],
+        speaker_of: Mapping[str, str],
+        projection: Projection | None = None,
+        transforms: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self.feats, self.speaker_of, self.projection = feats, speaker_of, projection
+        self.transforms = dict(transforms or {})
+
+    def unadapted(self, utterance: str) -> np.ndarray:
+        """The projected features of an utterance, without its speaker's transform."""
+        feats_TF = self.feats[utterance]
+        return self.projection(feats_TF) if self.projection else feats_TF
+
+    def adapted(self, utterance: str, unadapted_TD: np.ndarray) -> np.ndarray:
+        """The transform of the utterance's speaker applied, if there is one."""
+        transform = self.transforms.get(self.speaker_of[utterance])
+        return unadapted_TD if transform is None else applied(transform, unadapted_TD)
+
+    def __getitem__(self, utterance: str) -> np.ndarray:
+        return self.adapted(utterance, self.unadapted(utterance))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.feats)
+
+    def __len__(self) -> int:
+        return len(self.feats)
+
+
+@dataclass(frozen=True, eq=False)
+class FmllrSettings:
+    """How the transforms of speakers are estimated (see `fmllr.speaker_transforms`); `prior` is of one frame."""
+
+    least_frames: float
+    prior_frames: float
+    prior: FmllrStats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """The transforms of the speakers of a share, the reasons of those who have none, and what they gained.
+
+    Attributes
+    ----------
+    frames
+        Frames of speech of each speaker, without silence.
+    """
+
+    transforms: dict[str, np.ndarray]
+    without: dict[str, str]
+    frames: dict[str, float]
+
+
+def features_of(share: WorkerShare) -> Projected:
+    """The share's features, which can be projected and transformed."""
+    assert isinstance(share.feats, Projected)
+    return share.feats
+
+
+def use_projection(share: WorkerShare, projection: Projection | None, transforms: Mapping[str, np.ndarray]) -> None:
+    """From now on, features are projected and transformed by these."""
+    feats = features_of(share)
+    feats.projection, feats.transforms = projection, dict(transforms)
+
+
+def speech(share: WorkerShare, utterance: str, hmm: Hmm) -> np.ndarray:
+    """(T,) bool: frames that are neither silence nor noise in the current alignment."""
+    silent_P = np.zeros(len(hmm.lexicon.phones) + 1, bool)
+    silent_P[list(hmm.lexicon.context_free)] = True
+    found = share.alignments[utterance]
+    return np.asarray(~silent_P[found.phones[found.segment]])
+
+
+def lda_stats(share: WorkerShare, hmm: Hmm, statics: int, context: int) -> LdaStats:
+    """Statistics of spliced features along the current alignments, without silence; the pdfs are the classes."""
+    stats = zero_lda_stats(hmm.num_pdfs, statics * (2 * context + 1))
+    for utterance, alignment in share.alignments.items():
+        spoken_T = speech(share, utterance, hmm)
+        frames_TS = spliced(features_of(share).feats[utterance][:, :statics], context)
+        accumulate_lda(stats, frames_TS[spoken_T], alignment.pdfs(hmm)[spoken_T])
+    return stats
+
+
+def mllt_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> MlltStats:
+    """Statistics of the projected features along the current alignments, without silence."""
+    stats = zero_mllt_stats(gmm)
+    for utterance, alignment in share.alignments.items():
+        spoken_T = speech(share, utterance, hmm)
+        accumulate_mllt(gmm, stats, share.feats[utterance][spoken_T], alignment.pdfs(hmm)[spoken_T])
+    return stats
+
+
+def pdf_frames(share: WorkerShare, hmm: Hmm) -> np.ndarray:
+    """(J,) frames of speech of each pdf in the current alignments."""
+    frames_J = np.zeros(hmm.num_pdfs)
+    for utterance, alignment in share.alignments.items():
+        spoken_T = speech(share, utterance, hmm)
+        frames_J += np.bincount(alignment.pdfs(hmm)[spoken_T], minlength=hmm.num_pdfs)
+    return frames_J
+
+
+def estimate_transforms(
+    share: WorkerShare, hmm: Hmm, gmm: Gmm, settings: FmllrSettings, twin: Gmm | None = None, label: str = ""
+) -> Estimated:
+    """Estimate the transforms of the share's speakers along the current alignments, and use them from now on.
+
+    Posteriors are those of `gmm` on the features as transformed so far, or of `twin` on the untransformed ones; the
+    statistics are of the untransformed features, so each transform replaces the one before, from which it starts.
+    A speaker whose transform cannot be estimated keeps the one from before.
+    """
+    feats = features_of(share)
+    by_speaker: dict[str, list[str]] = {}
+    for utterance in share.alignments:
+        by_speaker.setdefault(feats.speaker_of[utterance], []).append(utterance)
+    dim, frames = gmm.mean.shape[1], dict[str, float]()
+    found: dict[str, np.ndarray] = {}
+    without: dict[str, str] = {}
+    shown = share.shown_of(list(by_speaker), label) if label else by_speaker
+    for speaker in shown:
+        stats = zero_fmllr_stats(dim)
+        for utterance in by_speaker[speaker]:
+            spoken_T, pdf_T = speech(share, utterance, hmm), share.alignments[utterance].pdfs(hmm)
+            unadapted_TD = feats.unadapted(utterance)
+            seen_TD = unadapted_TD if twin else feats.adapted(utterance, unadapted_TD)
+            accumulate_fmllr(stats, gmm, unadapted_TD[spoken_T], pdf_T[spoken_T], seen_TD[spoken_T], twin)
+        frames[speaker] = stats.count
+        one, why = speaker_transforms(
+            {speaker: stats}, settings.prior, feats.transforms,
+            least_frames=settings.least_frames, prior_frames=settings.prior_frames,
+        )  # fmt: skip
+        found |= one
+        without |= why
+    feats.transforms |= found
+    return Estimated(found, without, frames)
+
+
+def merged_estimates(parts: list[Estimated]) -> Estimated:
+    """The transforms of all shares, sorted by speaker."""
+    return Estimated(
+        dict(sorted((speaker, each) for part in parts for speaker, each in part.transforms.items())),
+        {speaker: why for part in parts for speaker, why in part.without.items()},
+        {speaker: frames for part in parts for speaker, frames in part.frames.items()},
+    )
+
+
+def twin_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> GmmStats:
+    """Statistics for a speaker-independent twin: posteriors of the transformed features, sums of the untransformed."""
+    stats, feats = zero_stats(gmm), features_of(share)
+    for utterance, alignment in share.alignments.items():
+        unadapted_TD = feats.unadapted(utterance)
+        accumulate_twin(gmm, stats, feats.adapted(utterance, unadapted_TD), unadapted_TD, alignment.pdfs(hmm))
+    return stats
+
+
+def twin_of(gmm: Gmm, stats: GmmStats) -> Gmm:
+    """GMMs with as many Gaussians as `gmm`, re-estimated once; those with few frames keep their means and variances."""
+    seen = stats.count > MIN_OCCUPANCY
+    mean, var, count = gmm.mean.copy(), gmm.var.copy(), stats.count[seen, None]
+    mean[seen] = stats.first[seen] / count
+    var[seen] = np.maximum(stats.second[seen] / count - mean[seen] ** 2, MIN_VARIANCE)
+    return Gmm(gmm.offset, gmm.weight, mean, var)
+
+
+def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> None:
+    """Raise `Speech3Error` unless all transforms are (dim, dim + 1) and finite; `path` is where they come from."""
+    for speaker, transform in transforms.items():
+        if transform.shape != (dim, dim + 1):
+            raise Speech3Error(
+                f"{path}: {speaker}: a transform of {' x '.join(map(str, transform.shape))}, but the model's features"
+                f" have {dim} values and need {dim} x {dim + 1}; use the transforms that were made with this model"
+            )
+        if not np.isfinite(transform).all():
+            raise Speech3Error(f"{path}: {speaker}: the transform is not finite; estimate it again")
+
+
+LDA_FILE = "lda.safetensors"
+ADAPTED = "adapted"
+MODEL, PRIOR = "model.safetensors", "prior.safetensors"
+PASSES = "passes.json"  # in `ADAPTED`: the number of passes, if it is not that of the config
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedGmm:
+    """GMMs that score features through a projection: a `Scorer`."""
+
+    gmm: Gmm
+    projection: Projection
+
+    @property
+    def subsampling(self) -> int:
+        """Frames per row of scores."""
+        return 1
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        """False, since densities are likelihoods."""
+        return False
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """Log likelihoods (T, U) float32 of all pdfs, or of the given ones."""
+        return self.gmm.loglikes(self.projection(feats_TD), pdfs)
+
+    def score_inside(self, feats_TD: np.ndarray) -> np.ndarray:
+        """Log likelihoods of the frames that have all their neighbours."""
+        return self.gmm.loglikes(self.projection.inside(feats_TD))
+
+
+@dataclass(frozen=True, eq=False)
+class SatSystem:
+    """A speaker-adaptively trained system.
+
+    Attributes
+    ----------
+    system
+        The GMMs on adapted features.
+    twin
+        Speaker-independent GMMs, one Gaussian for each of `system`, for unadapted features.
+    frames
+        (J,) frames of speech of each pdf.
+    estimated
+        Transforms of the speakers of training.
+    """
+
+    system: GmmSystem
+    twin: Gmm
+    frames: np.ndarray
+    estimated: Estimated
+
+
+def train_lda(
+    workers: Workers,
+    tri: GmmSystem,
+    config: HmmConfig,
+    values: tuple[int, int],
+    generator: np.random.Generator,
+    metrics: Metrics,
+) -> tuple[GmmSystem, Projection]:
+    """Train GMMs on features after LDA and MLLT, from the alignments of the triphones, which the workers hold.
+
+    Parameters
+    ----------
+    workers
+        Their features are `adaptation.Projected`, still without projection; it is set here.
+    values
+        How many values of a frame are spliced (the static ones), and how many there are.
+
+    Raises
+    ------
+    Speech3Error
+        Nothing is aligned, or LDA or MLLT fails.
+    """
+    stage = config.lda
+    assert stage is not None
+    statics, inputs = values
+    dim = min(stage.dim, statics * (2 * stage.context + 1))
+    total: LdaStats = _summed(workers.run(lda_stats, tri.hmm, statics, stage.context))
+    if not total.count.sum():
+        raise Speech3Error(NOTHING_ALIGNED)
+    projection = Projection(lda(total, dim), statics, stage.context, inputs)
+    workers.run(use_projection, projection, {})
+
+    def adjust(iteration: int, hmm: Hmm, gmm: Gmm) -> Gmm:
+        nonlocal projection
+        if iteration not in stage.transform:
+            return gmm
+        stats: MlltStats = _summed(workers.run(mllt_stats, hmm, gmm))
+        matrix = mllt(stats.scatter(gmm), float(stats.sums.frames))
+        projection = replace(projection, matrix=matrix @ projection.matrix)
+        workers.run(use_projection, projection, {})
+        metrics.write(event="mllt", system="lda", iteration=iteration, log_det=float(np.linalg.slogdet(matrix)[1]))
+        return Gmm(gmm.offset, gmm.weight, gmm.mean @ matrix.T, gmm.var)
+
+    system = tied_states(workers, tri.hmm.lexicon, config, stage, generator, metrics, "lda", adjust)
+    return system, projection
+
+
+def train_sat(
+    workers: Workers, first: GmmSystem, config: HmmConfig, generator: np.random.Generator, metrics: Metrics
+) -> SatSystem:
+    """Speaker-adaptive training from the system `lda`, on whose features and alignments the workers are.
+
+    The transforms are estimated from the GMMs of `first`, utterances are aligned with them, and the transforms are
+    estimated again; then a tree is grown on the adapted features, whose GMMs and transforms are trained in turn.
+    """
+    stage = config.sat
+    assert stage is not None
+    estimated = Estimated({}, {}, {})
+
+    def transforms(hmm: Hmm, gmm: Gmm, iteration: int) -> None:
+        nonlocal estimated
+        settings = FmllrSettings(stage.least_frames, 0.0)
+        label = "transforms of speakers" if not iteration else ""
+        found = workers.run(estimate_transforms, hmm, gmm, settings, None, label)
+        estimated = merged_estimates(found)
+        metrics.write(event="fmllr", system="sat", iteration=iteration, speakers=len(estimated.transforms),
+                      without=len(estimated.without))  # fmt: skip
+
+    transforms(first.hmm, first.gmm, 0)
+    workers.run(train.realign, first.hmm, first.gmm, config.beam, config.retry_beam)
+    transforms(first.hmm, first.gmm, 0)
+
+    def adjust(iteration: int, hmm: Hmm, gmm: Gmm) -> Gmm:
+        if iteration in stage.transform:
+            transforms(hmm, gmm, iteration)
+        return gmm
+
+    system = tied_states(workers, first.hmm.lexicon, config, stage, generator, metrics, "sat", adjust)
+    transforms(system.hmm, system.gmm, stage.iterations + 1)
+    twin = twin_of(system.gmm, _summed(workers.run(twin_stats, system.hmm, system.gmm)))
+    frames_J = np.sum(workers.run(pdf_frames, system.hmm), axis=0)
+    return SatSystem(system, twin, frames_J, estimated)
+
+
+def _summed(parts):  # type: ignore[no-untyped-def]
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def save_projection(directory: Path, projection: Projection) -> None:
+    """Write the projection of a model."""
+    about = {"kind": "lda", "statics": projection.statics, "context": projection.context, "inputs": projection.inputs}
+    save_tensors(directory / LDA_FILE, {"matrix": projection.matrix}, about)
+
+
+def load_projection(directory: Path) -> Projection | None:
+    """The projection of a model; None if it has none."""
+    if not (directory / LDA_FILE).exists():
+        return None
+    arrays, about = load_tensors(directory / LDA_FILE, "lda")
+    return Projection(arrays["matrix"], about["statics"], about["context"], about["inputs"])
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """What decoding in passes needs besides the twin.
+
+    Attributes
+    ----------
+    gmm
+        GMMs on adapted features, one Gaussian for each of the twin.
+    frames
+        (J,) frames of speech of each pdf in training.
+    least_frames, prior_frames
+        As in `adaptation.FmllrSettings`, for decoding.
+    passes
+        Passes over a data set.
+    """
+
+    gmm: Gmm
+    frames: np.ndarray
+    least_frames: float
+    prior_frames: float
+    passes: int
+
+
+def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Mapping[str, object]) -> None:
+    """Write what a model directory of `sat` has more than others; its own GMMs are the twin."""
+    found.twin.save(directory / MODEL, dict(about))
+    found.system.gmm.save(directory / ADAPTED / MODEL, dict(about))
+    decoding = {
+        "least_frames": config.decode_least_frames, "prior_frames": config.prior_frames, "passes": config.passes
+    }  # fmt: skip
+    save_tensors(directory / ADAPTED / PRIOR, {"frames": found.frames}, {"kind": "prior", **decoding})
+
+
+def load_adapted(directory: Path) -> Adapted:
+    """Read what `save_adapted` wrote, without the twin.
+
+    Raises
+    ------
+    Speech3Error
+        The model does not adapt to speakers.
+    """
+    if not (directory / ADAPTED / MODEL).exists():
+        raise Speech3Error(f"{directory}: not trained with adaptation to speakers; use the model `sat` of a recipe")
+    arrays, about = load_tensors(directory / ADAPTED / PRIOR, "prior")
+    gmm = load_gmm(directory / ADAPTED / MODEL)
+    settled = directory / ADAPTED / PASSES
+    train = read_json(settled)["passes"] if settled.exists() else about["passes"]
+    return Adapted(gmm, arrays["frames"], about["least_frames"], about["prior_frames"], train)

@@ -1,0 +1,95 @@
+"""Transforms of speakers from recognised words, and which utterances are scored with them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn import draw
+
+from speech3.config import FeatureConfig
+from speech3.decode.recognizer import Recognizer
+from speech3.decode.speaker_passes import (
+    EitherScorer,
+    Marked,
+    SpeakerModel,
+    read_speakers,
+    say_speakers,
+    with_transforms,
+    write_speakers,
+)
+from speech3.errors import Speech3Error
+from speech3.hmm.fmllr import identity
+from speech3.hmm.gmm import Gmm
+from speech3.hmm.lda import Projection
+from speech3.hmm.model import Hmm
+from speech3.hmm.sat import Adapted, Estimated, ProjectedGmm
+
+
+def a_model(hmm: Hmm, means: np.ndarray, directory: Path) -> SpeakerModel:
+    """A model whose adapted GMMs and twin are those that the data were drawn from."""
+    gmm = Gmm(np.arange(hmm.num_pdfs + 1), np.ones(hmm.num_pdfs), means, np.ones_like(means))
+    scorer = ProjectedGmm(gmm, Projection(np.eye(6), statics=6, context=0, inputs=6))
+    recognizer = Recognizer(directory, hmm, FeatureConfig(), scorer)
+    frames_J = np.where(np.arange(hmm.num_pdfs) < hmm.topology.states, 0.0, 1.0)  # the first phone is silence
+    return SpeakerModel(recognizer, Adapted(gmm, frames_J, least_frames=60.0, prior_frames=20.0, passes=3))
+
+
+def test_transforms_follow_the_words_and_survive_what_cannot_be_aligned(hmm: Hmm, tmp_path: Path) -> None:
+    drawn = draw(hmm, 41, seed=1)
+    rng = np.random.default_rng(2)
+    matrix = (np.eye(6) + 0.2 * rng.standard_normal((6, 6))).astype(np.float32)
+    names = list(drawn.words)
+    speaker_of = {name: ("one", "other")[n % 2] for n, name in enumerate(names)}
+    speaker_of[names[-1]] = "brief"
+    feats = {n: x @ matrix.T if speaker_of[n] == "other" else x for n, x in drawn.feats.items()}
+    feats[names[-1]] = feats[names[-1]][:20]
+    words = {name: " ".join(each) for name, each in drawn.words.items()}
+    words[names[-1]] = words[names[-1]].split()[0]
+    words[names[0]], words[names[2]] = "", "word-that-nobody-knows"
+    model = a_model(hmm, drawn.means, tmp_path)
+    found = model.transforms(feats, speaker_of, words, {})
+    assert set(found.transforms) == {"one", "other"}
+    assert "brief" not in found.transforms
+    for _ in range(3):  # from the second time on, aligned with the adapted features
+        found = model.transforms(feats, speaker_of, words, found.transforms)
+    np.testing.assert_allclose(found.transforms["other"][:, :-1] @ matrix, np.eye(6), atol=0.25)
+    # Speakers who say nothing in a later pass keep what they had.
+    nothing = model.transforms(feats, speaker_of, {}, found.transforms)
+    assert set(nothing.transforms) == {"one", "other"}
+    np.testing.assert_array_equal(nothing.transforms["other"], found.transforms["other"])
+
+
+def test_utterances_without_a_transform_are_scored_by_the_twin(hmm: Hmm, tmp_path: Path) -> None:
+    drawn = draw(hmm, 2, seed=3)
+    first, second = drawn.words
+    model = a_model(hmm, drawn.means, tmp_path)
+    other = Gmm(model.adapted.gmm.offset, model.adapted.gmm.weight, drawn.means + 1.0, model.adapted.gmm.var)
+    shift = identity(6) + np.eye(6, 7, 6)  # adds nothing but to the first value
+    shift[:, -1] = 1.0
+    marked = Marked(model.projected(drawn.feats, {first: "a", second: "b"}, {"a": shift}))
+    scorer, plain = EitherScorer(other, model.adapted.gmm), model.adapted.gmm
+    np.testing.assert_allclose(scorer.loglikes(marked[second]), plain.loglikes(drawn.feats[second]), rtol=1e-5)
+    expected = other.loglikes((drawn.feats[first].astype(np.float64) @ shift[:, :-1].T + 1.0).astype(np.float32))
+    np.testing.assert_allclose(scorer.loglikes(marked[first]), expected, rtol=1e-4, atol=1e-3)
+    assert scorer.loglikes(marked[first][:0]).shape == (0, hmm.num_pdfs)
+
+
+def test_it_is_said_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = Estimated({}, {}, {})
+    say_speakers({"u1": "u1", "u2": "u2"}, nobody)
+    assert "every utterance has a speaker of its own" in capsys.readouterr().err
+    say_speakers({"u1": "all", "u2": "all"}, nobody)
+    assert "all utterances are of one speaker, all" in capsys.readouterr().err
+    say_speakers({"u1": "a", "u2": "a", "u3": "b"}, Estimated({}, {"b": "3 frames are few"}, {}))
+    assert "1 of 2 speakers are not adapted to: b (3 frames are few)" in capsys.readouterr().err
+
+
+def test_transforms_that_are_given(hmm: Hmm, tmp_path: Path) -> None:
+    drawn = draw(hmm, 2, seed=4)
+    model, (first, second) = a_model(hmm, drawn.means, tmp_path), drawn.words
+    write_speakers(tmp_path, {"a": identity(6)}, {first: "a", second: "b"})
+    np.testing.assert_array_equal(read_speakers(tmp_path, 6)["a"], identity(6))
+    with pytest.raises(Speech3Error, match="6 x 7, but the model's features have 4"):
+        read_speakers(tmp_path, 4)
+    with pytest.raises(Speech3Error, match="transforms of other speakers"):
+        with_transforms(model, drawn.feats, {first: "c", second: "d"}, tmp_path)

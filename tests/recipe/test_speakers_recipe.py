@@ -1,0 +1,73 @@
+"""A recipe's GMMs on transformed features: the systems `lda` and `sat`, from their keys to their error rates."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from speech3.hmm.kaldi.transforms import read_spk2utt, read_transforms
+from speech3.hmm.sat import load_adapted, load_projection
+from speech3.io.ark import ArkReader
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.plan import planned_steps
+from speech3.runtime.files import read_json
+
+SMALL = "iterations: 4, leaves: 80, gaussians: 100, transform: [2], realign: [3]"
+SPEAKERS = (
+    f"hmm.lda={{{SMALL}, dim: 20, least_minutes: 0}}",
+    f"hmm.sat={{{SMALL}, least_frames: 100, decode_least_frames: 50, passes: 2}}",
+)
+
+
+def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path) -> None:
+    keys = ["hmm.lda=null"]
+    plain, with_it = (open_experiment("digits", tmp_path, None, each, "") for each in (keys, []))
+    before, after = ({step.name: step for step in planned_steps(each)} for each in (plain, with_it))
+    names = list(after)
+    for step in after.values():
+        assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
+    assert set(after) - set(before) == {
+        "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "decode/sat.features",
+    }  # fmt: skip
+    assert all(after[name].config == before[name].config for name in before if name != "score")
+    assert with_it.systems == ("tri", "lda", "sat", *plain.systems[1:])
+    assert open_experiment("digits", tmp_path, None, ["hmm.sat=null"], "").gmms == ("tri", "lda")
+
+
+@pytest.mark.slow
+def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SPEAKERS)
+    assert process.returncode == 0, process.stderr
+    ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
+    assert ran == ["hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "decode/sat.features",
+                   "score", "report"]  # fmt: skip
+    rates = dict(re.findall(r"^digits (\w+) WER (\d+\.\d\d) \[", process.stdout, re.M))
+    assert list(rates) == ["mono", "tri", "lda", "sat_pass1", "sat", "dnn"]
+    assert all(float(rate) < 60 for rate in rates.values())
+    projection, adapted = load_projection(mine / "sat"), load_adapted(mine / "sat")
+    assert projection and projection.matrix.shape == (20, 91) and projection.inputs == 39
+    assert adapted.gmm.num_pdfs == len(adapted.frames) and adapted.passes == 2
+    page = (mine / "report.html").read_text()
+    assert ">sat</td>" in page and "WER % in pass 1" in page
+    # What later stages read.
+    features = ArkReader(mine / "features" / "sat" / "train" / "feats.scp")
+    plain = ArkReader(mine / "features" / "mfcc13_d2_utt" / "train" / "feats.scp")
+    assert list(features) == list(plain)
+    utterance, transforms = next(iter(plain)), read_transforms(mine / "sat")
+    speaker = read_spk2utt(mine / "sat" / "spk2utt")[utterance]
+    expected = projection(plain[utterance]) @ transforms[speaker][:, :-1].T + transforms[speaker][:, -1]
+    np.testing.assert_allclose(features[utterance], expected, rtol=1e-3, atol=1e-3)
+    assert read_json(mine / "features" / "sat" / "test" / "adapted.json")["along"] == "recognised words"
+    # Decoding in passes from the command line, and with transforms given.
+    test = mine / "data" / "test"
+    decoded = speech3("decode", mine / "sat", test, tmp_path / "out")
+    assert decoded.returncode == 0, decoded.stderr
+    assert (tmp_path / "out" / "hyp.txt").read_text() == (mine / "decode" / "sat" / "test" / "hyp.txt").read_text()
+    again = speech3("decode", mine / "sat", test, tmp_path / "again", "--transforms", tmp_path / "out" / "pass1")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again" / "hyp.txt").read_text() == (tmp_path / "out" / "hyp.txt").read_text()
+    wrong = speech3("decode", mine / "sat", test, tmp_path / "wrong", "--transforms", mine / "sat")
+    assert wrong.returncode == 1 and "has transforms of other speakers" in wrong.stderr
+    wrong = speech3("decode", mine / "tri", test, tmp_path / "wrong", "--transforms", mine / "sat")
+    assert wrong.returncode == 1 and "does not adapt to speakers" in wrong.stderr
