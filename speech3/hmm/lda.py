@@ -153,7 +153,7 @@ def lda(stats: LdaStats, dim: int) -> np.ndarray:
 
 
 _BLOCK = 1024  # frames whose products are in memory at once
-_SINGULAR = 1e14  # condition number
+_MOST_CONDITION = 1e14
 _LEAST_POSTERIOR = 1e-8  # as in `hmm.gmm`
 
 
@@ -254,7 +254,7 @@ def inverses_of(matrices_DVV: np.ndarray) -> np.ndarray | None:
     except np.linalg.LinAlgError:
         return None
     condition_D = np.linalg.norm(matrices_DVV, axis=(1, 2)) * np.linalg.norm(inverses_DVV, axis=(1, 2))
-    return inverses_DVV if (condition_D < _SINGULAR).all() else None
+    return inverses_DVV if (condition_D < _MOST_CONDITION).all() else None
 
 
 def packed(matrices_DVV: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +46,6 @@ from speech3.decode import (
 )
 from speech3.errors import Speech3Error
 from speech3.evaluate import (
-    ERROR_RATES,
     PHONE_CLASSES,
     PICTURES_SHOWN,
     WORST_SHOWN,
@@ -78,6 +76,7 @@ from speech3.io import ArkReader, load_tensors
 from speech3.language import is_word
 from speech3.recipe import speakers
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SELF, Experiment
+from speech3.recipe.language import error_rate, spoken
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
 from speech3.runtime import read_json, read_metrics, say, write_json, write_text
@@ -221,23 +220,6 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
 
 def _vocabulary(words: Path) -> set[str]:
     return {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
-
-
-Rate = Callable[[list[str], list[str]], float]
-
-
-def spoken(text: str | None) -> str:
-    """The words of a text, without noises."""
-    return " ".join(word for word in (text or "").split() if is_word(word))
-
-
-def error_rate(metric: Metric) -> Rate:
-    """The error rate of texts (references, hypotheses) as a fraction, without noises."""
-    return partial(_of_words, ERROR_RATES[metric])
-
-
-def _of_words(rate: Rate, references: list[str], hypotheses: list[str]) -> float:
-    return rate([spoken(text) for text in references], [spoken(text) for text in hypotheses])
 
 
 RESCORED = "test_rescored"

@@ -12,7 +12,7 @@ OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,12 @@ from speech3.decode import (
     spelling_with,
 )
 from speech3.errors import Speech3Error
+from speech3.evaluate import ERROR_RATES, Metric
 from speech3.hmm import Hmm, load_hmm
 from speech3.language import (
     ArpaLm,
     estimate_lm,
+    is_word,
     letter_model,
     letter_units,
     lexicon,
@@ -288,3 +290,20 @@ def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))
     weight = new_word_weight(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))
+
+
+Rate = Callable[[list[str], list[str]], float]
+
+
+def spoken(text: str | None) -> str:
+    """The words of a text, without noises."""
+    return " ".join(word for word in (text or "").split() if is_word(word))
+
+
+def error_rate(metric: Metric) -> Rate:
+    """The error rate of texts (references, hypotheses) as a fraction, without noises."""
+    return partial(_of_words, ERROR_RATES[metric])
+
+
+def _of_words(rate: Rate, references: list[str], hypotheses: list[str]) -> float:
+    return rate([spoken(text) for text in references], [spoken(text) for text in hypotheses])

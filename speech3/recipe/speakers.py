@@ -54,8 +54,8 @@ from speech3.hmm import (
     use_projection,
 )
 from speech3.io import ArkReader, write_ark
-from speech3.recipe.evaluation import error_rate
 from speech3.recipe.experiment import LDA, SAT, Experiment
+from speech3.recipe.language import error_rate
 from speech3.recipe.stages import save_gmms, sized_config, training_material
 from speech3.runtime import Metrics, say, write_json, write_text
 
