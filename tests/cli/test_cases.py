@@ -2,11 +2,12 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import PROGRAM
 
+PROGRAM = Path(sys.executable).with_name("speech3")
 CASES = sorted((Path(__file__).parents[3] / "shared" / "cases").glob("[0-9]*.sh"))
 
 

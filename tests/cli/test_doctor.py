@@ -29,7 +29,7 @@ def _nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soundfile, "available_formats", lambda: {"WAV": "", "MP3": ""})
     monkeypatch.setattr(doctor, "voices", lambda: [None] * 141)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 65_536))
-    monkeypatch.setattr(doctor, "limit_of", lambda _: None)
+    monkeypatch.setattr(doctor, "container_limit", lambda _: None)
 
 
 def test_a_machine_that_lacks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_what_is_missing_comes_with_its_remedy(tmp_path: Path, monkeypatch: pyte
 
 def test_limits_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    monkeypatch.setattr(doctor, "limit_of", {"memory": 3 << 30, "processes": 100}.get)
+    monkeypatch.setattr(doctor, "container_limit", {"memory": 3 << 30, "processes": 100}.get)
     said = remedies(tmp_path)
     assert "--ulimit nofile" in said["open files"] and "--pids-limit" in said["processes"]
     values = {finding.name: finding.value for finding in doctor.examine_machine(tmp_path)}

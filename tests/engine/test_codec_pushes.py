@@ -189,7 +189,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
         place = shared.ServerAddress(
             memory, tuple(paths), queue_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
         )  # fmt: skip
-        server, locks = place.open(own, None)
+        server, locks = place.attach(own, None)
         probes = [FileLock(path) for path in paths]
 
         def noting(kind, name):

@@ -35,7 +35,7 @@ def _not_given(path: Path) -> list[str]:
         function = call.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         module = getattr(getattr(function, "value", None), "id", "")
-        if module in ("os", "wave", "tarfile", "zipfile", "webbrowser", "place", "Image"):
+        if module in ("os", "wave", "tarfile", "zipfile", "webbrowser", "Image"):
             continue
         keys = {each.arg for each in call.keywords}
         if (

@@ -92,7 +92,7 @@ class ServerAddress:
     rows: tuple[range, ...] | None
     codec: CodecConfig | None
 
-    def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
+    def attach(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
         """This process's view of the server, for a model like `own`, and the locks of its partitions."""
         memory = memory_over(self.layout, open_memory(self.memory, memory_bytes(self.layout)))
         server = make_server(memory, self.config, self.workers, own, FileLock(self.queue_lock), on_gpu, self.rows)
@@ -107,7 +107,7 @@ def run_shard_process(worker: int, address: ServerAddress, build: BuildOn, devic
         parts, address.config, number=worker, workers=address.workers, weight_decay=address.weight_decay,
         codec=address.codec,
     )  # fmt: skip
-    server, locks = address.open(shard.sgd.parameters, on_gpu)
+    server, locks = address.attach(shard.sgd.parameters, on_gpu)
     _warm_up(server, shard)
     row = server.memory.shards_N[worker]
     orders = _orders(server.memory, row, coordinator)
@@ -314,7 +314,7 @@ class Shared:
             self.source.rows, codec,
         )  # fmt: skip
         self.on_gpu.append(tensors_on_gpu(own, config))
-        server, own_locks = address.open(own, self.on_gpu[-1])
+        server, own_locks = address.attach(own, self.on_gpu[-1])
         for lock in (*own_locks, server.queue.lock):  # a shard that hangs may hold it
             assert isinstance(lock, FileLock)
             lock.meanwhile = self._kill_hung
