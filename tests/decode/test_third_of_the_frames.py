@@ -47,7 +47,7 @@ def model(gmm: Path, tmp_path: Path) -> Path:
     network.output.weight.data = torch.from_numpy(np.pad(0.3 * mean / var, ((0, 0), (DIM, DIM)))).float()
     network.output.bias.data = torch.from_numpy(-0.15 * (mean**2 / var).sum(1)).float()
     write_network(model, config, network, np.linspace(-9, 0, len(mean), dtype=np.float32), objective="lfmmi")
-    build_graph(hmm, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", 1.0)
+    build_graph(hmm, toys.estimate_lm([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", 1.0)
     DecodeSettings(acoustic_scale=1.0, word_penalty=0.0, beam=30.0, max_active=1000).save(model)
     return model
 
