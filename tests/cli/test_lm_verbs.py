@@ -95,7 +95,7 @@ def test_prune_and_interpolate(here: Path) -> None:
         ("interpolate lm.arpa lm.arpa --weights 0.5,0.6 --out x", "0.5, 0.6 sum to 1.1"),
         ("interpolate lm.arpa lm.arpa --weights a,b --out x", "--weights a,b: expected numbers"),
         ("interpolate lm.arpa upper.arpa --weights 0.5,0.5 --out x", "have no word in common"),
-        ("interpolate lm.arpa --tune held.txt --out x", "two language models or more"),
+        ("interpolate lm.arpa --tune held.txt --out x", "at least two language models"),
         ("interpolate lm.arpa lm.arpa --tune strange.txt --out x", "strange.txt: no word of the language models"),
     ],
 )
