@@ -13,10 +13,10 @@ import toys
 from toys import arpa_cost
 from whistles import HMM, SAID
 
+from speech3.cli import measure as score_verb
 from speech3.cli import recognise as decode_verb
 from speech3.cli import recognise as rescore_verb
 from speech3.cli import recognise as transcribe_verb
-from speech3.cli import score as score_verb
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.graph import build_graph
 from speech3.decode.lattice_directory import open_lattices
