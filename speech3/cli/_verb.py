@@ -22,6 +22,10 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.", metavar="")
 ]
 _METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none
+Complete = Callable[[str], list[str]]
+STAGES = ("data", "features", "hmm", "graph", "train", "decode", "self", "score", "report")
+_MODEL_FILES = ("model.safetensors", "hmm.json")
+_GROUPS = ("lfmmi", "flat", "hmm")  # groups of a recipe's keys that hold presets, too
 
 
 class _Plain:
@@ -91,11 +95,7 @@ def _metavar(name: str, kind: Any, info: ArgumentInfo | OptionInfo) -> str | Non
     return name.upper() if isinstance(info, ArgumentInfo) else _METAVARS.get(kind, name.upper())
 
 
-Complete = Callable[[str], list[str]]
-STAGES = ("data", "features", "hmm", "graph", "train", "decode", "self", "score", "report")
-_MODEL_FILES = ("model.safetensors", "hmm.json")
 _PRESETS = {"model": "models", "training": "training", "features": "features", "augment": "augment"}
-_GROUPS = ("lfmmi", "flat", "hmm")  # groups of a recipe's keys that hold presets, too
 
 
 def recipes(incomplete: str) -> list[str]:

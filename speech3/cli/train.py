@@ -20,6 +20,9 @@ from speech3.cli import _verb
 if TYPE_CHECKING:
     from speech3.config import TrainConfig
 
+N = TypeVar("N", int, float)
+_GIGABITS = "1,10,100"
+
 
 def recipe(
     corpus: Annotated[
@@ -290,10 +293,6 @@ def train(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "
         f"({parameters_of(about)} of {len(about['history'])}), {about['seconds']:.0f} s of training"
     )
-
-
-N = TypeVar("N", int, float)
-_GIGABITS = "1,10,100"
 
 
 def simulate(

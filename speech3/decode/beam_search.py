@@ -30,6 +30,16 @@ from speech3.errors import Speech3Error
 from speech3.io import Fst
 from speech3.runtime import jit
 
+_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
+_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
+_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
+_ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
+_PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
+NOT_NUMBERS = (
+    "the model's scores are NaN or infinite: look at its features with speech3 inspect; if those of all utterances are,"
+    " the model's training diverged"
+)
+
 
 class SearchGraph(NamedTuple):
     """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them.
@@ -284,11 +294,6 @@ def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # 
     return np.array(path)
 
 
-_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
-_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
-_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
-
-
 @dataclass(frozen=True, eq=False)
 class Block:
     """Frames that were read, as `token_passing.read_frames` describes them: (T1,), (T,), (T,) and (T, P)."""
@@ -397,15 +402,6 @@ class LinkedFrames:
             source_L[by_source], target_L[by_source], arcs_L[by_source, 0], arcs_L[by_source, 1],
             arcs_L.view(np.float32)[by_source, 2], -scores_L[by_source], final_S, frame_H[kept], final,
         )  # fmt: skip
-
-
-_ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
-_PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
-
-NOT_NUMBERS = (
-    "the model's scores are NaN or infinite: look at its features with speech3 inspect; if those of all utterances are,"
-    " the model's training diverged"
-)
 
 
 @dataclass(frozen=True, eq=False)

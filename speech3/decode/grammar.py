@@ -46,6 +46,9 @@ from speech3.runtime import read_json
 
 EPSILON, BACKOFF = "<eps>", "#0"
 _LN10 = math.log(10)
+LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
+GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
+UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,11 +287,6 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
         else:
             marks.append(0)
     return marks
-
-
-LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
-GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
-UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,11 @@ from speech3.errors import Speech3Error
 from speech3.io import index_line
 from speech3.runtime import atomic_path, jit, write_text
 
+_MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
+_HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
+_VERSION, _EXPANDED_AND_MUTABLE = 2, 3  # of OpenFst's vector-fst.h; properties.h
+_TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
+
 
 class LatticeBody(NamedTuple):
     """The states and arcs returned by `read_body`.
@@ -171,12 +176,6 @@ def frames_read(source, target, frames, start, states):  # type: ignore[no-untyp
                 return frame, target[a]
             frame[target[a]] = there
     return frame, np.int64(-1)
-
-
-_MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
-_HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
-_VERSION, _EXPANDED_AND_MUTABLE = 2, 3  # of OpenFst's vector-fst.h; properties.h
-_TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 
 @dataclass(eq=False)

@@ -43,6 +43,9 @@ from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)
+_SAME = 1e-3  # tolerance of costs, as in `determinize`
+_SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
+_MOST = 4_000_000  # arcs: half a gigabyte
 
 
 class LmStates(NamedTuple):
@@ -155,10 +158,6 @@ def end_cost(lm, state):  # type: ignore[no-untyped-def] # pragma: no cover
         total += lm.backoff_cost_S[state]
         state = lm.backoff_S[state]
     return np.inf
-
-
-_SAME = 1e-3  # tolerance of costs, as in `determinize`
-_SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
 
 
 def cheapest_cost(lm: LmStates, words: Sequence[int]) -> float:
@@ -280,9 +279,6 @@ def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragm
         if state_1 != state_2 or abs(rest_1 - rest_2) > _SAME:
             return False
     return True
-
-
-_MOST = 4_000_000  # arcs: half a gigabyte
 
 
 @dataclass(frozen=True, eq=False)

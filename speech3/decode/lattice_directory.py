@@ -25,8 +25,8 @@ from speech3.decode.graph import GRAMMAR, Graph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
-from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
+from speech3.decode.trained_model import TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import read_symbol_table
@@ -36,6 +36,8 @@ from speech3.runtime import progress, read_json, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
+NBEST_FILE = "nbest.jsonl"
+_Made = tuple[Hypothesis, WordLattice | None, str]
 
 
 @dataclass(frozen=True)
@@ -194,9 +196,6 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
     write_json(out / ABOUT, asdict(about))
 
 
-NBEST_FILE = "nbest.jsonl"
-
-
 @dataclass(frozen=True)
 class WantedResults:
     """The results to produce in addition to words and confidences.
@@ -237,11 +236,8 @@ class Kept:
         return float(np.mean(list(self.densities.values()))) if self.densities else 0.0
 
 
-_Made = tuple[Hypothesis, WordLattice | None, str]
-
-
 def decode_latticed(
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     out: Path,
     wanted: WantedResults,

@@ -23,6 +23,9 @@ from speech3.decode.beam_search import costs_to_end
 from speech3.decode.word_lattice import WordLattice
 from speech3.runtime import jit
 
+_GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
+_PASSES = 100
+
 
 @dataclass(frozen=True)
 class WordPath:
@@ -136,10 +139,6 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
         arcs.append(by[state, r])
         state, r = source[arcs[-1]], before_r[state, r]
     return arcs
-
-
-_GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
-_PASSES = 100
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,9 @@ from speech3.runtime import composed, read_json, read_utf8, say, write_text
 
 _DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
+BOOST = 3.0  # default; e^3 = 20 times as probable
+_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
+HotWords = dict[tuple[str, ...], float]
 
 
 @dataclass(frozen=True)
@@ -279,11 +282,6 @@ def _self_loop_scale(model: Path) -> float:
 def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
     if pronunciations:
         write_lexicon(Lexicon(tuple(pronunciations)), out / GRAPH_LEXICON)
-
-
-BOOST = 3.0  # default; e^3 = 20 times as probable
-_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
-HotWords = dict[tuple[str, ...], float]
 
 
 def read_hot(path: Path) -> HotWords:

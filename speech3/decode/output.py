@@ -27,8 +27,8 @@ import numpy as np
 
 from speech3.data import DataDir, Utterance, audio, segment_name
 from speech3.decode.grammar import join_segments
-from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import Decoding, Hypothesis
+from speech3.decode.trained_model import TrainedModel
 from speech3.errors import Speech3Error
 from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
 from speech3.io import ComputedMapping
@@ -45,6 +45,8 @@ _QUIET = 0.25  # silence is below this fraction of the range, in dB, from the qu
 _MARGIN_S = 0.5  # silence that is kept at both ends
 _STEP_S = 0.01
 _FLOOR = 1e-9  # power; below it, -90 dB, everything counts as silence
+WHOLE_S = 300.0  # an utterance longer than this is cut
+_BLOCK_S = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +121,6 @@ def _means(values_T: np.ndarray, width: int) -> np.ndarray:
     sums_T = np.concatenate([[0.0], np.cumsum(values_T)])
     means_T: np.ndarray = (sums_T[width:] - sums_T[:-width]) / width
     return means_T
-
-
-WHOLE_S = 300.0  # an utterance longer than this is cut
-_BLOCK_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +242,7 @@ def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Ite
 
 
 def word_times(
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     decoding: Decoding,
     jobs: int = 1,
@@ -278,7 +276,7 @@ def word_times(
     return dict(sorted(times.items()))
 
 
-def spread_over(recognizer: Recognizer, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:
+def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:
     """The words of a hypothesis from `start_s` to `end_s`, each with time in proportion to its number of phones."""
     spoken = recognizer.hmm.lexicon.by_word
     phones = [min((len(pron.phones) for pron in spoken.get(unit, ())), default=1) for unit in found.units]
@@ -293,7 +291,7 @@ def spread_over(recognizer: Recognizer, found: Hypothesis, start_s: float, end_s
 
 
 def times_in(
-    recognizer: Recognizer, alignments: Mapping[str, Alignment], decoding: Decoding
+    recognizer: TrainedModel, alignments: Mapping[str, Alignment], decoding: Decoding
 ) -> dict[str, list[Segment]]:
     """Times and confidences of the decoded words in alignments with their units."""
     said = {h.utterance: h for h in decoding.hypotheses}
@@ -306,7 +304,7 @@ def times_in(
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
-def _calibrated(word: Segment, recognizer: Recognizer) -> Segment:
+def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
     posterior = word.confidence
     return word if posterior is None else replace(word, confidence=recognizer.settings.calibrated(posterior))
 
@@ -327,7 +325,7 @@ def write_hypotheses(path: Path, decoding: Decoding) -> None:
 
 def write_decoding(
     out: Path,
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     decoding: Decoding,
     jobs: int = 1,

@@ -15,8 +15,9 @@ import numpy as np
 
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.output import write_hypotheses
-from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
+from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import without_words
+from speech3.decode.trained_model import BEAM, RETRY_BEAM
 from speech3.errors import Speech3Error, listed
 from speech3.hmm import (
     ADAPTED,

@@ -39,27 +39,31 @@ from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_
 from speech3.decode.grammar import join_segments
 from speech3.decode.output import spread_over
 from speech3.decode.phrases import best_path, with_phrases
-from speech3.decode.recognizer import (
+from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
+from speech3.decode.trained_model import (
     BEAM,
     RETRY_BEAM,
     NetworkScorer,
-    Recognizer,
     Result,
+    TrainedModel,
     Word,
     result_of,
     warn_of_rate,
     words_of_segments,
 )
-from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import Alignment, Hmm, ProjectedGmm, Refinement, WorkerShare, score_one, search_one, word_segments
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
+BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
+_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
+_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
-def online_scores(recognizer: Recognizer) -> OnlineNetwork:
-    """A scorer that computes the log likelihoods (T, P) of `Recognizer.scores` from features as they arrive.
+
+def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
+    """A scorer that computes the log likelihoods (T, P) of `TrainedModel.scores` from features as they arrive.
 
     Raises
     ------
@@ -81,7 +85,7 @@ def online_scores(recognizer: Recognizer) -> OnlineNetwork:
     return OnlineWindows(scorer.loglikes, 0, 0, 1, pdfs)
 
 
-def _unbounded(recognizer: Recognizer) -> Speech3Error:
+def _unbounded(recognizer: TrainedModel) -> Speech3Error:
     return Speech3Error(
         f"{recognizer.directory}: a bidirectional LSTM needs the whole utterance before it can score the first frame,"
         " so it cannot process a stream; use a unidirectional model, or transcribe a finished recording"
@@ -123,9 +127,6 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
         return network.windows(feats_TF)[before : before + outputs]
 
     return OnlineWindows(score_inside, before * step, right, step, pdfs)
-
-
-BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Stream:
         tuned or has no graph; `rate_hz` is not a sample rate.
     """
 
-    def __init__(self, recognizer: Recognizer, rate_hz: int, pauses: Pauses | None = None) -> None:
+    def __init__(self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise Speech3Error(
@@ -266,7 +267,7 @@ class Stream:
 class _Segment:
     """The search of the current segment, restarted for each new one."""
 
-    recognizer: Recognizer
+    recognizer: TrainedModel
     pauses: Pauses
     partial: str = ""  # the words so far
     silent: int = 0  # number of silence outputs at the end of the best path
@@ -392,17 +393,13 @@ class _Segment:
         return Refinement(recognizer.clock).refined(path, self._name, scores, hmm, scale)  # the samples are gone
 
 
-def silence_pdfs(recognizer: Recognizer) -> np.ndarray:
+def silence_pdfs(recognizer: TrainedModel) -> np.ndarray:
     """The pdfs of silence, int64; empty if only the number of pdfs is known."""
     if not isinstance(recognizer.outputs, Hmm):
         return np.empty(0, np.int64)
     hmm = recognizer.hmm
     phones = [hmm.lexicon.phone_ids[phone] for phone in hmm.lexicon.silence_phones]
     return np.unique([pdf for phone in phones for pdf in hmm.pdfs(0, phone, 0)])
-
-
-_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
-_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
 
 @dataclass
@@ -531,7 +528,7 @@ class Lines:
         self.out.flush()
 
 
-def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
+def transcribe_arriving(recognizer: TrainedModel, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
     """Transcribe standard input (``-``) or a growing file; finally print latency and real-time factor.
 
     Parameters
@@ -554,7 +551,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     with deferred_interrupt() as interrupt:
         for wave_S in _samples(decoder, arriving_bytes(source, lambda: interrupt.pressed)):
             if stream is None:
-                stream = recognizer.stream(decoder.rate_hz)
+                stream = Stream(recognizer, decoder.rate_hz)
                 warn_of_rate(name, decoder.rate_hz, model_hz)
             take(stream, wave_S, meter, display)
         if interrupt and stream is None:
@@ -570,9 +567,9 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     say(meter.summary())
 
 
-def _warm_up(recognizer: Recognizer, rate_hz: int) -> None:
+def _warm_up(recognizer: TrainedModel, rate_hz: int) -> None:
     """Recognise noise, so that errors of the model are reported and compiled code is loaded before audio arrives."""
-    stream = recognizer.stream(rate_hz)
+    stream = Stream(recognizer, rate_hz)
     stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
     stream.finish()
 

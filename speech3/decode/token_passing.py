@@ -42,6 +42,8 @@ STATE, COST, FROM, ARC = 0, 1, 2, 3
 MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi
 _MARGIN = np.float32(0.5)  # Kaldi's beam_delta
 _INFINITE = np.float32(np.inf)
+SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
+_INF = np.float32(np.inf)
 
 
 class Tokens(NamedTuple):
@@ -322,10 +324,6 @@ def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # prag
             tokens[to, FROM] = place[tokens[i, FROM]] if tokens[i, FROM] >= 0 else -1
     memory.slot_S[:] = -1
     return new_begin, filled
-
-
-SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
-_INF = np.float32(np.inf)
 
 
 @jit

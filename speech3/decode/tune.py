@@ -35,6 +35,9 @@ from speech3.runtime import explained_disk_errors, progress, read_json, say, wri
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
+ErrorRate = Callable[[list[str], list[str]], float]
+_Found = tuple[Hypothesis, Lattice] | None
+_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,6 @@ def correct_words(reference: Sequence[str], said: Sequence[str]) -> list[bool]:
 def _log_odds(posterior_W: np.ndarray) -> np.ndarray:
     bounded_W = np.clip(posterior_W, _SURE, 1 - _SURE)
     return np.asarray(np.log(bounded_W / (1 - bounded_W)))
-
-
-ErrorRate = Callable[[list[str], list[str]], float]
-_Found = tuple[Hypothesis, Lattice] | None
-_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from speech3.runtime import jit
 _SAME = 1e-3  # Kaldi: 1/1024
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
+_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
+_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 class LatticeArrays(NamedTuple):
@@ -313,10 +315,6 @@ def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-
             if pdfs[begin_1 + place] != pdfs[begin_2 + place]:
                 return False
     return True
-
-
-_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
-_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 @dataclass(frozen=True, eq=False)

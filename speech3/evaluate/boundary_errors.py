@@ -30,6 +30,9 @@ from speech3.runtime import read_utf8
 TIMIT_HZ = 16_000  # `.phn` and `.wrd` count samples
 _LABELS: dict[str, Level] = {".phn": "phones", ".wrd": "words"}
 _STOPS = {"bcl": "b", "dcl": "d jh", "gcl": "g", "pcl": "p", "tcl": "t ch", "kcl": "k"}  # and how they are released
+TOLERANCES_MS = (5, 10, 20, 25, 50)
+KINDS = ("word starts", "word ends", "inside words", "phones", "after silence", "before silence")
+_TOUCH_S = 0.0011  # times are rounded to milliseconds in CTM
 
 
 @dataclass
@@ -169,11 +172,6 @@ def _with_releases(segments: list[Segment]) -> list[Segment]:
         else:
             joined.append(segment)
     return [Segment(s.start_s, s.end_s, _STOPS[s.label].split()[0]) if s.label in _STOPS else s for s in joined]
-
-
-TOLERANCES_MS = (5, 10, 20, 25, 50)
-KINDS = ("word starts", "word ends", "inside words", "phones", "after silence", "before silence")
-_TOUCH_S = 0.0011  # times are rounded to milliseconds in CTM
 
 
 @dataclass

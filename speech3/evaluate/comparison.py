@@ -38,6 +38,7 @@ _BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), w
 _MINUTES = "min/10 h: minutes of training, over all epochs, per 10 hours of training speech"
 _DROPS = ";\ndrops: minibatches that were too stale or refused"
 _SENT = ";\nkB up, down: sent per minibatch, from the worker and to the worker"
+_SHOWN = 3  # most exceptions to each conclusion that are printed
 
 
 @dataclass(frozen=True)
@@ -336,9 +337,6 @@ def write_figures(out: Path, comparison: Comparison) -> list[Path]:
             write_png(path, panels)
             written.append(path)
     return written
-
-
-_SHOWN = 3  # most exceptions to each conclusion that are printed
 
 
 def throughput_text(found: Throughput) -> str:

@@ -45,6 +45,53 @@ _DOTS = 25  # most points of a line that are drawn with markers
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
 _WORK = ("compute", "sync", "wait for the server", "draw")
+_CORPUS_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.parse_math": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#8a8a8a",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.6,
+}
+_FILL, _MARK = "#3b6ea8", "#c2551e"
+_NAMED = 30  # most speakers that get a bar each
+_LETTERS = 55  # most letters of speakers' names that fit side by side
+_UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
+Segment = tuple[float, float, str]
+# Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
+_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
+_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
+_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _QUIET,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "axes.prop_cycle": cycler(color=_SERIES),
+    "axes.axisbelow": True,
+}
+_INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
+_SMALL_INCHES_PER_SECOND = 2.4
+_MAX_INCHES = 60.0
 
 
 @dataclass(frozen=True)
@@ -214,26 +261,6 @@ def _short(value: float) -> str:
     return f"{value / (size or 1):g}{letter}"
 
 
-_CORPUS_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#8a8a8a",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.6,
-}
-_FILL, _MARK = "#3b6ea8", "#c2551e"
-_NAMED = 30  # most speakers that get a bar each
-_LETTERS = 55  # most letters of speakers' names that fit side by side
-_UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
-
-
 def write_histograms(stats: Stats, path: Path) -> None:
     """Write a PNG: a histogram of utterance lengths, and the minutes of each speaker (if many, their histogram)."""
     with matplotlib.rc_context(_CORPUS_STYLE):
@@ -285,39 +312,6 @@ def _bars(axes: Axes, minutes: dict[str, float]) -> None:
 
 def _short_name(name: str) -> str:
     return name if len(name) <= 16 else f"{name[:15]}…"
-
-
-Segment = tuple[float, float, str]
-
-# Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
-_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
-_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
-_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 10,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _QUIET,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-    "text.color": _INK,
-    "legend.frameon": False,
-    "axes.prop_cycle": cycler(color=_SERIES),
-    "axes.axisbelow": True,
-}
-_INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
-_SMALL_INCHES_PER_SECOND = 2.4
-_MAX_INCHES = 60.0
 
 
 @dataclass(frozen=True)

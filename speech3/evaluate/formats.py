@@ -37,6 +37,9 @@ _ENDINGS = {
 }  # fmt: skip
 _RTTM = ("SPEAKER", "SPKR-INFO", "LEXEME", "NON-LEX", "SEGMENT", "SU", "NOSCORE", "NO_RT_METADATA")
 _TABLE_HEADS = {"sentence", "text", "transcript", "transcription", "path", "client_id", "utterance", "utt_id", "id"}
+_CTM: Sclite = "ctm"
+_STM: Sclite = "stm"
+_TRN_KIND: Sclite = "trn"
 
 
 class Segment(NamedTuple):
@@ -99,11 +102,6 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
             )
         return kind
     return None
-
-
-_CTM: Sclite = "ctm"
-_STM: Sclite = "stm"
-_TRN_KIND: Sclite = "trn"
 
 
 def _refuse_others(path: Path, lines: Sequence[str]) -> None:

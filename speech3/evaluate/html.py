@@ -70,6 +70,9 @@ dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
   .big b { font-size: 2.1rem; } .bar { width: 6rem; } dl { display: block; } dd { margin-bottom: .4rem; } }
 @media print { nav { display: none; } details > * { display: block; } }
 """
+MOST_BYTES = 100_000  # of a clip, as text in the page
+_LEVELS = (0.0, 0.9)  # of MP3's compression: about 4.0 and 2.8 kB a second at 16 kHz
+_MP3_RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
 def escape(text: object) -> str:
@@ -132,11 +135,6 @@ def aligned(utterance: Utterance) -> str:
         mark = "" if kind == "equal" else f' {kind[0]}" title="{titles[kind]}'
         words.append(f'<span class="w{mark}"><span>{escape(ref)}</span><span>{escape(hyp)}</span></span>')
     return "\n".join(words)
-
-
-MOST_BYTES = 100_000  # of a clip, as text in the page
-_LEVELS = (0.0, 0.9)  # of MP3's compression: about 4.0 and 2.8 kB a second at 16 kHz
-_MP3_RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
 @dataclass(frozen=True)

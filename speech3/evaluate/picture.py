@@ -25,6 +25,32 @@ from matplotlib.ticker import MaxNLocator
 
 from speech3.runtime import atomic_path
 
+SIGNATURE = "speech3 inspect"  # stored in the PNG, to recognise our own pictures
+_INK, _QUIET, _RULE, _BLUE = "#1d1f21", "#65696e", "#d9d9d2", "#1f63b5"
+_SERIES = (_BLUE, "#c2570c", "#2c7a3f", "#8a3fa0")
+_NO_NUMBER = "#35b779"  # for NaN; not a colour of the colour map, so that it stands out
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.parse_math": False,
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "text.color": _INK,
+}
+_NARROWEST, _WIDEST = 9.0, 28.0  # inches
+_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # the latter is wide enough to print the senone of three frames
+_BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
+_DPI = 110
+_COLUMNS = 4000  # columns of the waveform, each of which shows the extremes of its samples
+
 
 @dataclass
 class FeatureStatistics:
@@ -141,33 +167,6 @@ def _named(counts: dict[str, int]) -> str:
     worst = sorted(counts, key=lambda name: (-counts[name], name))[:3]
     more = f" and {len(counts) - len(worst):,} more" if len(counts) > len(worst) else ""
     return f"{', '.join(worst)}{more}"
-
-
-SIGNATURE = "speech3 inspect"  # stored in the PNG, to recognise our own pictures
-_INK, _QUIET, _RULE, _BLUE = "#1d1f21", "#65696e", "#d9d9d2", "#1f63b5"
-_SERIES = (_BLUE, "#c2570c", "#2c7a3f", "#8a3fa0")
-_NO_NUMBER = "#35b779"  # for NaN; not a colour of the colour map, so that it stands out
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,
-    "axes.edgecolor": _QUIET,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-    "text.color": _INK,
-}
-_NARROWEST, _WIDEST = 9.0, 28.0  # inches
-_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # the latter is wide enough to print the senone of three frames
-_BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
-_DPI = 110
-_COLUMNS = 4000  # columns of the waveform, each of which shows the extremes of its samples
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,12 @@ Record = Mapping[str, Any]
 
 _SHOWN = ("before", "heldout", "progress", "epoch", "average")
 _FATES = ("used", "stale", "refused", "returned")
+_POLL_S = 1.0
+_QUIET_S = 300.0  # time without a record after which the training may no longer be running
+_STALENESS = 9  # from this staleness on, counts are combined
+_BAR, _CURVE = 24, 40  # columns
+_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+_NONE = "-"
 
 
 @dataclass(frozen=True)
@@ -296,14 +302,6 @@ def _number(record: Record, key: str) -> float | None:
 def _whole(record: Record, key: str) -> int | None:
     value = record.get(key)
     return value if isinstance(value, int) else None
-
-
-_POLL_S = 1.0
-_QUIET_S = 300.0  # time without a record after which the training may no longer be running
-_STALENESS = 9  # from this staleness on, counts are combined
-_BAR, _CURVE = 24, 40  # columns
-_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-_NONE = "-"
 
 
 class Size(NamedTuple):

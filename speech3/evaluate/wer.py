@@ -30,6 +30,10 @@ from speech3.evaluate.text import characters, read_text
 
 RESAMPLES = 10_000
 _CHUNK = 2_000_000  # numbers drawn at a time, to limit memory
+FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
+_BLOCK = 1000  # utterances
+Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
+Operation = Literal["equal", "substitute", "delete", "insert"]
 
 
 def _resampled_sums(counts_UC: np.ndarray, seed: int) -> np.ndarray:
@@ -93,12 +97,6 @@ def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int 
 
 
 __all__ = ["Counts", "Metric", "PairedTest", "Score", "Utterance", "paired_test", "read_text", "score"]
-
-FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
-
-_BLOCK = 1000  # utterances
-Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
-Operation = Literal["equal", "substitute", "delete", "insert"]
 
 
 @dataclass(frozen=True, slots=True)

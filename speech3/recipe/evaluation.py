@@ -88,6 +88,13 @@ _LONGEST_PICTURE_S = 25.0
 _OUTLIER, _NO_WORD = "alignment's confidence", "no word recognised"
 
 Tracks = Mapping[str, list[Segment]]
+RESCORED = "test_rescored"
+# Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
+_NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
+_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rates on dev
+_SECOND: dict[str, Metric] = {"WER": "CER", "CER": "WER"}  # what decides between systems of equal error rates
+OWN = "test_own"  # the test set decoded with our own language model
+TOLERANCES_MS = (10, 20, 30, 40, 50)
 
 
 def picture(e: Experiment) -> AlignedUtterance:
@@ -222,9 +229,6 @@ def _vocabulary(words: Path) -> set[str]:
     return {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
 
 
-RESCORED = "test_rescored"
-
-
 def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:
     """Tune the second model's weight on lattices of dev, and rescore the existing lattices of test with it.
 
@@ -242,14 +246,6 @@ def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.n
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
     rescore(open_lattices(out / "test"), lm, out / RESCORED, RescoreOptions(found.weight))
-
-
-# Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
-_NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
-_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rates on dev
-_SECOND: dict[str, Metric] = {"WER": "CER", "CER": "WER"}  # what decides between systems of equal error rates
-OWN = "test_own"  # the test set decoded with our own language model
-TOLERANCES_MS = (10, 20, 30, 40, 50)
 
 
 def _never(one: str, other: str) -> bool:

@@ -84,6 +84,41 @@ from speech3.recipe.steps import check_places, ended_ns, recorded_settings, sett
 from speech3.runtime import available_jobs, say
 
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
+LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
+_MODEL = "model.safetensors"
+# Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
+_OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
+Prepare = Callable[..., None]
+CORPORA: dict[str, Prepare] = {
+    "aishell": aishell.prepare,
+    "an4": an4.prepare,
+    "any": anyspeech.prepare,
+    "commonvoice": commonvoice.prepare,
+    "digits": digits.prepare,
+    "fsdd": fsdd.prepare,
+    "librispeech": librispeech.prepare,
+    "shuzi": shuzi.prepare,
+    "tedlium": tedlium.prepare,
+    "timit": timit.prepare,
+    "wsj": wsj.prepare,
+    "yesno": yesno.prepare,
+}
+MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
+LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
+GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
+BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
+LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
+SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
+UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
+FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
+_LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
+# What a lower limit of speech keeps from being trained.
+_LIMITED = {
+    "least_minutes": "network",
+    "lfmmi.least_minutes": "LF-MMI system",
+    "hmm.lda.least_minutes": "systems lda and sat",
+}
+OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
 def open_sizes(recipe: RecipeConfig) -> list[str]:
@@ -163,12 +198,6 @@ def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConf
         if workers > 1:
             found["world"] = "shared"
     return training.model_copy(update=found)
-
-
-LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
-_MODEL = "model.safetensors"
-# Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
-_OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
 
 
 @dataclass(frozen=True)
@@ -273,39 +302,6 @@ def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> Rec
         else:
             changes["model"] = start.model
     return recipe.model_copy(update=changes)
-
-
-Prepare = Callable[..., None]
-CORPORA: dict[str, Prepare] = {
-    "aishell": aishell.prepare,
-    "an4": an4.prepare,
-    "any": anyspeech.prepare,
-    "commonvoice": commonvoice.prepare,
-    "digits": digits.prepare,
-    "fsdd": fsdd.prepare,
-    "librispeech": librispeech.prepare,
-    "shuzi": shuzi.prepare,
-    "tedlium": tedlium.prepare,
-    "timit": timit.prepare,
-    "wsj": wsj.prepare,
-    "yesno": yesno.prepare,
-}
-MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
-LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
-GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
-BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
-LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
-SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
-UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
-FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
-_LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
-# What a lower limit of speech keeps from being trained.
-_LIMITED = {
-    "least_minutes": "network",
-    "lfmmi.least_minutes": "LF-MMI system",
-    "hmm.lda.least_minutes": "systems lda and sat",
-}
-OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
 def decode_step(system: str) -> str:

@@ -53,6 +53,7 @@ from speech3.runtime import parallel_map, read_utf8, say, write_text
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
 _SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
+Rate = Callable[[list[str], list[str]], float]
 
 
 @dataclass(frozen=True)
@@ -290,9 +291,6 @@ def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))
     weight = new_word_weight(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))
-
-
-Rate = Callable[[list[str], list[str]], float]
 
 
 def spoken(text: str | None) -> str:

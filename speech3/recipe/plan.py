@@ -45,6 +45,37 @@ from speech3.recipe.steps import Plan, Step, ended_ns, make_plan
 DATA = "data"  # the first stage, after which the amount of speech is known
 SELF_STAGE = "self"
 CHOOSE = f"{SELF_STAGE}/choose"  # after it, it is known whether self-training has anything to train on
+_HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is dev
+# Seconds of one core for an hour of speech.
+_FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
+# recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
+_HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
+# The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
+# families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
+# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (recipes/minilibri/RESULTS.md); bmmi: one iteration, on a
+# core with AVX2.
+_PASS = {
+    "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
+    "blstm": 26.5 * 60 / 10 / _HOURS, "cnn_tdnn": 158 / _HOURS, "tdnn_lstm": 195 / _HOURS,
+    LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
+}  # fmt: skip
+# The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
+_MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
+# CPU time of decoding divided by the length of the speech, from the same three places.
+_DECODING = {
+    "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
+}  # fmt: skip
+_SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
+_FRAMES = 360_000  # per hour
+_SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
+_SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
+_CORES = (2, 16)
+_BASIS = (
+    "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
+    " nothing was measured (data, language models, graphs, scores)"
+)
+_NO_GPU = "GPUs: no times, since none of these were measured there; training.device=cuda trains the networks on a GPU"
+_OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 
 def planned_steps(experiment: Experiment) -> list[Step]:
@@ -390,39 +421,6 @@ def _graph_steps(e: Experiment) -> list[Step]:
              keys=("lm.grammar", "lm.self_loop_scale"))
         for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
     ]  # fmt: skip
-
-
-_HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is dev
-# Seconds of one core for an hour of speech.
-_FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
-# recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
-_HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
-# The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
-# families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
-# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (recipes/minilibri/RESULTS.md); bmmi: one iteration, on a
-# core with AVX2.
-_PASS = {
-    "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
-    "blstm": 26.5 * 60 / 10 / _HOURS, "cnn_tdnn": 158 / _HOURS, "tdnn_lstm": 195 / _HOURS,
-    LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
-}  # fmt: skip
-# The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
-_MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
-# CPU time of decoding divided by the length of the speech, from the same three places.
-_DECODING = {
-    "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
-}  # fmt: skip
-_SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
-_FRAMES = 360_000  # per hour
-_SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
-_SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
-_CORES = (2, 16)
-_BASIS = (
-    "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
-    " nothing was measured (data, language models, graphs, scores)"
-)
-_NO_GPU = "GPUs: no times, since none of these were measured there; training.device=cuda trains the networks on a GPU"
-_OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 
 @dataclass(frozen=True)

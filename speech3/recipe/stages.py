@@ -84,6 +84,9 @@ from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_p
 from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
+_MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
+_TOO_SHORT = "too_short.json"
+_DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
 def make_data(e: Experiment) -> None:
@@ -351,10 +354,6 @@ def train_bmmi(e: Experiment) -> None:
     gmm.save(out / "model.safetensors", {"features": preset})
 
 
-_MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
-_TOO_SHORT = "too_short.json"
-
-
 def train_lfmmi_hmm(e: Experiment) -> None:
     """Build the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
     assert e.recipe.lfmmi is not None
@@ -425,9 +424,6 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         frames=str(e.frames(name)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
         init=str(start.directory) if start else None, seed=e.recipe.seed,
     )  # fmt: skip
-
-
-_DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
 def prepare_flat(e: Experiment) -> None:

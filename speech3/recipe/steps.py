@@ -43,6 +43,9 @@ from speech3.runtime import (
     write_json,
 )
 
+_FILES, _RECORD = "files", "record.json"  # of a result that was put aside
+_SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
+
 
 class Background:
     """A context manager; on an error, or Ctrl-C, what still runs is killed, as it can resume."""
@@ -123,9 +126,6 @@ def _start(log: str) -> None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(file, sys.stderr.fileno())
     console.quiet = False  # `--quiet` is for the terminal; the log is complete
-
-
-_FILES, _RECORD = "files", "record.json"  # of a result that was put aside
 
 
 def check_places(
@@ -222,9 +222,6 @@ def _move(source: Path, target: Path) -> None:
             source.rename(target)
         except OSError:  # the place where a disk is mounted, say
             shutil.rmtree(source, ignore_errors=True)
-
-
-_SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
 
 
 @dataclass(frozen=True)

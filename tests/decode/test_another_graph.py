@@ -104,7 +104,7 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
         (result,) = transcribe(recognizer, [sounds["ab"]])  # AB is not a word of this graph
         assert result.text and "AB" not in result.text.split()
         assert (out / "lm.arpa.gz").exists() == (option == "text") and not (out / "lexicon.txt").exists()
-    write_arpa(toys.estimate([["A", "QUAGGA"], ["A"]], 2), tmp_path / "other.arpa")
+    write_arpa(toys.estimate_lm([["A", "QUAGGA"], ["A"]], 2), tmp_path / "other.arpa")
     about = make_graph(model, tmp_path / "lm", GraphSources(lm=tmp_path / "other.arpa")).about
     assert about["dropped"] == ["QUAGGA"] and (tmp_path / "lm" / "dropped.txt").read_text() == "QUAGGA\n"
     make_graph(
@@ -219,7 +219,7 @@ def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Pat
 
 
 def test_a_graph_of_pieces(model: Path, tmp_path: Path) -> None:
-    write_arpa(toys.estimate([["▁A", "A"]], 2), model / "graph" / "lm.arpa.gz")
+    write_arpa(toys.estimate_lm([["▁A", "A"]], 2), model / "graph" / "lm.arpa.gz")
     with pytest.raises(Speech3Error, match=r"language model consists of word pieces, .*words\.txt has nothing to add"):
         make_graph(model, tmp_path / "out", GraphSources(add=made(tmp_path, "words.txt", "BAA b a\n")))
 

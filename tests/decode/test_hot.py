@@ -136,7 +136,7 @@ def ways_of_pieces(pieces: tuple[str, ...]) -> list[tuple[float, tuple[int, ...]
 def test_hot_words_of_pieces_equal_an_exhaustive_search(tmp_path, monkeypatch, hot) -> None:
     monkeypatch.setattr(search, "LATTICE_BEAM", 500.0)
     monkeypatch.setattr(toys, "pronunciations", lambda hmm, pieces: ways_of_pieces(pieces))
-    hmm, lm = toys.toy_hmm(PIECES), toys.estimate(PIECE_TEXT, 2)
+    hmm, lm = toys.toy_hmm(PIECES), toys.estimate_lm(PIECE_TEXT, 2)
     build_graph(hmm, lm, tmp_path, toys.SCALE)
     plain = load_graph(tmp_path)
     graph = with_hot_words(plain, hot, SOURCE)
@@ -172,7 +172,7 @@ def test_every_division_into_pieces_is_worth_the_same() -> None:
 
 
 def test_words_that_the_pieces_cannot_spell_are_named(tmp_path: Path) -> None:
-    build_graph(toys.toy_hmm(PIECES), toys.estimate(PIECE_TEXT, 2), tmp_path, toys.SCALE)
+    build_graph(toys.toy_hmm(PIECES), toys.estimate_lm(PIECE_TEXT, 2), tmp_path, toys.SCALE)
     with pytest.raises(Speech3Error, match=r"hot\.txt: the pieces of .* cannot spell ab, C; write them as"):
         with_hot_words(load_graph(tmp_path), {("AB", "ab"): 1.0, ("C",): 1.0, ("ABBA",): 1.0}, SOURCE)
 

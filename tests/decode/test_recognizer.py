@@ -18,8 +18,9 @@ from speech3.decode.apply import features_of_file, say_skipped, transcribe
 from speech3.decode.graph import build_graph
 from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import word_times, write_decoding
-from speech3.decode.recognizer import NetworkScorer, load_recognizer, load_settings, load_tuning, tune_recognizer
+from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis
+from speech3.decode.trained_model import NetworkScorer, load_settings
 from speech3.errors import Speech3Error
 from speech3.features.extraction import features_of
 from speech3.hmm import train
@@ -173,7 +174,7 @@ def test_the_graph_to_tune_with_is_another_one_where_there_is_one(model: Path, s
     truth = {name: words for name, (words, _) in SAID.items()}
     config = DecodeConfig(acoustic_scales=(0.1, 0.5), word_penalties=(0.0,))
     assert tune_recognizer(load_recognizer(model), feats, truth, config).best.error_rate == 0.0
-    build_graph(HMM, toys.estimate([["BB"]], 1), model / "graph_tuning", toys.SCALE)
+    build_graph(HMM, toys.estimate_lm([["BB"]], 1), model / "graph_tuning", toys.SCALE)
     recognizer = load_recognizer(model)
     found = tune_recognizer(recognizer, feats, truth, config)
     assert found.best.error_rate > 0 and {word for words in found.words.values() for word in words} <= {"BB"}
@@ -371,7 +372,7 @@ def test_complete_makes_a_network_stand_on_its_own(gmm: Path, sounds: dict[str, 
 def test_complete_takes_the_grid_and_the_graph_to_tune_with(model: Path, tmp_path: Path) -> None:
     out, data = tmp_path / "nn", tmp_path / "frames"
     data.mkdir()
-    build_graph(HMM, toys.estimate([["A"]], 1), model / "graph_tuning", toys.SCALE)
+    build_graph(HMM, toys.estimate_lm([["A"]], 1), model / "graph_tuning", toys.SCALE)
     (model / "tuning.json").write_text(DecodeConfig(beam=11.0).model_dump_json())
     copy_model_files(out, model, data)
     assert (out / "tuning.json").read_text() == (model / "tuning.json").read_text()

@@ -91,10 +91,13 @@ def test_the_fewest_expected_errors(model: Path, data: Path, decoded: Path, tmp_
 
 def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, tmp_path: Path) -> None:
     rescore(
-        open_lattices(decoded), lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)), tmp_path / "same", RescoreOptions()
+        open_lattices(decoded),
+        lm_of(tmp_path / "o.arpa", toys.estimate_lm(OLD, 2)),
+        tmp_path / "same",
+        RescoreOptions(),
     )
     before, same = (dict(open_lattices(path).lattices()) for path in (decoded, tmp_path / "same"))
-    new, scale = toys.estimate(NEW, 3), open_lattices(decoded).about.acoustic_scale
+    new, scale = toys.estimate_lm(NEW, 3), open_lattices(decoded).about.acoustic_scale
     for weight in (0.4, 1.0):
         out = tmp_path / f"other{weight}"
         rescore(open_lattices(decoded), lm_of(tmp_path / "n.arpa.gz", new), out, RescoreOptions(weight, nbest=9))
@@ -107,7 +110,7 @@ def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, 
             kept = {directory.spelled(path.words): path.cost for path in nbest(same[utterance], 10**4, scale)}
             assert kept == pytest.approx(costs, abs=1e-3)
             expected = {
-                words: cost + weight * (arpa_cost(new, words) - arpa_cost(toys.estimate(OLD, 2), words))
+                words: cost + weight * (arpa_cost(new, words) - arpa_cost(toys.estimate_lm(OLD, 2), words))
                 for words, cost in costs.items()
             }
             best = sorted(expected, key=lambda words: expected[words])
@@ -123,7 +126,7 @@ def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, 
 def test_the_weight_of_the_fewest_errors_is_taken(
     decoded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lm = lm_of(tmp_path / "n.arpa", toys.estimate([["A"] * 12] * 5 + [["BB", "AB"]], 3))
+    lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm([["A"] * 12] * 5 + [["BB", "AB"]], 3))
     rescore(open_lattices(decoded), lm, tmp_path / "each", RescoreOptions(0.6))
     shutil.copyfile(tmp_path / "each" / "hyp.txt", tmp_path / "text")  # used as the references here
     truth = dict(line.split(maxsplit=1) for line in (tmp_path / "text").read_text().splitlines())
@@ -141,7 +144,7 @@ def test_the_weight_of_the_fewest_errors_is_taken(
 
 
 def test_a_function_on_the_n_best(decoded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    new, asked = toys.estimate(NEW, 2), []
+    new, asked = toys.estimate_lm(NEW, 2), []
     (tmp_path / "some_lm.py").write_text("def log_probs(sentences):\n    return scorer(sentences)\n")
     monkeypatch.chdir(tmp_path)
     load_function("some_lm:log_probs").__globals__["scorer"] = lambda sentences: (
@@ -198,15 +201,15 @@ def test_one_sentence_may_be_impossible(decoded: Path, tmp_path: Path, monkeypat
 
 
 def test_words_that_the_model_lacks(decoded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lacking = lm_of(tmp_path / "l.arpa", toys.estimate([["A"], ["AB", "A"]], 2))
+    lacking = lm_of(tmp_path / "l.arpa", toys.estimate_lm([["A"], ["AB", "A"]], 2))
     with pytest.raises(
         Speech3Error, match=r"l\.arpa: lacks words of the lattice of .*, and has no <unk>: BB; estimate"
     ):
         rescore(open_lattices(decoded), lacking, tmp_path / "out", RescoreOptions())
-    lm = toys.estimate([["A"], ["AB", "A"], ["<unk>", "A"]], 2)
+    lm = toys.estimate_lm([["A"], ["AB", "A"], ["<unk>", "A"]], 2)
     rescore(open_lattices(decoded), lm_of(tmp_path / "u.arpa", lm), tmp_path / "out", RescoreOptions(nbest=10**4))
     assert "u.arpa: lacks 1 words of the graph, such as BB; they are scored as <unk>" in capsys.readouterr().err
-    old = toys.estimate(OLD, 2)
+    old = toys.estimate_lm(OLD, 2)
     before = {(row["utterance"], row["words"]): row["cost"] for row in lines_of(decoded / "nbest.jsonl")}
     compared = 0
     for row in lines_of(tmp_path / "out" / "nbest.jsonl"):
@@ -220,7 +223,7 @@ def test_words_that_the_model_lacks(decoded: Path, tmp_path: Path, capsys: pytes
 
 
 def test_lattices_of_another_graph_are_refused(decoded: Path, model: Path, tmp_path: Path) -> None:
-    lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
+    lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm(NEW, 3))
     words = (decoded / "words.txt").read_text()
     (decoded / "words.txt").write_text("\n".join(words.splitlines()[:2]) + "\n")
     with pytest.raises(Speech3Error, match=r"not made with the graph|words\.txt beside it has"):
@@ -231,30 +234,30 @@ def test_lattices_of_another_graph_are_refused(decoded: Path, model: Path, tmp_p
     with pytest.raises(Speech3Error, match="not made with the graph that is in"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     (decoded / "words.txt").write_text(words)
-    build_graph(HMM, toys.estimate(NEW, 1), model / "graph", toys.SCALE)
+    build_graph(HMM, toys.estimate_lm(NEW, 1), model / "graph", toys.SCALE)
     with pytest.raises(Speech3Error, match="not made with the graph that is in"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
     assert not (tmp_path / "out" / "hyp.txt").exists()
 
 
 def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_path: Path) -> None:
-    lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
+    lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm(NEW, 3))
     rescore(open_lattices(decoded), lm, tmp_path / "kept", RescoreOptions())
     (model / "graph" / "G.fst").unlink()
     for name in ("lm.arpa.gz",):
         (model / "graph" / name).unlink(missing_ok=True)
     with pytest.raises(Speech3Error, match=r"is not in .*graph/G\.fst; pass its ARPA file with --old"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
-    old = Path(lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)))
+    old = Path(lm_of(tmp_path / "o.arpa", toys.estimate_lm(OLD, 2)))
     rescore(open_lattices(decoded), lm, tmp_path / "given", RescoreOptions(old=old))
     assert (tmp_path / "given" / "hyp.txt").read_text() == (tmp_path / "kept" / "hyp.txt").read_text()
-    other = Path(lm_of(tmp_path / "p.arpa", toys.estimate([["A"], ["AB", "A"]], 2)))
+    other = Path(lm_of(tmp_path / "p.arpa", toys.estimate_lm([["A"], ["AB", "A"]], 2)))
     with pytest.raises(Speech3Error, match="a word that the language model used in the search does not allow"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions(old=other))
 
 
 def test_directories_that_are_none_and_damaged_archives(decoded: Path, tmp_path: Path) -> None:
-    lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
+    lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm(NEW, 3))
     with pytest.raises(
         Speech3Error, match=r"has no lattice\.json; pass a directory that speech3 decode --lattice wrote"
     ):
@@ -326,7 +329,7 @@ def test_confidences_are_calibrated(model: Path, sounds: dict[str, Path], capsys
 
 
 def test_a_copy_of_the_directory_still_serves(decoded: Path, tmp_path: Path) -> None:
-    lm = lm_of(tmp_path / "n.arpa", toys.estimate(NEW, 3))
+    lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm(NEW, 3))
     shutil.copytree(decoded, tmp_path / "copy")
     outcome = rescore(open_lattices(tmp_path / "copy"), lm, tmp_path / "out", RescoreOptions())
     assert {each.utterance for each in outcome.decoding.hypotheses} == set(SAID)

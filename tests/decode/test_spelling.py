@@ -86,7 +86,7 @@ def test_the_best_path_is_that_of_an_enumeration(tmp_path: Path, lexicon: Lexico
 def spelling_model(model: Path) -> Path:
     """The recogniser of `whistles`, which has the words A, AB and BB and spells others."""
     spelling = spelling_with(HMM, LETTERS, 3.0, PHONES)
-    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE, spelling)
+    build_graph(HMM, toys.estimate_lm([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE, spelling)
     return model
 
 
@@ -117,7 +117,7 @@ def test_lattices_n_best_and_rescoring(spelling_model: Path, tmp_path: Path, baa
     rows = [json.loads(line)["words"] for line in (out / "nbest.jsonl").read_text().splitlines()]
     assert rows[0] == "BABA" == " ".join(decoding.hypotheses[0].words) and "￭" not in "".join(rows)
     given, own = tmp_path / "new.arpa", tmp_path / "own.arpa.gz"
-    write_arpa(toys.estimate([["BB", "A"], ["AB"], ["A", "AB", "BB"]], 3), given)
+    write_arpa(toys.estimate_lm([["BB", "A"], ["AB"], ["A", "AB", "BB"]], 3), given)
     shutil.copyfile(graph / "lm.arpa.gz", own)
     rescore(open_lattices(out), str(given), tmp_path / "new", RescoreOptions())
     before, after = (paths_of(path) for path in (out, tmp_path / "new"))

@@ -11,8 +11,9 @@ from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, save_gmm, sa
 
 import speech3
 from speech3.data.resampling import resample
-from speech3.decode.recognizer import Result, load_recognizer
+from speech3.decode.recognizer import load_recognizer
 from speech3.decode.streaming import Pauses, Stream, silence_pdfs
+from speech3.decode.trained_model import Result
 from speech3.errors import Speech3Error
 from speech3.runtime.files import write_text
 

@@ -16,7 +16,8 @@ from speech3.data.datadir import read_datadir
 from speech3.decode.align import align_datadir
 from speech3.decode.apply import features_for, features_of_file, transcribe, write_loglikes
 from speech3.decode.graph import build_graph
-from speech3.decode.recognizer import LARGEST_PSEUDO, NetworkScorer, load_recognizer, tune_recognizer
+from speech3.decode.recognizer import load_recognizer, tune_recognizer
+from speech3.decode.trained_model import LARGEST_PSEUDO, NetworkScorer
 from speech3.decode.tune import DecodeSettings
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import frame_clock, read_ctm
@@ -47,7 +48,7 @@ def model(gmm: Path, tmp_path: Path) -> Path:
     network.output.weight.data = torch.from_numpy(np.pad(0.3 * mean / var, ((0, 0), (DIM, DIM)))).float()
     network.output.bias.data = torch.from_numpy(-0.15 * (mean**2 / var).sum(1)).float()
     write_network(model, config, network, np.linspace(-9, 0, len(mean), dtype=np.float32), objective="lfmmi")
-    build_graph(hmm, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", 1.0)
+    build_graph(hmm, toys.estimate_lm([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", 1.0)
     DecodeSettings(acoustic_scale=1.0, word_penalty=0.0, beam=30.0, max_active=1000).save(model)
     return model
 

@@ -68,7 +68,7 @@ def save_gmm(directory: Path, config: FeatureConfig = FEATURES) -> Path:
     HMM.save(model)
     gaussians.save(model / "model.safetensors")
     write_text(model / "features.yaml", yaml.safe_dump(config.model_dump()))
-    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE)
+    build_graph(HMM, toys.estimate_lm([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE)
     SETTINGS.save(model)
     return model
 
