@@ -1,7 +1,4 @@
-"""What all verbs have in common: the form of their help, `-h`, and `--quiet`.
-
-What the shell completes: recipes, stages, presets, backends, keys, and the systems that were trained here.
-"""
+"""What all verbs have in common: the form of their help, `-h`, `--quiet`, and what the shell completes."""
 
 import functools
 import inspect
@@ -55,8 +52,6 @@ class Verb(_Plain, TyperCommand):
 
 
 class Group(_Plain, TyperGroup):
-    """The program, or a group of verbs."""
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "VERB ..."]
 
@@ -99,7 +94,6 @@ _PRESETS = {"model": "models", "training": "training", "features": "features", "
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes."""
     from speech3.config import shipped
 
     names = sorted(path.parent.name for path in shipped("recipes").glob("*/recipe.yaml"))
@@ -107,12 +101,10 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def stages(incomplete: str) -> list[str]:
-    """Stages of a recipe."""
     return [stage for stage in STAGES if stage.startswith(incomplete)]
 
 
 def backends(incomplete: str) -> list[str]:
-    """Values of `training.world`."""
     from typing import get_args
 
     from speech3.config import TrainingConfig

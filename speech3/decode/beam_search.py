@@ -1,20 +1,10 @@
-"""Beam search through a decoding graph, fed with frames as they arrive.
+"""Beam search through a decoding graph, fed with frames as they arrive, and the lattices that it makes.
 
-Axes: T frames, P pdfs, K arcs of a path.
+The graph is arranged for the search: the arcs of each state together, emitting arcs (whose input label is a pdf, and
+which consume a frame) before non-emitting ones (epsilon). The compiled inner loops are in `token_passing`.
 
-Lattices as flat arrays: the paths that a search kept, with separate graph and acoustic costs.
-
-Axes: S states, A arcs.
-
-The links of a search, made block by block, and their conversion to a lattice (algorithm: `lattice_links`).
-
-Axes: T frames, T1 one more, P pdfs, H tokens, L links.
-
-A decoding graph arranged for the search: the arcs of each state together, emitting arcs before non-emitting ones.
-
-An emitting arc has a pdf as its input label and consumes a frame; a non-emitting arc has none (epsilon).
-
-Axes: S states, S1 one more, A arcs, E emitting arcs; the 4 columns of an arc are those of `fst.ARC`.
+Axes: T frames, T1 one more, P pdfs, S states, S1 one more, A arcs (4 columns, those of `fst.ARC`), E emitting arcs,
+H tokens, L links, K arcs of a path.
 """
 
 from dataclasses import dataclass, field
@@ -239,7 +229,6 @@ class Lattice:
 
     @property
     def frames(self) -> int:
-        """Number of frames that every path reads."""
         return int(self.frame_S.max()) if len(self.frame_S) else 0
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
@@ -278,7 +267,6 @@ def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] 
 
 @jit
 def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The arcs of the best path, in order."""
     rest, by = final.copy(), np.full(len(final), -1, np.int64)
     for a in range(len(source) - 1, -1, -1):
         cost = costs[a] + rest[target[a]]
@@ -321,7 +309,6 @@ class LinkedFrames:
         return max(frames - sum(len(part.bests) for part in self.block), 0)
 
     def add(self, part: Block) -> None:
-        """Add frames that were read to the block."""
         if len(part.bests):
             self.block.append(part)
 
@@ -369,7 +356,6 @@ class LinkedFrames:
         return np.ascontiguousarray(links[:filled][::-1]), extra_H
 
     def lattice(self, memory: Tokens, begin: int, end: int) -> Lattice:
-        """The lattice of all frames so far; more of them may follow."""
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
         links = list(self.links)
         if not self.block:  # no frame was read since the last block: only its last frame's epsilon links are missing
@@ -491,7 +477,6 @@ class BeamSearch:
 
     @property
     def alive(self) -> bool:
-        """Whether any path has survived all frames so far."""
         return self._end > self._first
 
     def read(self, scores_TP: np.ndarray) -> None:

@@ -1,12 +1,12 @@
 """The directory of `speech3 decode --lattice`, which `speech3 rescore` and `speech3 score` read.
 
-    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`archive`), acoustic costs unscaled
+    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`lattice_archive`), acoustic costs unscaled
     words.txt           the symbol table of their labels
     lattice.json        `LatticesAbout`: the graph that was searched, and how
 
-Axes: W words of the symbol table.
+`decode_latticed` writes it, with N-best lists and minimum Bayes risk if wanted.
 
-Decoding with more results than the best path: lattices, N-best lists, minimum Bayes risk.
+Axes: W words of the symbol table.
 """
 
 import json
@@ -86,7 +86,6 @@ class LatticeDir:
         yield from read_word_lattices(self.path / ARCHIVE, self.symbols, self.about.acoustic_scale)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        """The words of labels, with pieces joined."""
         units = tuple(self.symbols[label] for label in labels)
         return join_words(units, self.mark) if self.mark else units
 
@@ -191,7 +190,6 @@ def forget_lattices(out: Path) -> None:
 
 
 def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
-    """Write ``words.txt`` and ``lattice.json``."""
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
     write_json(out / ABOUT, asdict(about))
 
@@ -232,7 +230,6 @@ class Kept:
 
     @property
     def density(self) -> float:
-        """The mean of the utterances' densities."""
         return float(np.mean(list(self.densities.values()))) if self.densities else 0.0
 
 

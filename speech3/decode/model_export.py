@@ -184,7 +184,6 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
 
 
 def _products(graph: "GraphProto") -> Iterator[str]:
-    """Operator types of all products, including those inside loops."""
     for node in graph.node:
         if node.op_type in _PRODUCTS:
             yield node.op_type

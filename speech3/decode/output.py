@@ -1,18 +1,14 @@
-"""The files that decoding writes: `hyp.txt` for scoring, and `hyp.ctm` with the time of each word and, if known, its
-confidence.
+"""The files of decoding, `hyp.txt` and `hyp.ctm`, and how long recordings are cut, decoded and joined again.
 
-Cut the long utterances of a data directory at pauses, decode the parts, and join the results.
+A recording is cut where it is quietest, into parts that are recognised as utterances; only audio that has not been cut
+yet is in memory. A part that is equally loud throughout contains no speech and is left out: if its features were
+normalised by themselves, such noise would look like speech. Silence at the ends of a part is trimmed to half a second,
+because more would shift the mean and variance of the features.
 
 The memory of a search grows with the length of an utterance, and that of an alignment with its square. So utterances of
-more than `WHOLE_S` are cut as `transcribe` cuts recordings (`long_recordings`). Shorter ones are decoded as they are,
-even if `transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep
-their names in lattices and N-best lists.
-
-Cut a long recording where it is quietest, into parts that are recognised as utterances.
-
-Only audio that has not been cut yet is in memory. A part that is equally loud throughout contains no speech and is
-left out: if its features were normalised by themselves, such noise would look like speech. Silence at the ends of a
-part is trimmed to half a second, because more would shift the mean and variance of the features.
+a data directory are cut, too, if they last more than `WHOLE_S`. Shorter ones are decoded as they are, even if
+`transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep their names
+in lattices and N-best lists.
 
 Axes: S samples, T stretches of 10 ms.
 """
@@ -115,7 +111,6 @@ def _powers(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
 
 
 def _means(values_T: np.ndarray, width: int) -> np.ndarray:
-    """The moving average over `width` values."""
     if len(values_T) < width:
         return values_T[:0]
     sums_T = np.concatenate([[0.0], np.cumsum(values_T)])

@@ -37,16 +37,13 @@ class MeanScorer:
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return self.scorers[0].subsampling
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """As in `speech3.decode.trained_model.NetworkScorer`."""
         return self.scorers[0].pseudo_likelihoods
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(K, P) float32, or only the columns of `pdfs`."""
         parts = zip(self.scorers, self.columns, strict=True)
         scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
         mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
@@ -129,7 +126,6 @@ def features_of_all(
 
 
 def same_features(recognizer: Recognizer, other: Recognizer) -> bool:
-    """Whether two models read the same features."""
     return recognizer.features.of_values() == other.features.of_values()
 
 

@@ -53,16 +53,13 @@ class EitherScorer:
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """False, since densities are likelihoods."""
         return False
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """Log likelihoods (T, U) float32 of all pdfs, or of the given ones."""
         adapted = len(feats_TD) > 0 and feats_TD[0, -1] > 0
         return (self.adapted if adapted else self.twin).loglikes(np.ascontiguousarray(feats_TD[:, :-1]), pdfs)
 

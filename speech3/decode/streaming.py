@@ -6,16 +6,11 @@ recurrent network start afresh, as for a new utterance. Features and the context
 across segments. Memory is bounded by the length of a segment (`Pauses.longest_s`).
 
 The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
-the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features
-(`speech3.features.pitch`).
+the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features.
 
-Axes: S samples, T frames or outputs, P pdfs.
+`transcribe_arriving` is `speech3 transcribe --stream`: it shows the words as they come, and measures the latency.
 
-Scores of a recogniser's model, computed online as features arrive.
-
-Axes: T frames or outputs, W context window, F feature bins, P pdfs.
-
-`speech3 transcribe --stream`: transcribe audio as it arrives, and measure the latency.
+Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """
 
 import json
@@ -161,7 +156,6 @@ class GivenScores:
     pseudo_likelihoods: bool
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """The given scores (T, P), or only the columns of `pdfs`; the features are ignored."""
         return self.scores_TP if pdfs is None else self.scores_TP[:, pdfs]
 
 
@@ -202,7 +196,6 @@ class Stream:
 
     @property
     def duration_s(self) -> float:
-        """Seconds accepted so far."""
         return self._samples / self.rate_hz
 
     def accept(self, samples: ArrayLike) -> str:
@@ -298,7 +291,6 @@ class _Segment:
         return sum(map(len, self._scores))
 
     def read(self, scores_TP: np.ndarray) -> None:
-        """Read the next outputs."""
         self._scores.append(scores_TP)
         self._search.read(scores_TP)
         best = self._search.best_path(ended=False)
@@ -318,7 +310,6 @@ class _Segment:
         return silent_s >= (pauses.in_long_s if length_s >= pauses.long_s else pauses.after_words_s)
 
     def end(self) -> tuple[Word, ...]:
-        """End the segment, return its words, and begin the next one."""
         words: tuple[Word, ...] = ()
         # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there.
         if self._scores and (self.partial or self.silent < self._outputs):
@@ -446,7 +437,6 @@ class Meter:
         self._shown = []
 
     def summary(self) -> str:
-        """The durations, latencies and real-time factor as one line of text."""
         rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no audio"
         if not self.final_s:
             return f"{self.duration_s:.1f} s of audio, no words; {rate}"
@@ -461,10 +451,7 @@ class Meter:
 
 
 class Display(Protocol):
-    """Shows results."""
-
-    def partial(self, text: str) -> None:
-        """Show the words of the current segment so far."""
+    def partial(self, text: str) -> None: ...
 
     def final(self, result: Result) -> None:
         """Show the words of a segment that has ended."""
@@ -478,7 +465,6 @@ class Terminal:
     _shown: str = ""
 
     def partial(self, text: str) -> None:
-        """See `Display`."""
         text = _fitted(text, shutil.get_terminal_size().columns - 1)
         if text != self._shown:
             self.out.write(f"\r\x1b[K{text}")
@@ -486,7 +472,6 @@ class Terminal:
             self._shown = text
 
     def final(self, result: Result) -> None:
-        """See `Display`."""
         self.out.write(f"\r\x1b[K{result.text}\n")
         self.out.flush()
         self._shown = ""
@@ -511,13 +496,11 @@ class Lines:
     _shown: str = ""
 
     def partial(self, text: str) -> None:
-        """See `Display`."""
         if text and text != self._shown:
             self._write(json.dumps({"partial": text}, ensure_ascii=False) if self.as_json else f"partial {text}")
         self._shown = text
 
     def final(self, result: Result) -> None:
-        """See `Display`."""
         words = [word_of(word.word, word.start_s, word.end_s, word.confidence) for word in result.words]
         whole = {"final": result.text, "words": words}
         self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
@@ -584,7 +567,6 @@ def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarra
 
 
 def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:
-    """Pass samples to the stream, and show the results."""
     began = time.perf_counter()
     meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
     partial = stream.accept(wave_S)
@@ -598,7 +580,6 @@ def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> 
 
 
 def end(stream: Stream, meter: Meter, display: Display) -> None:
-    """Finish a stream, and show the last result."""
     began = time.perf_counter()
     result = stream.finish()
     now = time.perf_counter()

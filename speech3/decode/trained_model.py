@@ -83,7 +83,6 @@ class NetworkScorer:
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return self.network.subsampling
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
@@ -130,12 +129,10 @@ class TrainedModel:
 
     @property
     def clock(self) -> FrameClock:
-        """The times of the frames of this model's scores and alignments."""
         return frame_clock(self.features, self.hmm.subsampling)
 
     @property
     def alignment_scale(self) -> float:
-        """The acoustic scale for forced alignment."""
         return PSEUDO_SCALE if self.scorer.pseudo_likelihoods else ALIGNMENT_SCALE
 
     @cached_property
@@ -168,7 +165,6 @@ class TrainedModel:
 
     @cached_property
     def settings(self) -> DecodeSettings:
-        """The tuned settings."""
         return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
@@ -256,7 +252,6 @@ class Result:
 
 
 def result_of(words: Iterable[Word]) -> Result:
-    """The result with these words."""
     words = tuple(words)
     return Result(" ".join(word.word for word in words), words)
 

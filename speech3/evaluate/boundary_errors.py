@@ -1,15 +1,14 @@
 """Errors of the boundaries of words and phones, by kind and by the classes of the phones beside them.
 
-Words and phones of the two sides are matched in order (the fewest differences, and of equally few those nearest in
-time); what has no counterpart, or stands beside something that has none, is counted, not measured. Kinds:
+Times are read from TextGrids, CTM, TIMIT's ``.phn`` and ``.wrd``, and folders of them. Words and phones of the two
+sides are matched in order (the fewest differences, and of equally few those nearest in time); what has no counterpart,
+or stands beside something that has none, is counted, not measured. Kinds:
 
 - ``word starts``, ``word ends``: of every matched word;
 - ``inside words``: between two phones of one word (needs words and phones in the reference);
 - ``phones``: between any two phones that touch in the reference. Where the hypothesis has silence between them, the
   middle of it counts;
 - ``after silence``, ``before silence``: where a stretch of phones begins and ends in the reference (needs phones).
-
-Read times of words and phones: TextGrids, CTM, TIMIT's ``.phn`` and ``.wrd``, and folders of them.
 """
 
 from collections import Counter, defaultdict
@@ -207,7 +206,6 @@ class BoundaryErrors:
     examples: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def as_json(self) -> dict[str, Any]:
-        """Kinds and class pairs with their figures, and all counts."""
         return {
             "utterances": self.utterances,
             "missing": self.missing,

@@ -1,7 +1,4 @@
-"""Compares runs of `speech3 train`: time to three accuracies, scaling efficiency, error rates, drops, curves.
-
-TernGrad's throughput figure for this machine: tables, a picture, and whether its conclusions hold.
-"""
+"""Training runs side by side: time to three accuracies, efficiency, error rates, drops, curves, throughput."""
 
 import math
 import re
@@ -247,7 +244,6 @@ def clock(seconds: float, tenths: bool = False) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The whole comparison as text."""
     runs = comparison.runs
     did = [run.asynchrony for run in runs]
     columns = [

@@ -1,7 +1,4 @@
-"""The hardware and libraries that speech3 will use on this machine, and the optional parts that are missing.
-
-The environment of a measurement: versions, processor, cores, the commit of the code.
-"""
+"""The hardware and libraries of this machine: for `speech3 doctor`, and recorded beside measured figures."""
 
 import importlib.metadata
 import importlib.util

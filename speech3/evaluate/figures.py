@@ -1,13 +1,9 @@
-"""Figures of the report: inline SVG in the colours of the page, light or dark; also PNG files, always light.
-
-Axes: T frames, F feature bins, N samples.
-
-Plots of training runs: accuracy over time or frames, staleness, the work of shards.
+"""The figures of reports, comparisons and `speech3 stats`: inline SVG in the page's colours, light or dark, or PNG.
 
 Everything is drawn on axes that the caller made, in the colours of its matplotlib style (`axes.prop_cycle`, and
 `xtick.color` for secondary lines), so the same code draws for light pages, dark pages and PNG files.
 
-The figure of `speech3 stats`: the lengths of utterances, and the amount of speech of each speaker.
+Axes: T frames, F feature bins, N samples.
 """
 
 import io
@@ -256,7 +252,6 @@ def draw_throughput(
 
 
 def _short(value: float) -> str:
-    """A number with k for thousands and M for millions."""
     size, letter = next((size, letter) for size, letter in ((1e6, " M"), (1e3, " k"), (0.0, "")) if value >= size)
     return f"{value / (size or 1):g}{letter}"
 

@@ -1,7 +1,4 @@
-"""Parts of a self-contained HTML page: escaping, tables, interval bars, aligned words, the style sheet.
-
-Recordings as clips inside a page: short ones only, so that the page stays small.
-"""
+"""Parts of a self-contained HTML page: escaping, tables, interval bars, aligned words, short clips, the style sheet."""
 
 import base64
 import html
@@ -113,17 +110,14 @@ def interval_bar(value: float, low: float, high: float, full: float) -> str:
 
 
 def plain_bar(value: float, full: float) -> str:
-    """A bar from zero to `value` on a scale to `full`."""
     return f'<span class="bar plain" aria-hidden="true"><i style="left:0;width:{100 * value / full:.1f}%"></i></span>'
 
 
 def pairs(items: dict[str, str]) -> str:
-    """A list of terms and their values, both plain text."""
     return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 
 def folded(summary: str, content: str, *, opened: bool = False) -> str:
-    """Content that is unfolded by a click."""
     return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{content}</details>"
 
 
@@ -146,7 +140,6 @@ class Clip:
 
     @property
     def address(self) -> str:
-        """A ``data:`` address."""
         return f"data:{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
 

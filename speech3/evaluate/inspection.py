@@ -2,11 +2,7 @@
 
 From large files only a thousand utterances are read for the statistics, and one for the picture.
 
-Axes: T frames, F features, S senones.
-
-Statistics and pictures of recordings: their samples, and the features and the pitch computed from them.
-
-Axes: S samples, N utterances, T frames, F features.
+Axes: S samples, N utterances, T frames, F features; of frames, S senones.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +41,6 @@ _SENONES_SHOWN = 5
 
 
 def recording_lines(path: Path | str, directory: Path | None = None) -> Lines:
-    """A description of a recording, from its header."""
     about = audio.info(path, directory=directory)
     channels = "1 channel" if about.channels == 1 else f"{about.channels} channels, which are averaged"
     return [("file", f"{path}: recording, {about.sample_rate_hz:,} Hz, {channels}, {about.duration_s:.2f} s")]

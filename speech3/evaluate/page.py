@@ -1,15 +1,4 @@
-"""`report.html`: one self-contained page about an experiment, for large and small screens.
-
-The report's section about confidences.
-
-The section "Training" of the report: held-out results of each network over time, and effects of asynchrony.
-
-The loss is the criterion of training: cross-entropy, or that of sequences (LF-MMI, MMI, sMBR).
-
-Sections of the report about single utterances: the worst, suspicious transcripts, words outside the vocabulary.
-
-The section "Terms" of the report: a line for each term that the page uses.
-"""
+"""`report.html`: one self-contained page about an experiment, for large and small screens, section by section."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -107,7 +96,6 @@ def training_section(metrics: Mapping[str, Records], about: Mapping[str, dict[st
 
 
 def _epochs(records: Records) -> Records:
-    """The records of the epochs, in order."""
     # A run that was killed between an epoch's record and its checkpoint repeats the epoch and its record.
     epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
     return [record for _, record in sorted(epochs.items())]
@@ -175,7 +163,6 @@ def _shards(one: Asynchrony) -> str:
 
 
 def terms_section(page: str) -> str:
-    """The terms that the page uses, each with its explanation."""
     used = [(term, about) for term, pattern, about in _TERMS if re.search(pattern, page)]
     return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(about)}</dd>" for term, about in used) + "</dl>"
 

@@ -1,10 +1,8 @@
-"""One utterance as a PNG: waveform, features, pitch and senones, on one time axis.
+"""One utterance as a PNG (waveform, features, pitch and senones on one time axis), and statistics of many.
+
+The statistics are moments, extremes and faults of features, gathered without storing them.
 
 Axes: S samples, T frames, F features.
-
-Statistics of the features of many utterances, without storing them: moments, extremes and faults.
-
-Axes: T frames, F features.
 """
 
 import warnings
@@ -87,7 +85,6 @@ class FeatureStatistics:
         self._mean_F, self._squares_F = np.zeros(self.dim), np.zeros(self.dim)
 
     def add(self, utterance: str, feats_TF: np.ndarray) -> None:
-        """Add an utterance of at least one frame."""
         frames = len(feats_TF)
         self.utterances += 1
         self.frames += frames
@@ -119,12 +116,10 @@ class FeatureStatistics:
 
     @property
     def mean_F(self) -> np.ndarray:
-        """Mean, float64."""
         return self._mean_F
 
     @property
     def deviation_F(self) -> np.ndarray:
-        """Standard deviation, float64."""
         return np.sqrt(self._squares_F / np.maximum(self.counts_F, 1))
 
     @property
@@ -133,7 +128,6 @@ class FeatureStatistics:
         return np.flatnonzero(self.lowest_F >= self.highest_F).tolist()
 
     def lines(self, shift_ms: float) -> list[tuple[str, str]]:
-        """The statistics as pairs of a name and a text."""
         seconds = self.frames * shift_ms / 1000
         length = f"{seconds / 3600:.2f} h" if seconds > 360 else f"{seconds:.2f} s"
         found = [("frames", f"{self.frames:,} ({length} at {shift_ms:g} ms per frame) of {self.dim} dimensions")]
@@ -211,7 +205,6 @@ class Picture:
 
     @property
     def duration_s(self) -> float:
-        """Duration of the longest panel."""
         sound_s = len(self.wave_S) / self.sample_rate_hz if self.wave_S is not None else 0.0
         return max(sound_s, self.offset_s + len(self.feats_TF) * self.shift_s)
 
@@ -253,7 +246,6 @@ def draw(picture: Picture) -> Figure:
 
 
 def _width(picture: Picture) -> float:
-    """Width of the panels, in inches."""
     scale = _INCHES_PER_S if picture.senones_T is None else _INCHES_PER_S_SENONES
     return min(max(scale * picture.duration_s, _NARROWEST), _WIDEST)
 

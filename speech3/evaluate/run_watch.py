@@ -1,8 +1,6 @@
-"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.run_watch` until the run ends.
+"""`speech3 watch`: a training run in the terminal, redrawn from its ``metrics.jsonl`` and ``run.json`` until it ends.
 
-A view of a training run, during or after it, from its ``metrics.jsonl`` and ``run.json``.
-
-Any key of a record may be missing: worlds differ in what they record, and older runs recorded less.
+Any key of a record may be missing: backends differ in what they record.
 """
 
 import math
@@ -414,7 +412,6 @@ def _title(view: RunView) -> Text:
 
 
 def _place(view: RunView) -> RenderableType:
-    """The progress of the run."""
     number = view.epochs[-1].number if view.epochs else 0
     of = f" of {'at most ' * view.may_stop_early}{view.max_epochs}" if view.max_epochs else ""
     if view.finished:

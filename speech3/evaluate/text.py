@@ -1,11 +1,11 @@
-"""Reads references and hypotheses: Kaldi text (`utterance words ...`), plain sentences, or the formats of sclite.
+"""References and hypotheses: Kaldi text (`utterance words ...`), plain sentences, or the formats of sclite.
 
-References that allow several texts, scored as NIST's sclite -D does: alternatives, no word, optional words.
+A reference may allow several texts, scored as NIST's sclite -D does: alternatives, no word, optional words.
 
     i've { um / uh / @ } as far as (i'm) concerned
 
-Of the texts that the reference allows, the one nearest to the hypothesis is scored. sclite's costs are 4 for a
-substitution, 3 for a deletion or insertion, 2 for an optional word that is left out, which then counts as correct.
+Of the texts that it allows, the one nearest to the hypothesis is scored. sclite's costs are 4 for a substitution, 3 for
+a deletion or insertion, 2 for an optional word that is left out, which then counts as correct.
 """
 
 import re

@@ -1,12 +1,7 @@
-"""The stages `decode`, `score` and `report`.
+"""The stages `decode`, `score` and `report`, with rescoring of lattices (`lm.rescore`).
 
-Rescoring of a recipe's lattices with a second language model: `lm.rescore`.
-
-Noises in transcripts, such as ``[laughs]`` and ``<unk>``: no error rate counts them, as they cannot be recognised.
-
-They are left out of references and hypotheses. (`speech3 score` scores texts as they are.)
-
-What the report shows of single utterances: recordings, alignments, suspicious transcripts, unknown words.
+No error rate of a recipe counts noises in transcripts, such as ``[laughs]`` and ``<unk>``, as they cannot be recognised
+(`speech3 score` scores texts as they are).
 """
 
 import shutil
@@ -131,7 +126,6 @@ def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) 
 
 
 def _tracks(e: Experiment, split: str) -> tuple[Tracks, Tracks]:
-    """Aligned phones and words."""
     paths = [e.alignment("aligner", split) / f"{name}.ctm" for name in ("phones", "words")]
     phones, words = (read_ctm(path) if path.exists() else {} for path in paths)
     return phones, words
@@ -441,15 +435,13 @@ def rows_to_paste(e: Experiment) -> str:
     for system in e.systems:
         scored = read_json(e.out / "score" / system / "score.json")
         rate = scored["line"].split(f" {e.recipe.metric} ")[1]
-        best = e.out / "decode" / system / "dev" / _BEST  # earlier versions did not write it
-        dev = f" (dev {100 * read_json(best)['error_rate']:.2f})" if best.exists() else ""
-        cells = *columns, system, given or f"{lm.order}-gram of {text}", "", f"{rate}{dev}"
+        dev = read_json(e.out / "decode" / system / "dev" / _BEST)["error_rate"]
+        cells = *columns, system, given or f"{lm.order}-gram of {text}", "", f"{rate} (dev {100 * dev:.2f})"
         rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join([f"rows for the table of published results in recipes/{e.name}/README.md:", *rows])
 
 
 def report(e: Experiment) -> None:
-    """Write ``report.html``."""
     systems = [_system(e, system) for system in e.shown]
     best = best_of(systems, e.recipe.metric)
     suspect = suspects(e, {system.name: system.score for system in systems}, best.name)

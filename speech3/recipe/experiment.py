@@ -6,7 +6,7 @@ OUT/data/lm.arpa.gz                         if the corpus includes a language mo
 OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.selftrain`)
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
-OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decode.recognizer`); networks of several
+OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decode.trained_model`); networks of several
                                             families that were trained one after another are kept side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it; in OUT/flat
                                             instead, if hmm.flat_start is lfmmi
@@ -18,11 +18,10 @@ OUT/train.NETWORK.log                       what a network printed that was trai
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 
-Sizes of networks and of their training for a given amount of speech, used where a recipe has 0.
-
-For two hours they are those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches
-of 256 frames, 14 epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech
-nothing was measured; the formulas lead to sizes that others have published:
+Where a recipe has 0, sizes of networks and of their training follow from the amount of speech. For two hours they are
+those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches of 256 frames, 14
+epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech nothing was measured;
+the formulas lead to sizes that others have published:
 
 - width of a DNN: 512 (hours / 2)^(1/3), from 256 to 2,048; at 130 hours that is about the 2,048 of Zhang et al. 2013;
 - width of a CNN-TDNN: 384 (hours / 2)^(1/4), from 256 to 1,536; 1,536 is that of Kaldi's recipe for LibriSpeech. Its
@@ -34,11 +33,9 @@ nothing was measured; the formulas lead to sizes that others have published:
 
 GMMs, trees and passes of LF-MMI: `speech3.hmm.train`.
 
-`init=MODEL`: networks of a recipe that start from trained ones, of another language or of more speech.
-
+With `init=MODEL` networks start from trained ones, of another language or of more speech, and get their architecture.
 Much of what hidden layers learn holds for other speech, too (Huang et al. 2013; Ghahremani et al. 2017), and little
-speech is enough to train output layers for other phones on top of them. So the network gets the architecture of the one
-it starts from.
+speech is enough to train output layers for other phones on top of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -210,7 +207,6 @@ class Start:
 
     @property
     def file(self) -> Path:
-        """The file of its parameters."""
         return self.directory / _MODEL
 
 
@@ -305,7 +301,6 @@ def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> Rec
 
 
 def decode_step(system: str) -> str:
-    """Name of the step that decodes a system."""
     return "self/decode" if system == SELF else f"decode/{system}"
 
 
@@ -345,7 +340,6 @@ class Experiment:
 
     @property
     def jobs(self) -> int:
-        """Number of processes."""
         return self.recipe.jobs or available_jobs()
 
     @property
@@ -363,7 +357,6 @@ class Experiment:
 
     @property
     def gmms(self) -> tuple[str, ...]:
-        """The GMM systems that are decoded."""
         if self.bootstrap == FLAT:
             return ()
         hmm = self.recipe.hmm
@@ -395,19 +388,18 @@ class Experiment:
 
     def _decoded_alike(self, system: str) -> bool:
         """Whether an earlier system was tuned and decoded with the settings of this run."""
-        recorded = recorded_settings(self.out, decode_step(LFMMI if system == SELF else system))
-        return recorded is None or recorded == settings_of(*self.decoding)
+        step = decode_step(LFMMI if system == SELF else system)
+        return recorded_settings(self.out, step) == settings_of(*self.decoding)
 
     @property
     def decoding(self) -> tuple[Any, tuple[str, ...]]:
-        """The settings that decoding depends on, and their keys; as older versions recorded them, without rescoring."""
+        """The settings that decoding depends on, and their keys, with rescoring if there is any."""
         decoding = self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()
         rescore = self.recipe.lm.rescore
         return (decoding, ("decode",)) if rescore is None else ([decoding, rescore], ("decode", "lm.rescore"))
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The systems of the report: `systems` and `earlier`."""
         return (*self.gmms, *self.earlier, *self.trained)
 
     def label_source(self, network: str) -> str:
@@ -426,7 +418,6 @@ class Experiment:
 
     @property
     def training(self) -> TrainingConfig:
-        """The training config of networks that learn senones."""
         return self.fitting(self.recipe.training, self.recipe.features)
 
     def fitting(self, training: TrainingConfig, preset: str) -> TrainingConfig:
@@ -437,7 +428,6 @@ class Experiment:
 
     @property
     def lexicon(self) -> Path:
-        """The pronunciation dictionary."""
         return self.out / "data" / "lexicon.txt"
 
     @property
@@ -447,12 +437,10 @@ class Experiment:
 
     @property
     def augmented(self) -> str:
-        """The split of augmented copies of `train`."""
         return f"{self.train}_aug"
 
     @property
     def network_features(self) -> list[str]:
-        """The presets of features that networks learn from."""
         system = self.recipe.lfmmi
         return list(dict.fromkeys([self.recipe.features, *([system.features] if system else [])]))
 
@@ -513,29 +501,23 @@ class Experiment:
         return found
 
     def without_selftraining(self) -> "Experiment":
-        """The experiment without the system `SELF`."""
         return replace(self, recipe=self.recipe.model_copy(update={"untranscribed": None}))
 
     @cached_property
     def hours(self) -> float:
-        """Hours of training speech."""
         return sum(lengths_s(read_datadir(self.data(self.train))).values()) / 3600
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits from which features are extracted."""
         return (self.train, "dev", "test")
 
     def data(self, split: str) -> Path:
-        """A data directory."""
         return self.out / "data" / split
 
     def features(self, preset: str, split: str) -> Path:
-        """A directory of features."""
         return self.out / "features" / Path(preset).stem / split
 
     def model(self, system: str) -> Path:
-        """A model directory."""
         return self.out / system
 
     def own_graph(self, system: str) -> Path:
@@ -553,7 +535,6 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        """The packed frames on which a network is trained."""
         return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.frames_name(network))
 
     def frames_name(self, network: str) -> str:
@@ -563,14 +544,12 @@ class Experiment:
         return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
-        """The features that a system reads."""
         if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:
-        """The feature configs of this experiment."""
         at_one_rate = {"sample_frequency": self.recipe.sample_rate, "resample": True, "mix_channels": True}
         hmm = self.recipe.hmm
         lfmmi = [self.recipe.lfmmi.features] if self.recipe.lfmmi else []

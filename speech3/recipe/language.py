@@ -139,8 +139,8 @@ def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
     path = e.out / "data" / LETTERS
     if not path.exists():
         raise Speech3Error(
-            f"{path}: no such file: the data were prepared by an earlier version, so unseen words cannot be spelled;"
-            " prepare them again (--from data), or set lm.letters=0"
+            f"{path}: no such file, so unseen words cannot be spelled; prepare the data again (--from data), or set"
+            " lm.letters=0"
         )
     return {pron.word: pron.phones for pron in read_lexicon(path).pronunciations}
 
@@ -245,7 +245,6 @@ def _said(e: Experiment, split: str) -> Iterator[tuple[str, ...]]:
 
 
 def _only_in_dev(e: Experiment) -> set[tuple[str, ...]]:
-    """The sentences of dev that are not in train."""
     hidden = set(_said(e, "dev"))
     hidden.difference_update(_said(e, "train"))
     return hidden

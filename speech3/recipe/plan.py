@@ -1,12 +1,10 @@
-"""The steps of an experiment, in order: what each reads, writes and depends on.
-
-How long the steps of an experiment will take and how much disk they will need, for ``--dry-run``.
+"""The steps of an experiment, in order, and for ``--dry-run`` how long they will take and how much disk they need.
 
 Times are hours of speech multiplied by measured rates: those of `recipes/minilibri`, with models of its sizes, one
 process per core of an AMD EPYC with AVX-512. DNNs and CNN-TDNNs of other sizes take longer in proportion to their
 parameters; that larger GMMs take longer, too, is not in the figures. Disk space follows from the dimensions of the
-features. The times for data, language models and graphs were not measured, and are not in the sums. Nor are there rates
-of GPUs: none has run this code.
+features. The times for data, language models and graphs were not measured, and are not in the sums; nor are there rates
+of GPUs.
 """
 
 import shutil
@@ -162,7 +160,6 @@ def chose_nothing(experiment: Experiment) -> bool:
 
 
 def _extracted(preset: str) -> str:
-    """The step that extracts these features."""
     return f"features/{Path(preset).stem}"
 
 
@@ -177,7 +174,6 @@ def _augmenting(e: Experiment) -> list[str]:
 
 
 def _packing(e: Experiment, dtype: str) -> str | list[object]:
-    """The settings of packed frames."""
     return [dtype, True] if e.recipe.augment else dtype
 
 
@@ -239,7 +235,6 @@ def _hmm_steps(e: Experiment) -> list[Step]:
 
 
 def _transformed_steps(e: Experiment) -> list[Step]:
-    """The GMMs on transformed features."""
     from speech3.recipe import speakers
 
     trained = {LDA: (speakers.train_lda_system, "tri"), SAT: (speakers.train_sat_system, LDA)}
@@ -407,7 +402,6 @@ def _graph_steps(e: Experiment) -> list[Step]:
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    # Without letters the fingerprint is the one that earlier versions recorded, so that no step runs again.
     letters = [e.recipe.letters] if e.recipe.letters else []
     settings = [lm.model_dump(exclude={"self_loop_scale", "rescore", "letters"}),
                 "the lexicon's words; dev's sentences apart", *letters]  # fmt: skip
@@ -447,7 +441,6 @@ class Cost:
     size: float = 0.0
 
     def wall_s(self, cores: int) -> float:
-        """Seconds on `cores` cores."""
         return self.seconds / min(self.processes or cores, cores)
 
 
@@ -523,7 +516,6 @@ def _larger(measured_as: str, model: ModelConfig, features: FeatureConfig, outpu
 
 
 def dim_of(config: FeatureConfig) -> int:
-    """Values per frame of features."""
     return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
 
 
