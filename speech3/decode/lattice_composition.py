@@ -34,7 +34,7 @@ from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)
-_SAME = 1e-3  # tolerance of costs, as in `determinize`
+_SAME = 1e-3  # tolerance of costs, as in `word_lattice`
 _SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
 _MOST = 4_000_000  # arcs: half a gigabyte
 
@@ -437,7 +437,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
     """(source, target, lattice arc) and costs of each arc, the lattice state and final costs of each state, success."""
     lattice_states = len(ends)
     begin = np.searchsorted(source, np.arange(lattice_states + 1))
-    elements, set_begin = [(np.int64(old.start), 0.0)], [0, 1]  # set 0: the start (`lm_paths`)
+    elements, set_begin = [(np.int64(old.start), 0.0)], [0, 1]  # set 0: the start
     newest, newest_same = {np.uint64(0): -1}, [-1]
     place_of = {(0, 0, new.start): 0}
     states = [(0, 0, new.start)]

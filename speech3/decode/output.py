@@ -216,7 +216,7 @@ def _length_s(data: DataDir, utterance: Utterance) -> float:
 
 
 def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Iterator[Utterance]:
-    """The parts of an utterance of this length that contain speech, as `long_recordings.cut_at_pauses` finds them."""
+    """The parts of an utterance of this length that contain speech, as `cut_at_pauses` finds them."""
     recording = data.recording(utterance)
     rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
     blocks = audio.read_blocks(

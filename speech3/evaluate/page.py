@@ -91,7 +91,11 @@ def training_section(metrics: Mapping[str, Records], about: Mapping[str, dict[st
             plots.append(figures.curves(title, scaled, f"{'virtual ' * virtual}{unit} of training"))
     grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_results(about)}'
     done = {name: one for name in trained if (one := asynchrony(metrics[name]))}
-    shown = [_asynchronous(name, one, list(trained).index(name)) for name, one in done.items() if _was_shared(one)]
+    shown = [
+        _asynchronous(name, one, list(trained).index(name))
+        for name, one in done.items()
+        if len(one.shards) > 1 or any(one.staleness)
+    ]
     return "\n".join([grid, *shown])
 
 
@@ -127,10 +131,6 @@ def _results(about: Mapping[str, dict[str, Any]]) -> str:
         " different kinds cannot be compared. Phone error rate: decoded with a phone loop, without a dictionary."
     )
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>' if rows else ""
-
-
-def _was_shared(one: Asynchrony) -> bool:
-    return len(one.shards) > 1 or any(one.staleness)
 
 
 def _asynchronous(name: str, one: Asynchrony, colour: int) -> str:

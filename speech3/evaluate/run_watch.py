@@ -370,11 +370,11 @@ def draw(view: RunView, now: float, size: Size = _SIZES[0], *, ascii_only: bool 
     if len(view.accuracies) > 1 or len(view.losses) > 1:
         sections.append(_curves(view, ascii_only))
     if view.epochs:
-        sections += [_epochs(view, size.epochs), _shown_minibatches(view)]
+        sections += [_epochs(view, size.epochs), _minibatch_table(view)]
     if view.shards and sum(view.shards.staleness):
         sections.append(Group(*_staleness(view.shards, view.shards_epoch, ascii_only)))
     if view.shards and view.shards.shards:
-        sections.append(_shown_shards(view.shards, view.shards_epoch, size.shards))
+        sections.append(_shard_table(view.shards, view.shards_epoch, size.shards))
     blank = [""] * size.spaced
     return Group(sections[0], *(part for section in sections[1:] for part in (*blank, section)))
 
@@ -468,7 +468,7 @@ def _table(*headings: str, title: str = "") -> Table:
     return table
 
 
-def _shown_number(value: float | None, form: str, scale: float = 1.0) -> str:
+def _formatted(value: float | None, form: str, scale: float = 1.0) -> str:
     return _NONE if value is None else format(scale * value, form)
 
 
@@ -485,10 +485,10 @@ def _epochs(view: RunView, most: int) -> Table:
         best = epoch.number == view.best_epoch
         cells = [
             f"{epoch.number}{_remark(epoch, best)}",
-            _shown_number(epoch.train_accuracy, ".2f", 100), _shown_number(epoch.train_loss, ".4f"),
-            _shown_number(epoch.heldout_accuracy, ".2f", 100), _shown_number(epoch.heldout_loss, ".4f"),
-            *[_shown_number(epoch.heldout_per, ".2f", 100)] * phones,
-            _shown_number(epoch.learning_rate, ".3g"), _shown_number(epoch.frames_per_s, ",.0f"),
+            _formatted(epoch.train_accuracy, ".2f", 100), _formatted(epoch.train_loss, ".4f"),
+            _formatted(epoch.heldout_accuracy, ".2f", 100), _formatted(epoch.heldout_loss, ".4f"),
+            *[_formatted(epoch.heldout_per, ".2f", 100)] * phones,
+            _formatted(epoch.learning_rate, ".3g"), _formatted(epoch.frames_per_s, ",.0f"),
             _NONE if epoch.seconds is None else duration(epoch.seconds),
         ]  # fmt: skip
         table.add_row(*cells, style="green" if best else None)
@@ -501,7 +501,7 @@ def _remark(epoch: EpochView, best: bool) -> str:
     return " best" if best else ""
 
 
-def _shown_minibatches(view: RunView) -> Table:
+def _minibatch_table(view: RunView) -> Table:
     table = _table("minibatches", "used", "stale", "refused", "returned", "shards restarted")
     epochs = [epoch.number for epoch in view.epochs if epoch.number]
     rows: list[tuple[str, Counts]] = [(f"epoch {epochs[-1]}", view.latest)] if epochs else []
@@ -525,7 +525,7 @@ def _staleness(did: Asynchrony, epoch: int | None, ascii_only: bool) -> Iterator
     yield table
 
 
-def _shown_shards(did: Asynchrony, epoch: int | None, most: int) -> Table:
+def _shard_table(did: Asynchrony, epoch: int | None, most: int) -> Table:
     table = _table(f"shards in epoch {epoch}", "minibatches", "share %", "compute %", "sync %", "wait %", "busy")
     for number, (shard, share) in enumerate(zip(did.shards[:most], did.shares, strict=False)):
         times_s = (shard.compute_s, shard.sync_s, shard.wait_s)

@@ -327,7 +327,7 @@ def score(
 def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> PairedTest:
     """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
-    The interval is from a paired bootstrap, p from a matched-pairs randomisation test (`scoring.bootstrap`). The units
+    The interval is from a paired bootstrap, p from a matched-pairs randomisation test. The units
     are speakers if at least six are known, else utterances (the result is then valid only for these speakers).
 
     Raises

@@ -210,17 +210,13 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
     words = e.model(best) / GRAPH / "words.txt"
     if e.recipe.units != "words" or e.recipe.metric == "PER" or not words.exists():
         return None
-    known = _vocabulary(words)
+    known = {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
     spoken = Counter(
         word for utterance in read_datadir(e.data("test")).utterances.values()
         for word in (utterance.text or "").split() if is_word(word)
     )  # fmt: skip
     counts = {word: count for word, count in spoken.items() if word not in known}
     return UnknownWords(counts, spoken.total(), spelled=bool(e.recipe.letters))
-
-
-def _vocabulary(words: Path) -> set[str]:
-    return {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
 
 
 def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:

@@ -590,7 +590,9 @@ def _hours_in(files: Iterable[Path]) -> float:
 
 def _hours_of(e: Experiment, source: Path) -> float:
     """Hours of the corpus: of its data directories, or of the recordings that the recipe uses."""
-    given = [path for path in (source, *(source / part for part in ("train", "dev", "test"))) if _is_datadir(path)]
+    given = [
+        path for path in (source, *(source / part for part in ("train", "dev", "test"))) if (path / "wav.scp").is_file()
+    ]
     if given:
         return sum(sum(lengths_s(read_datadir(path)).values()) for path in given) / 3600
     if e.recipe.corpus == "commonvoice":
@@ -599,10 +601,6 @@ def _hours_of(e: Experiment, source: Path) -> float:
         options = {key: value for key, value in e.recipe.corpus_options.items() if key in ("train", "dev", "test")}
         return _hours_in(librispeech.recordings_in_use(source, **options))
     return _hours_in(files_below(source))
-
-
-def _is_datadir(path: Path) -> bool:
-    return (path / "wav.scp").is_file()
 
 
 def _length_s(path: Path) -> float | None:
