@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import terminal_picture
+import tour
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -40,6 +41,15 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), f"{page}: no file {target}"
         assert not anchor or anchor in _anchors(there), f"{page}: no heading {target}"
+
+
+@pytest.mark.parametrize(("name", "most"), [("train", 12), ("recipe", 9)])
+def test_tours_name_functions_that_exist_and_few_files(name: str, most: int) -> None:
+    stops = tour.stops(name)
+    assert 5 < len(stops) <= most and len({stop.path for stop in stops}) == len(stops)
+    for stop in stops:
+        assert stop.names and stop.what.endswith(".")
+        assert all(tour.line_of(stop.path, each) > 0 for each in stop.names)
 
 
 def test_readme_is_read_in_a_minute() -> None:

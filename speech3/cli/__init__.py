@@ -28,7 +28,7 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Recognise and align": {
         "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export")
     },
-    "Measure": {"score": ("score",), "boundaries": ("boundaries",)},
+    "Measure": {"measure": ("score", "boundaries")},
     "Kaldi": {"kaldi": ("import", "export-kaldi")},
     "Inspect": {"inspect": ("doctor", "inspect", "model-info", "watch", "compare")},
 }

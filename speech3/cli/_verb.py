@@ -1,7 +1,4 @@
-"""What all verbs have in common: the form of their help, `-h`, and `--quiet`.
-
-What the shell completes: recipes, stages, presets, backends, keys, and the systems that were trained here.
-"""
+"""What all verbs have in common: the form of their help, `-h`, `--quiet`, and what the shell completes."""
 
 import functools
 import inspect
@@ -22,6 +19,10 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.", metavar="")
 ]
 _METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none
+Complete = Callable[[str], list[str]]
+STAGES = ("data", "features", "hmm", "graph", "train", "decode", "self", "score", "report")
+_MODEL_FILES = ("model.safetensors", "hmm.json")
+_GROUPS = ("lfmmi", "flat", "hmm")  # groups of a recipe's keys that hold presets, too
 
 
 class _Plain:
@@ -51,8 +52,6 @@ class Verb(_Plain, TyperCommand):
 
 
 class Group(_Plain, TyperGroup):
-    """The program, or a group of verbs."""
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "VERB ..."]
 
@@ -91,15 +90,10 @@ def _metavar(name: str, kind: Any, info: ArgumentInfo | OptionInfo) -> str | Non
     return name.upper() if isinstance(info, ArgumentInfo) else _METAVARS.get(kind, name.upper())
 
 
-Complete = Callable[[str], list[str]]
-STAGES = ("data", "features", "hmm", "graph", "train", "decode", "self", "score", "report")
-_MODEL_FILES = ("model.safetensors", "hmm.json")
 _PRESETS = {"model": "models", "training": "training", "features": "features", "augment": "augment"}
-_GROUPS = ("lfmmi", "flat", "hmm")  # groups of a recipe's keys that hold presets, too
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes."""
     from speech3.config import shipped
 
     names = sorted(path.parent.name for path in shipped("recipes").glob("*/recipe.yaml"))
@@ -107,12 +101,10 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def stages(incomplete: str) -> list[str]:
-    """Stages of a recipe."""
     return [stage for stage in STAGES if stage.startswith(incomplete)]
 
 
 def backends(incomplete: str) -> list[str]:
-    """Values of `training.world`."""
     from typing import get_args
 
     from speech3.config import TrainingConfig

@@ -1,19 +1,4 @@
-"""`speech3 validate`: the faults of a data directory.
-
-`speech3 fix`: a repaired copy of a data directory.
-
-`speech3 stats`: statistics of a data directory.
-
-`speech3 subset`: a part of a data directory.
-
-`speech3 combine`: several data directories as one.
-
-`speech3 split`: parts of a data directory.
-
-`speech3 augment`: augmented copies of a data directory.
-
-`speech3 extract`: features of a data directory.
-"""
+"""The verbs of data directories: `validate`, `fix`, `stats`, `subset`, `combine`, `split`, `augment`, `extract`."""
 
 import json
 from enum import StrEnum

@@ -1,13 +1,4 @@
-"""`speech3 doctor`: the hardware that speech3 will use, and the optional parts that are missing.
-
-`speech3 inspect`: statistics and a picture of a recording, an archive of features, or packed frames.
-
-`speech3 model-info`: a description of a model.
-
-`speech3 watch`: live display of a training run in the terminal.
-
-`speech3 compare`: training runs side by side.
-"""
+"""The verbs that describe things: `doctor`, `inspect`, `model-info`, `watch`, `compare`."""
 
 import json
 from pathlib import Path

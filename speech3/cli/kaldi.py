@@ -1,7 +1,4 @@
-"""`speech3 import`: Kaldi's alignments as training input.
-
-`speech3 export-kaldi`: senones for Kaldi's graph and decoder.
-"""
+"""The verbs for users of Kaldi: `import` and `export-kaldi`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,19 +1,4 @@
-"""`speech3 transcribe`: recordings in, text out.
-
-`speech3 decode`: recognition of the utterances of a data directory.
-
-`speech3 rescore`: rescore lattices with another language model.
-
-`speech3 graph`: new words, another language model or a grammar for a trained model.
-
-`speech3 align`: times and confidences of words and phones.
-
-`speech3 tune`: find the best decoding parameters of a model.
-
-`speech3 forward`: log likelihoods for another decoder, such as Kaldi's.
-
-`speech3 export`: a network as an ONNX file.
-"""
+"""The verbs that apply a model: `transcribe`, `decode`, `rescore`, `graph`, `align`, `tune`, `forward`, `export`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +11,20 @@ from speech3.cli import _verb
 if TYPE_CHECKING:
     import numpy as np
 
+_Graph = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
+]
+_Hot = Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")]
+_Others = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with",
+        metavar="MODEL",
+        autocompletion=_verb.models,
+        help="Average the scores with those of another model; may be repeated.",
+    ),
+]
+
 
 def transcribe(
     model: Annotated[
@@ -35,19 +34,9 @@ def transcribe(
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
-    ] = None,
-    hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with",
-            metavar="MODEL",
-            autocompletion=_verb.models,
-            help="Average the scores with those of another model; may be repeated.",
-        ),
-    ] = None,
+    graph: _Graph = None,
+    hot: _Hot = None,
+    others: _Others = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
     ] = False,
@@ -63,11 +52,10 @@ def transcribe(
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
-    Recordings with a different sample rate from the model's are resampled. Several channels become one:
-    their average, unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut
-    at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
-    prints a line for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`,
-    times in seconds.
+    Recordings with a different sample rate from the model's are resampled. Several channels become one: their average,
+    unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut at pauses. With
+    `--ctm` every word is on its own line with its time in seconds. `--json` prints a line for each file: `{"file",
+    "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
@@ -127,23 +115,13 @@ def decode(
         bool, typer.Option("--mbr", help="Write the words with the fewest expected errors (minimum Bayes risk).")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
-    ] = None,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with",
-            metavar="MODEL",
-            autocompletion=_verb.models,
-            help="Average the scores with those of another model; may be repeated.",
-        ),
-    ] = None,
+    graph: _Graph = None,
+    others: _Others = None,
     transforms: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...) for sat."),
     ] = None,
-    hot: Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")] = None,
+    hot: _Hot = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 

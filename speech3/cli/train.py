@@ -1,11 +1,4 @@
-"""`speech3 recipe`: from a corpus to a word error rate.
-
-`speech3 pack`: frames with their senones, ready for training.
-
-`speech3 train`: an acoustic model from packed frames.
-
-`speech3 simulate`: training with several workers, simulated on one machine.
-"""
+"""The verbs that train networks: `recipe`, `pack`, `train`, `simulate`."""
 
 import shlex
 import sys
@@ -19,6 +12,9 @@ from speech3.cli import _verb
 
 if TYPE_CHECKING:
     from speech3.config import TrainConfig
+
+N = TypeVar("N", int, float)
+_GIGABITS = "1,10,100"
 
 
 def recipe(
@@ -141,7 +137,6 @@ def recipe(
 
 
 def _as_overrides(overrides: list[str], **options: object) -> list[str]:
-    """Options that are short for keys, as overrides."""
     from speech3.errors import Speech3Error
 
     given = {key: value for key, value in options.items() if value is not None}
@@ -290,10 +285,6 @@ def train(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "
         f"({parameters_of(about)} of {len(about['history'])}), {about['seconds']:.0f} s of training"
     )
-
-
-N = TypeVar("N", int, float)
-_GIGABITS = "1,10,100"
 
 
 def simulate(

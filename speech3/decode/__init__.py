@@ -3,8 +3,9 @@
 `graph` composes H o C o L o G, with words and grammar from `grammar`; `new_graph` builds other graphs for a trained
 model. `token_passing` and `beam_search` are the search, `phrases` rewards phrases in it, `search` runs it over many
 utterances. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
-what it found; `rescoring` gives it other language models. `recognizer` holds everything that recognition needs;
-`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment; `tune` finds its parameters.
+what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
+`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment; `recognizer` is the class of the
+Python interface; `tune` finds its parameters, `score_fusion` averages several models.
 """
 
 from typing import TYPE_CHECKING
@@ -13,16 +14,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.decode.align import align_datadir
-    from speech3.decode.apply import (
-        features_for,
-        features_of_all,
-        same_features,
-        say_skipped,
-        transcribe,
-        transcription_json,
-        with_mean_scores,
-        write_loglikes,
-    )
+    from speech3.decode.apply import features_for, say_skipped, transcribe, transcription_json, write_loglikes
     from speech3.decode.grammar import (
         GRAPH_LEXICON,
         UNSEEN_WEIGHT,
@@ -46,16 +38,9 @@ if TYPE_CHECKING:
         write_decoding,
         write_hypotheses,
     )
-    from speech3.decode.recognizer import (
-        BEAM,
-        RETRY_BEAM,
-        TUNING_FILE,
-        Recognizer,
-        load_recognizer,
-        load_tuning,
-        tune_recognizer,
-    )
+    from speech3.decode.recognizer import TUNING_FILE, Recognizer, load_recognizer, load_tuning, tune_recognizer
     from speech3.decode.rescoring import RescoreOptions, rescore, write_times
+    from speech3.decode.score_fusion import features_of_all, same_features, with_mean_scores
     from speech3.decode.search import Decoding, without_words
     from speech3.decode.speaker_passes import (
         Marked,
@@ -67,6 +52,7 @@ if TYPE_CHECKING:
         write_speakers,
     )
     from speech3.decode.streaming import transcribe_arriving
+    from speech3.decode.trained_model import BEAM, RETRY_BEAM
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
 else:

@@ -11,7 +11,8 @@ import numpy as np
 from speech3.config import FeatureConfig
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, say_skipped
-from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
+from speech3.decode.recognizer import Recognizer
+from speech3.decode.trained_model import BEAM, RETRY_BEAM
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import (
     LONG_UTTERANCE_S,

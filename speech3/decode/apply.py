@@ -1,16 +1,6 @@
-"""Apply a recogniser to users' data: data directories and audio files.
+"""Apply a recogniser to users' data: data directories, audio files and samples.
 
-The JSON output of `speech3 transcribe --json`.
-
-Several models that score together: their scores are averaged, frame by frame and senone by senone.
-
-Log likelihoods are averaged (log posteriors minus log priors, or the outputs of LF-MMI), which corresponds to the
-geometric mean of posteriors: as in Kaldi's ``decode_score_fusion.sh`` and in Swietojanski, Ghoshal and Renals 2013,
-"Revisiting hybrid and GMM-HMM system combination techniques". Unlike the arithmetic mean of posteriors it also exists
-for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame rate; their
-networks and features may differ.
-
-Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
+Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 """
 
 import json
@@ -26,18 +16,19 @@ from numpy.typing import ArrayLike
 from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
-from speech3.decode.recognizer import Recognizer, Result, Word, result_of, warn_of_rate, words_of_segments
+from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
 from speech3.errors import Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
-from speech3.hmm import Gmm, Hmm, ProjectedGmm, Scorer, Segment, output_difference
+from speech3.hmm import Hmm, Segment
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
+_Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
 
 
-def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
+def features_for(recognizer: TrainedModel, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
     """Extract the features that the model needs into ``out/feats``.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
@@ -65,7 +56,7 @@ def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) ->
     return feats, report.skipped
 
 
-def _warn_of_first(recognizer: Recognizer, data: DataDir) -> None:
+def _warn_of_first(recognizer: TrainedModel, data: DataDir) -> None:
     recording = next(iter(data.recordings.values()))
     try:
         rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
@@ -82,7 +73,7 @@ def say_skipped(bad: Mapping[str, str], what: str) -> None:
         say(f"{what}: {len(bad) - _SHOWN} more")
 
 
-def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
+def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
     """Write ``loglikes.ark``, ``loglikes.scp`` and, if utterances are bad, ``bad.txt``; return the number of matrices.
 
     Utterances whose scores are not finite are added to `bad`.
@@ -123,10 +114,10 @@ class Transcription:
     duration_s: float
 
 
-def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
+def transcribe(recognizer: TrainedModel, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
-    A recording longer than `long_recordings.LONG_S` is read in parts; a part that cannot be recognised is reported and
+    A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and
     left out.
 
     Raises
@@ -159,7 +150,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         yield Transcription(name, " ".join(words), segments, about.duration_s)
 
 
-def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any) -> Result:
+def transcribe_samples(recognizer: TrainedModel, samples: ArrayLike, rate_hz: Any) -> Result:
     """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
 
     Parameters
@@ -189,10 +180,7 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     return result_of(words_of_segments(segments) or [Word(word, None, None, None) for word in words])
 
 
-_Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
-
-
-def _parts(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
+def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
     """The parts of a recording, resampled to the model's rate, and that rate."""
     wanted_hz = recognizer.features.sample_frequency or rate_hz
     resampler = OnlineResampler(rate_hz, wanted_hz)
@@ -204,7 +192,7 @@ def _parts(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) -
     return cut_at_pauses(resampled(), wanted_hz), wanted_hz
 
 
-def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
+def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
     """Recognise the parts of a recording; times are relative to the start of the recording.
 
     Raises
@@ -233,7 +221,7 @@ def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int,
     return tuple(words), segments
 
 
-def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
+def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (all its samples are equal), so there are no words")
@@ -244,7 +232,7 @@ def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: 
     return decoding.hypotheses[0].words, found
 
 
-def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
+def features_of_file(recognizer: TrainedModel, path: Path) -> np.ndarray:
     """Features (T, F) of one audio file, resampled and mixed as the model needs."""
     _refuse_given(recognizer, str(path))
     wanted_hz = recognizer.features.sample_frequency
@@ -252,7 +240,7 @@ def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
     return _features_of(recognizer, str(path), *sound)
 
 
-def _refuse_given(recognizer: Recognizer, name: str) -> None:
+def _refuse_given(recognizer: TrainedModel, name: str) -> None:
     if recognizer.features.kind == "given":
         raise Speech3Error(
             f"{name}: this model takes its features from a file (feats.scp) and does not compute them from audio; make"
@@ -260,7 +248,7 @@ def _refuse_given(recognizer: Recognizer, name: str) -> None:
         )
 
 
-def _features_of(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
+def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
     config = recognizer.features
     samples_S = torch.from_numpy(wave_S)
     feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
@@ -284,131 +272,3 @@ def word_of(word: str, start_s: float | None, end_s: float | None, confidence: f
     """A word as a JSON object; unknown values are left out."""
     about = {"start": start_s, "end": end_s, "confidence": confidence}
     return {"word": word, **{key: round(value, 4) for key, value in about.items() if value is not None}}
-
-
-@dataclass(frozen=True)
-class MeanScorer:
-    """The mean of the scores of several models.
-
-    Attributes
-    ----------
-    columns
-        For each of `scorers`, its columns of the features (T, D).
-    """
-
-    scorers: tuple[Scorer, ...]
-    columns: tuple[slice, ...]
-
-    @property
-    def subsampling(self) -> int:
-        """Frames per row of scores."""
-        return self.scorers[0].subsampling
-
-    @property
-    def pseudo_likelihoods(self) -> bool:
-        """As in `speech3.decode.recognizer.NetworkScorer`."""
-        return self.scorers[0].pseudo_likelihoods
-
-    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(K, P) float32, or only the columns of `pdfs`."""
-        parts = zip(self.scorers, self.columns, strict=True)
-        scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
-        mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
-        return mean_KP
-
-
-class SideBySide(Mapping[str, np.ndarray]):
-    """The features of several models for the same utterances, (T, D); read when they are needed."""
-
-    def __init__(self, parts: Sequence[Mapping[str, np.ndarray]]) -> None:
-        self.parts = parts
-        self.keys_ = [key for key in parts[0] if all(key in part for part in parts[1:])]
-
-    def __getitem__(self, utterance: str) -> np.ndarray:
-        feats = [part[utterance] for part in self.parts]
-        if len({len(feats_TF) for feats_TF in feats}) > 1:
-            raise Speech3Error(
-                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of "
-                f"the models; only models whose features have the same number of frames can score together"
-            )
-        return np.concatenate(feats, 1)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys_)
-
-    def __len__(self) -> int:
-        return len(self.keys_)
-
-
-def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:
-    """The first recogniser with the mean scores of all; its graph and its settings are used.
-
-    Parameters
-    ----------
-    dims
-        Number of features of each model, which then lie side by side (`SideBySide`); empty: all have the same features.
-
-    Raises
-    ------
-    Speech3Error
-        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs; the message
-        names both models.
-    """
-    for other in others:
-        _check(recognizer, other)
-    scorers = (recognizer.scorer, *(other.scorer for other in others))
-    ends = np.cumsum([0, *dims]).tolist()
-    columns = (
-        [slice(*ends[place : place + 2]) for place in range(len(scorers))] if dims else [slice(None)] * len(scorers)
-    )
-    return replace(recognizer, scorer=MeanScorer(scorers, tuple(columns)))
-
-
-def features_of_all(
-    recognizer: Recognizer, others: Sequence[Recognizer], data: DataDir, jobs: int, out: Path
-) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
-    """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
-
-    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on.
-
-    Raises
-    ------
-    Speech3Error
-        As for `together` and `features_for`.
-    """
-    for other in others:
-        _check(recognizer, other)
-    feats, skipped = features_for(recognizer, data, jobs, out)
-    if all(same_features(recognizer, other) for other in others):
-        return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
-    parts: list[Mapping[str, np.ndarray]] = [feats]
-    for number, other in enumerate(others, 2):
-        found, bad = (feats, {}) if same_features(recognizer, other) else features_for(
-            other, data, jobs, out / f"with{number}"
-        )  # fmt: skip
-        parts.append(found)
-        skipped = {**bad, **skipped}
-    dims = [next(iter(part.values())).shape[1] for part in parts]
-    return with_mean_scores(recognizer, others, dims), SideBySide(parts), skipped
-
-
-def same_features(recognizer: Recognizer, other: Recognizer) -> bool:
-    """Whether two models read the same features."""
-    return recognizer.features.of_values() == other.features.of_values()
-
-
-def _check(one: Recognizer, other: Recognizer) -> None:
-    names = f"{one.directory} and {other.directory} cannot score together"
-    for each in (one, other):
-        if isinstance(each.scorer, Gmm | ProjectedGmm):
-            raise Speech3Error(f"{names}: {each.directory} consists of GMMs; pass networks")
-    rates = [each.features.frame_shift * each.scorer.subsampling for each in (one, other)]
-    if rates[0] != rates[1]:
-        raise Speech3Error(
-            f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; pass models "
-            f"with the same frame rate"
-        )
-    if fault := output_difference(one.outputs, other.outputs):
-        raise Speech3Error(f"{names}: {fault}; pass models trained on the senones of one model directory")
-    if one.scorer.pseudo_likelihoods != other.scorer.pseudo_likelihoods:
-        raise Speech3Error(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")

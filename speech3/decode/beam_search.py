@@ -1,20 +1,10 @@
-"""Beam search through a decoding graph, fed with frames as they arrive.
+"""Beam search through a decoding graph, fed with frames as they arrive, and the lattices that it makes.
 
-Axes: T frames, P pdfs, K arcs of a path.
+The graph is arranged for the search: the arcs of each state together, emitting arcs (whose input label is a pdf, and
+which consume a frame) before non-emitting ones (epsilon). The compiled inner loops are in `token_passing`.
 
-Lattices as flat arrays: the paths that a search kept, with separate graph and acoustic costs.
-
-Axes: S states, A arcs.
-
-The links of a search, made block by block, and their conversion to a lattice (algorithm: `lattice_links`).
-
-Axes: T frames, T1 one more, P pdfs, H tokens, L links.
-
-A decoding graph arranged for the search: the arcs of each state together, emitting arcs before non-emitting ones.
-
-An emitting arc has a pdf as its input label and consumes a frame; a non-emitting arc has none (epsilon).
-
-Axes: S states, S1 one more, A arcs, E emitting arcs; the 4 columns of an arc are those of `fst.ARC`.
+Axes: T frames, T1 one more, P pdfs, S states, S1 one more, A arcs (4 columns, those of `fst.ARC`), E emitting arcs,
+H tokens, L links, K arcs of a path.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +19,16 @@ from speech3.decode.token_passing import STATE, Tokens
 from speech3.errors import Speech3Error
 from speech3.io import Fst
 from speech3.runtime import jit
+
+_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
+_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
+_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
+_ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
+_PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
+NOT_NUMBERS = (
+    "the model's scores are NaN or infinite: look at its features with speech3 inspect; if those of all utterances are,"
+    " the model's training diverged"
+)
 
 
 class SearchGraph(NamedTuple):
@@ -229,7 +229,6 @@ class Lattice:
 
     @property
     def frames(self) -> int:
-        """Number of frames that every path reads."""
         return int(self.frame_S.max()) if len(self.frame_S) else 0
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
@@ -268,7 +267,6 @@ def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] 
 
 @jit
 def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The arcs of the best path, in order."""
     rest, by = final.copy(), np.full(len(final), -1, np.int64)
     for a in range(len(source) - 1, -1, -1):
         cost = costs[a] + rest[target[a]]
@@ -282,11 +280,6 @@ def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # 
         path.append(by[at])
         at = target[by[at]]
     return np.array(path)
-
-
-_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
-_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
-_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +309,6 @@ class LinkedFrames:
         return max(frames - sum(len(part.bests) for part in self.block), 0)
 
     def add(self, part: Block) -> None:
-        """Add frames that were read to the block."""
         if len(part.bests):
             self.block.append(part)
 
@@ -364,7 +356,6 @@ class LinkedFrames:
         return np.ascontiguousarray(links[:filled][::-1]), extra_H
 
     def lattice(self, memory: Tokens, begin: int, end: int) -> Lattice:
-        """The lattice of all frames so far; more of them may follow."""
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
         links = list(self.links)
         if not self.block:  # no frame was read since the last block: only its last frame's epsilon links are missing
@@ -397,15 +388,6 @@ class LinkedFrames:
             source_L[by_source], target_L[by_source], arcs_L[by_source, 0], arcs_L[by_source, 1],
             arcs_L.view(np.float32)[by_source, 2], -scores_L[by_source], final_S, frame_H[kept], final,
         )  # fmt: skip
-
-
-_ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
-_PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
-
-NOT_NUMBERS = (
-    "the model's scores are NaN or infinite: look at its features with speech3 inspect; if those of all utterances are,"
-    " the model's training diverged"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -495,7 +477,6 @@ class BeamSearch:
 
     @property
     def alive(self) -> bool:
-        """Whether any path has survived all frames so far."""
         return self._end > self._first
 
     def read(self, scores_TP: np.ndarray) -> None:

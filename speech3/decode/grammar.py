@@ -1,17 +1,14 @@
-"""G, the acceptor of word sequences: from an n-gram model (Kaldi's arpa2fst) or a grammar.
+"""The parts of a decoding graph that concern words: L, G, word pieces, and words that training lacks.
 
-L: from phones to words, with optional silence and disambiguation symbols (Kaldi's make_lexicon_fst.py).
-
-Joining pieces into words.
+L leads from phones to words, with optional silence and disambiguation symbols (Kaldi's make_lexicon_fst.py). G accepts
+word sequences: an n-gram model (Kaldi's arpa2fst) or a grammar.
 
 A piece that begins a word starts with ``▁``, as SentencePiece writes it; in a vocabulary with such pieces, all others
 continue a word. In a vocabulary of words and letters, letters are joined where they have ``￭``.
 
-Unseen words in a decoding graph: a letter model, the weight of new words, and the pronunciations of letters.
-
-They are in the graph's directory: in ``letters.arpa.gz``, in ``graph.json`` and, with other pronunciations, in
-``lexicon.txt``. So `speech3 graph` can make other graphs that spell unseen words as well, and decoded letters can be
-aligned.
+Unseen words are spelled by a letter model, which stands in the graph's directory: ``letters.arpa.gz``, the weight of
+new words in ``graph.json`` and, with other pronunciations, ``lexicon.txt``. So `speech3 graph` can make other graphs
+that spell unseen words as well, and decoded letters can be aligned.
 """
 
 import math
@@ -46,6 +43,9 @@ from speech3.runtime import read_json
 
 EPSILON, BACKOFF = "<eps>", "#0"
 _LN10 = math.log(10)
+LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
+GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
+UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,11 +286,6 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
     return marks
 
 
-LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
-GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
-UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
-
-
 @dataclass(frozen=True, eq=False)
 class Spelling:
     """What a graph needs to spell unseen words.
@@ -310,7 +305,6 @@ class Spelling:
     pronunciations: tuple[Pronunciation, ...]
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
-        """The language model with unseen words added."""
         return add_letter_model(lm, self.letters, self.weight)
 
     def save(self, graph: Path) -> None:

@@ -3,22 +3,14 @@
 Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs. An arc that
 reads pdf p has the additional cost -c log(1 - self_loop[p]), because p is left once, and its self-loop costs
 -c log(self_loop[p]), where c is the self-loop scale. Transitions of phones with a first and a loop pdf cost nothing.
-
-H is not composed: each arc of C o L o G is replaced by the states of its phone (`hmm_states`).
-
 All weights are in the tropical semiring, so the best path through the graph is the best path through its parts.
 
-Axes: S states, A arcs, W context windows.
-
-H o (C o L o G) with self-loops, made by replacing each phone arc of C o L o G with the phone's states.
-
-Phones are expanded without self-loops, with input labels unit + 1. A unit is the pdf read on entering a state and the
-pdf of its self-loop. With three states per phone, a unit is one pdf and a phone is three units; with a first and a loop
-pdf, a unit is these two and a phone is one unit.
+H is not composed: each phone arc of C o L o G is replaced by the states of its phone, first without self-loops, with
+input labels unit + 1. A unit is the pdf read on entering a state and the pdf of its self-loop. With three states per
+phone, a unit is one pdf and a phone is three units; with a first and a loop pdf, a unit is these two and a phone is one
+unit.
 
 Axes: S states, A arcs, P pdfs, U units, W context windows, L ways to read a phone (labels), N units of a phone.
-
-Where a model keeps its decoding files; a module of its own so that it can be imported without PyTorch.
 """
 
 import time
@@ -51,6 +43,12 @@ from speech3.runtime import read_json, read_utf8, say, to_one_form, write_json, 
 _GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _ODD = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finaliser
+GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
+DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
+LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
+GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
+_SLOW_S = 5.0  # a build that takes longer reports its progress
+_MANY = 50_000  # arcs of G above which building the graph takes seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,19 +233,9 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
     return arcs_A
 
 
-GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
-DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
-
-
 def decode_directory(onnx: Path) -> Path:
     """The directory beside OUT.onnx with everything else that decoding needs: OUT.decode."""
     return onnx.with_suffix(".decode")
-
-
-LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
-GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
-_SLOW_S = 5.0  # a build that takes longer reports its progress
-_MANY = 50_000  # arcs of G above which building the graph takes seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +275,6 @@ class Graph:
 
     @cached_property
     def label_of(self) -> dict[str, int]:
-        """The output label of each word."""
         return {word: label for label, word in enumerate(self.words)}
 
 

@@ -1,8 +1,7 @@
 """Import Kaldi's alignment, lexicon and graph as a model directory without an acoustic model, to train one from.
 
-Import of Kaldi's decoding graph (utils/mkgraph.sh): transition-ids become pdfs, everything else is unchanged.
-
-Its arcs keep their transition probabilities, with Kaldi's self-loop scale.
+Transition-ids of the graph (utils/mkgraph.sh) become pdfs; its arcs keep their transition probabilities, with Kaldi's
+self-loop scale.
 """
 
 import shutil

@@ -4,12 +4,9 @@ A `Lattice` is Kaldi's Lattice (OpenFst's arc type ``lattice4``), a `WordLattice
 (``compactlattice44``). Acoustic costs are unscaled in both. Lattices written here have pdfs + 1 in place of Kaldi's
 transition-ids, so tools that look up transition-ids in a model (such as lattice-align-words) cannot be used on them.
 
-Axes: S states, A arcs.
-
-Parse the states and arcs of a binary lattice (OpenFst's vector-fst.h, Kaldi's lattice-weight.h).
-
-A state is its final weight, the number of its arcs (8 bytes), and the arcs: input and output label, weight, next state.
-A weight is two float32 costs; in a compact lattice, the number of its labels and the labels follow.
+In a binary lattice (OpenFst's vector-fst.h, Kaldi's lattice-weight.h), a state is its final weight, the number of its
+arcs (8 bytes), and the arcs: input and output label, weight, next state. A weight is two float32 costs; in a compact
+lattice, the number of its labels and the labels follow.
 
 Axes: N bytes, S states, S1 one more, A arcs, A1 one more, K labels of all arcs, L labels of all final weights.
 """
@@ -28,6 +25,11 @@ from speech3.decode.word_lattice import WordLattice, topological
 from speech3.errors import Speech3Error
 from speech3.io import index_line
 from speech3.runtime import atomic_path, jit, write_text
+
+_MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
+_HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
+_VERSION, _EXPANDED_AND_MUTABLE = 2, 3  # of OpenFst's vector-fst.h; properties.h
+_TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 
 class LatticeBody(NamedTuple):
@@ -171,12 +173,6 @@ def frames_read(source, target, frames, start, states):  # type: ignore[no-untyp
                 return frame, target[a]
             frame[target[a]] = there
     return frame, np.int64(-1)
-
-
-_MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
-_HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
-_VERSION, _EXPANDED_AND_MUTABLE = 2, 3  # of OpenFst's vector-fst.h; properties.h
-_TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 
 @dataclass(eq=False)
@@ -367,7 +363,6 @@ def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, in
 
 
 def _body(raw: _Raw) -> LatticeBody:
-    """Convert a lattice read as text to arrays."""
     states = max([raw.start, *raw.finals, *(state for arc in raw.arcs for state in arc[:2])]) + 1
     if states > 2 * len(raw.arcs) + len(raw.finals) + 1:  # each is the end of an arc or final
         raise ValueError(f"it has a state {states - 1}, but only {len(raw.arcs)} arcs")

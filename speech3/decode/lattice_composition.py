@@ -2,28 +2,19 @@
 
 Each state of a word lattice is copied for every pair of states of the two models in which paths to it end (on-the-fly
 composition; Kaldi's lattice-lmrescore does this with one model after the other). With the costs of both models on each
-arc, the lattice can be turned into the lattice of any interpolation of them. Under the old model, the cost of words is
-their cost in the graph (`lm_paths`), under the new one it is the cost that the ARPA format defines.
+arc, the lattice can be turned into the lattice of any interpolation of them.
 
-Axes: S states, A arcs, S1, A1 one more, K pdfs of all arcs.
-
-The cheapest path of a word sequence through G, in which back-off arcs may be taken from any state.
+A model is an automaton with failure transitions (Mohri et al. 2008): a state is a history, and a word without an arc
+there is looked up in the state's back-off state, at the cost of backing off. So every word sequence has one path, with
+the cost that the ARPA format defines. That is the cost of words under the new model.
 
 In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own may also be reached through the
-back-off state, and is where that is cheaper (for one bigram in fourteen of minilibri's language model). The cost of
-words in a graph is therefore not the one that the ARPA format defines, and to remove it from a lattice, the same
-minimum must be computed. After a word sequence, a set of states is active, each with a residual cost: the cost of the
-cheapest path to it, minus that of the cheapest path to any of them. For an n-gram model of order n, a set has at most
-n - 1 states.
+back-off state, and is where that is cheaper (for one bigram in fourteen of minilibri's language model). So to remove
+the cost of the old model, the same minimum is computed. After a word sequence, a set of states is active, each with a
+residual cost: the cost of the cheapest path to it, minus that of the cheapest path to any of them. For an n-gram model
+of order n, a set has at most n - 1 states.
 
-Axes: none; elements of sets are pairs of state and residual cost, in lists.
-
-Language models as automata with failure transitions (Mohri et al. 2008), for rescoring lattices.
-
-A state is a history. A word without an arc there is looked up in the state's back-off state, at the cost of backing
-off. So every word sequence has one path, with the cost that the ARPA format defines.
-
-Axes: S states, S1 one more, A arcs.
+Axes: S states, S1 one more, A arcs, A1 one more, K pdfs of all arcs. Sets are lists of (state, residual cost).
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,6 +34,9 @@ from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)
+_SAME = 1e-3  # tolerance of costs, as in `word_lattice`
+_SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
+_MOST = 4_000_000  # arcs: half a gigabyte
 
 
 class LmStates(NamedTuple):
@@ -147,7 +141,6 @@ def step(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @jit
 def end_cost(lm, state):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Cost of ending a sentence in a state."""
     total = 0.0
     while state >= 0:
         if lm.final_S[state] < np.inf:
@@ -155,10 +148,6 @@ def end_cost(lm, state):  # type: ignore[no-untyped-def] # pragma: no cover
         total += lm.backoff_cost_S[state]
         state = lm.backoff_S[state]
     return np.inf
-
-
-_SAME = 1e-3  # tolerance of costs, as in `determinize`
-_SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
 
 
 def cheapest_cost(lm: LmStates, words: Sequence[int]) -> float:
@@ -280,9 +269,6 @@ def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragm
         if state_1 != state_2 or abs(rest_1 - rest_2) > _SAME:
             return False
     return True
-
-
-_MOST = 4_000_000  # arcs: half a gigabyte
 
 
 @dataclass(frozen=True, eq=False)
@@ -451,7 +437,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
     """(source, target, lattice arc) and costs of each arc, the lattice state and final costs of each state, success."""
     lattice_states = len(ends)
     begin = np.searchsorted(source, np.arange(lattice_states + 1))
-    elements, set_begin = [(np.int64(old.start), 0.0)], [0, 1]  # set 0: the start (`lm_paths`)
+    elements, set_begin = [(np.int64(old.start), 0.0)], [0, 1]  # set 0: the start
     newest, newest_same = {np.uint64(0): -1}, [-1]
     place_of = {(0, 0, new.start): 0}
     states = [(0, 0, new.start)]

@@ -1,12 +1,12 @@
 """The directory of `speech3 decode --lattice`, which `speech3 rescore` and `speech3 score` read.
 
-    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`archive`), acoustic costs unscaled
+    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`lattice_archive`), acoustic costs unscaled
     words.txt           the symbol table of their labels
     lattice.json        `LatticesAbout`: the graph that was searched, and how
 
-Axes: W words of the symbol table.
+`decode_latticed` writes it, with N-best lists and minimum Bayes risk if wanted.
 
-Decoding with more results than the best path: lattices, N-best lists, minimum Bayes risk.
+Axes: W words of the symbol table.
 """
 
 import json
@@ -25,8 +25,8 @@ from speech3.decode.graph import GRAMMAR, Graph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
-from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
+from speech3.decode.trained_model import TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import read_symbol_table
@@ -36,6 +36,8 @@ from speech3.runtime import progress, read_json, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
+NBEST_FILE = "nbest.jsonl"
+_Made = tuple[Hypothesis, WordLattice | None, str]
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,6 @@ class LatticeDir:
         yield from read_word_lattices(self.path / ARCHIVE, self.symbols, self.about.acoustic_scale)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        """The words of labels, with pieces joined."""
         units = tuple(self.symbols[label] for label in labels)
         return join_words(units, self.mark) if self.mark else units
 
@@ -189,12 +190,8 @@ def forget_lattices(out: Path) -> None:
 
 
 def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
-    """Write ``words.txt`` and ``lattice.json``."""
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
     write_json(out / ABOUT, asdict(about))
-
-
-NBEST_FILE = "nbest.jsonl"
 
 
 @dataclass(frozen=True)
@@ -233,15 +230,11 @@ class Kept:
 
     @property
     def density(self) -> float:
-        """The mean of the utterances' densities."""
         return float(np.mean(list(self.densities.values()))) if self.densities else 0.0
 
 
-_Made = tuple[Hypothesis, WordLattice | None, str]
-
-
 def decode_latticed(
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     out: Path,
     wanted: WantedResults,

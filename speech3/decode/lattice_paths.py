@@ -1,16 +1,14 @@
-"""Paths of word lattices: the N best, and the one with the fewest errors.
+"""Paths of word lattices: the N best, the one with the fewest errors (oracle), and minimum Bayes risk.
 
-Axes: S states, A arcs, R1 one more than the words of the reference.
+Minimum Bayes risk (Xu et al. 2011; Kaldi's sausages.cc): the expected number of word errors of a hypothesis is the mean
+of its edit distances to all paths, weighted by their posteriors. It is computed as in the paper, state by state of the
+lattice: where paths that meet in a state are aligned differently, their distances are averaged. Each position of the
+hypothesis (each word, and the gaps before, between and after them) gets a distribution over the words that paths have
+there. Taking the most probable word in every position never raises the expected errors, so this is repeated until
+nothing changes.
 
-Word posteriors and minimum Bayes risk decoding (Xu et al. 2011; Kaldi's sausages.cc).
-
-The expected number of word errors of a hypothesis is the mean of its edit distances to all paths, weighted by their
-posteriors. It is computed as in the paper, state by state of the lattice: where paths that meet in a state are aligned
-differently, their distances are averaged. Each position of the hypothesis (each word, and the gaps before, between and
-after them) gets a distribution over the words that paths have there. Taking the most probable word in every position
-never raises the expected errors, so this is repeated until nothing changes.
-
-Axes: S states, A arcs, Q positions of the hypothesis, Q1 one more, W words.
+Axes: S states, A arcs, Q positions of the hypothesis, Q1 one more, R1 one more than the words of the reference,
+W words.
 """
 
 from collections.abc import Sequence
@@ -22,6 +20,9 @@ import numpy as np
 from speech3.decode.beam_search import costs_to_end
 from speech3.decode.word_lattice import WordLattice
 from speech3.runtime import jit
+
+_GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
+_PASSES = 100
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ class WordPath:
     arcs: tuple[int, ...]
 
     def acoustic_cost(self, lattice: WordLattice) -> float:
-        """The acoustic cost of the path in its lattice, unscaled."""
         last = int(lattice.target_A[self.arcs[-1]]) if self.arcs else 0
         return float(lattice.acoustic_A[list(self.arcs)].sum() + lattice.final_acoustic_S[last])
 
@@ -82,7 +82,6 @@ def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: flo
 
 
 def _arcs(links: Sequence[tuple[int, int]], link: int) -> tuple[int, ...]:
-    """The arcs of a path, from its beginning."""
     arcs = []
     while link >= 0:
         link, arc = links[link]
@@ -136,10 +135,6 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
         arcs.append(by[state, r])
         state, r = source[arcs[-1]], before_r[state, r]
     return arcs
-
-
-_GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
-_PASSES = 100
 
 
 @dataclass(frozen=True)

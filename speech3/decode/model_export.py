@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from speech3.decode.graph import DECODE_SETTINGS, decode_directory
-from speech3.decode.recognizer import NetworkScorer, Recognizer, load_recognizer
+from speech3.decode.trained_model import NetworkScorer, TrainedModel
 from speech3.errors import Speech3Error
 from speech3.hmm import Scorer
 from speech3.io import read_about
@@ -95,7 +95,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     """
     if out.suffix != ".onnx":
         raise Speech3Error(f"{out}: the name must end in .onnx")
-    recognizer = load_recognizer(model)
+    recognizer = TrainedModel.load(model)
     if isinstance(recognizer.scorer, OnnxNetwork):
         raise Speech3Error(f"{model}: exported already; pass the model directory that it was exported from")
     if not isinstance(recognizer.scorer, NetworkScorer):
@@ -140,7 +140,7 @@ def random_features(network: AcousticModel, frames: int) -> np.ndarray:
     return noise_TF / network.scale_F.numpy() - network.shift_F.numpy()
 
 
-def _about(recognizer: Recognizer, int8: bool) -> dict[str, Any]:
+def _about(recognizer: TrainedModel, int8: bool) -> dict[str, Any]:
     about = read_about(recognizer.directory / "model.safetensors")
     return {
         "model": about["model"], "features": recognizer.features.model_dump(mode="json"), "int8": int8,
@@ -184,7 +184,6 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
 
 
 def _products(graph: "GraphProto") -> Iterator[str]:
-    """Operator types of all products, including those inside loops."""
     for node in graph.node:
         if node.op_type in _PRODUCTS:
             yield node.op_type
@@ -193,7 +192,7 @@ def _products(graph: "GraphProto") -> Iterator[str]:
                 yield from _products(attribute.g)
 
 
-def _write_rest(recognizer: Recognizer, directory: Path) -> list[str]:
+def _write_rest(recognizer: TrainedModel, directory: Path) -> list[str]:
     """Write the files that decoding needs beside the network; return which of `_BESIDE` existed."""
     if directory.exists():
         shutil.rmtree(directory)

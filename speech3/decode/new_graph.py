@@ -1,23 +1,17 @@
-"""Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
+"""Another decoding graph for a trained model: other words, another language model, a grammar, or hot words.
 
 OUT holds what `build_graph` writes and a lexicon.txt with the pronunciations that differ from the model's, if any do.
 Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. If the model's own graph
 spells unseen words (`speech3.decode.grammar`), so does the new one, unless it has a grammar.
 
-Hot words: expected words and phrases that are made more probable in decoding, without a new graph.
-
-A boost b makes each occurrence of a word or phrase e^b times as probable as in the language model. For single words
-this is exact: the cost is lowered by b on every arc that outputs the word. A single arc cannot tell whether a phrase is
-complete, so the search lowers the cost of each of its words by b / (number of words), which keeps phrases from being
-pruned. In the lattice, these bonuses are then removed, and b is applied where the whole phrase occurs, which is exact
-among the lattice's paths.
-
-In a graph of pieces (`speech3.decode.grammar`) a single word is treated as a phrase, too: as the sequence of its
-characters.
+Hot words need no new graph. A boost b makes each occurrence of a word or phrase e^b times as probable as in the
+language model. For single words this is exact: the cost is lowered by b on every arc that outputs the word. A single
+arc cannot tell whether a phrase is complete, so the search lowers the cost of each of its words by b / (number of
+words), which keeps phrases from being pruned. In the lattice, these bonuses are then removed, and b is applied where
+the whole phrase occurs, which is exact among the lattice's paths. In a graph of pieces a single word is treated as a
+phrase, too: as the sequence of its characters.
 
 Axes: A arcs.
-
-A recogniser with a graph other than its model's own, and with hot words.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,6 +54,9 @@ from speech3.runtime import composed, read_json, read_utf8, say, write_text
 
 _DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
+BOOST = 3.0  # default; e^3 = 20 times as probable
+_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
+HotWords = dict[tuple[str, ...], float]
 
 
 @dataclass(frozen=True)
@@ -279,11 +276,6 @@ def _self_loop_scale(model: Path) -> float:
 def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
     if pronunciations:
         write_lexicon(Lexicon(tuple(pronunciations)), out / GRAPH_LEXICON)
-
-
-BOOST = 3.0  # default; e^3 = 20 times as probable
-_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
-HotWords = dict[tuple[str, ...], float]
 
 
 def read_hot(path: Path) -> HotWords:

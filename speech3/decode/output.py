@@ -1,18 +1,14 @@
-"""The files that decoding writes: `hyp.txt` for scoring, and `hyp.ctm` with the time of each word and, if known, its
-confidence.
+"""The files of decoding, `hyp.txt` and `hyp.ctm`, and how long recordings are cut, decoded and joined again.
 
-Cut the long utterances of a data directory at pauses, decode the parts, and join the results.
+A recording is cut where it is quietest, into parts that are recognised as utterances; only audio that has not been cut
+yet is in memory. A part that is equally loud throughout contains no speech and is left out: if its features were
+normalised by themselves, such noise would look like speech. Silence at the ends of a part is trimmed to half a second,
+because more would shift the mean and variance of the features.
 
 The memory of a search grows with the length of an utterance, and that of an alignment with its square. So utterances of
-more than `WHOLE_S` are cut as `transcribe` cuts recordings (`long_recordings`). Shorter ones are decoded as they are,
-even if `transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep
-their names in lattices and N-best lists.
-
-Cut a long recording where it is quietest, into parts that are recognised as utterances.
-
-Only audio that has not been cut yet is in memory. A part that is equally loud throughout contains no speech and is
-left out: if its features were normalised by themselves, such noise would look like speech. Silence at the ends of a
-part is trimmed to half a second, because more would shift the mean and variance of the features.
+a data directory are cut, too, if they last more than `WHOLE_S`. Shorter ones are decoded as they are, even if
+`transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep their names
+in lattices and N-best lists.
 
 Axes: S samples, T stretches of 10 ms.
 """
@@ -27,8 +23,8 @@ import numpy as np
 
 from speech3.data import DataDir, Utterance, audio, segment_name
 from speech3.decode.grammar import join_segments
-from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import Decoding, Hypothesis
+from speech3.decode.trained_model import TrainedModel
 from speech3.errors import Speech3Error
 from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
 from speech3.io import ComputedMapping
@@ -45,6 +41,8 @@ _QUIET = 0.25  # silence is below this fraction of the range, in dB, from the qu
 _MARGIN_S = 0.5  # silence that is kept at both ends
 _STEP_S = 0.01
 _FLOOR = 1e-9  # power; below it, -90 dB, everything counts as silence
+WHOLE_S = 300.0  # an utterance longer than this is cut
+_BLOCK_S = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,16 +111,11 @@ def _powers(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
 
 
 def _means(values_T: np.ndarray, width: int) -> np.ndarray:
-    """The moving average over `width` values."""
     if len(values_T) < width:
         return values_T[:0]
     sums_T = np.concatenate([[0.0], np.cumsum(values_T)])
     means_T: np.ndarray = (sums_T[width:] - sums_T[:-width]) / width
     return means_T
-
-
-WHOLE_S = 300.0  # an utterance longer than this is cut
-_BLOCK_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -223,7 +216,7 @@ def _length_s(data: DataDir, utterance: Utterance) -> float:
 
 
 def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Iterator[Utterance]:
-    """The parts of an utterance of this length that contain speech, as `long_recordings.cut_at_pauses` finds them."""
+    """The parts of an utterance of this length that contain speech, as `cut_at_pauses` finds them."""
     recording = data.recording(utterance)
     rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
     blocks = audio.read_blocks(
@@ -244,7 +237,7 @@ def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Ite
 
 
 def word_times(
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     decoding: Decoding,
     jobs: int = 1,
@@ -278,7 +271,7 @@ def word_times(
     return dict(sorted(times.items()))
 
 
-def spread_over(recognizer: Recognizer, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:
+def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:
     """The words of a hypothesis from `start_s` to `end_s`, each with time in proportion to its number of phones."""
     spoken = recognizer.hmm.lexicon.by_word
     phones = [min((len(pron.phones) for pron in spoken.get(unit, ())), default=1) for unit in found.units]
@@ -293,7 +286,7 @@ def spread_over(recognizer: Recognizer, found: Hypothesis, start_s: float, end_s
 
 
 def times_in(
-    recognizer: Recognizer, alignments: Mapping[str, Alignment], decoding: Decoding
+    recognizer: TrainedModel, alignments: Mapping[str, Alignment], decoding: Decoding
 ) -> dict[str, list[Segment]]:
     """Times and confidences of the decoded words in alignments with their units."""
     said = {h.utterance: h for h in decoding.hypotheses}
@@ -306,7 +299,7 @@ def times_in(
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
-def _calibrated(word: Segment, recognizer: Recognizer) -> Segment:
+def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
     posterior = word.confidence
     return word if posterior is None else replace(word, confidence=recognizer.settings.calibrated(posterior))
 
@@ -327,7 +320,7 @@ def write_hypotheses(path: Path, decoding: Decoding) -> None:
 
 def write_decoding(
     out: Path,
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     decoding: Decoding,
     jobs: int = 1,

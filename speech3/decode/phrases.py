@@ -56,7 +56,6 @@ class Phrases:
         return self.moves[0].get(_WORD_START, 0) if self.spelled else 0
 
     def step(self, state: int, symbol: int) -> int:
-        """The state after one more symbol."""
         while symbol not in self.moves[state]:
             if not state:
                 return 0

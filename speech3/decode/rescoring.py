@@ -1,12 +1,10 @@
-"""Rescoring of lattices with another language model: an n-gram model on all paths, or any function on the N best.
+"""`speech3 rescore`: lattices under another language model, an n-gram model or any function on the N best paths.
 
 With a weight w, the cost of a path becomes ``cost + w * (new - old)``: old is the cost of its words in the language
 model that was used in the search, new their cost in the other one. With w = 1 the other model replaces the first;
 between 0 and 1 the log probabilities of both are interpolated.
 
 Axes: W words of the symbol table.
-
-`speech3 rescore`: rescores a directory of lattices and writes the results to another directory.
 """
 
 import importlib
@@ -65,9 +63,7 @@ SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
 class Rescored(Protocol):
     """An utterance with separate costs of the two language models."""
 
-    def words(self, weight: float) -> tuple[str, ...]:
-        """The best words with this weight of the other model."""
-        ...
+    def words(self, weight: float) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +79,9 @@ class RescoredLattice:
         return pruned(self.composed.mixed(weight), about.acoustic_scale, about.beam)
 
     def units(self, weight: float) -> tuple[int, ...]:
-        """The labels of the best path with this weight of the other model."""
         return nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0].words
 
     def words(self, weight: float) -> tuple[str, ...]:
-        """The best words with this weight of the other model."""
         return self.directory.spelled(self.units(weight))
 
 
@@ -118,7 +112,6 @@ class RescoredSentences:
         return sorted(self.sentences, key=lambda each: each.acoustic + each.graph_cost(weight))
 
     def words(self, weight: float) -> tuple[str, ...]:
-        """The best words with this weight of the other model."""
         return self.ranked(weight)[0].words
 
 

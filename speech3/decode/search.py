@@ -215,7 +215,6 @@ def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
 
 
 def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
-    """The hypothesis that a path stands for."""
     units, spelled = tuple(graph.words[word] for word in best.olabels), words_in(graph, best.olabels)
     return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.reached_final)
 
@@ -305,13 +304,11 @@ class _Searcher:
         return found
 
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
-        """Hypothesis and lattice under the only setting."""
         best = self.best(utterance, scores_TP)
         lattice = self.lattice_with_phrases() if isinstance(best, Hypothesis) else None
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def best(self, utterance: str, scores_TP: np.ndarray) -> Hypothesis | str:
-        """Hypothesis or reason of failure under the only setting."""
         return self._best(utterance, scores_TP, *self.settings[0])
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:

@@ -15,8 +15,9 @@ import numpy as np
 
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.output import write_hypotheses
-from speech3.decode.recognizer import BEAM, RETRY_BEAM, Recognizer
+from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import without_words
+from speech3.decode.trained_model import BEAM, RETRY_BEAM
 from speech3.errors import Speech3Error, listed
 from speech3.hmm import (
     ADAPTED,
@@ -52,16 +53,13 @@ class EitherScorer:
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """False, since densities are likelihoods."""
         return False
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """Log likelihoods (T, U) float32 of all pdfs, or of the given ones."""
         adapted = len(feats_TD) > 0 and feats_TD[0, -1] > 0
         return (self.adapted if adapted else self.twin).loglikes(np.ascontiguousarray(feats_TD[:, :-1]), pdfs)
 

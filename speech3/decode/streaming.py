@@ -6,16 +6,11 @@ recurrent network start afresh, as for a new utterance. Features and the context
 across segments. Memory is bounded by the length of a segment (`Pauses.longest_s`).
 
 The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
-the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features
-(`speech3.features.pitch`).
+the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features.
 
-Axes: S samples, T frames or outputs, P pdfs.
+`transcribe_arriving` is `speech3 transcribe --stream`: it shows the words as they come, and measures the latency.
 
-Scores of a recogniser's model, computed online as features arrive.
-
-Axes: T frames or outputs, W context window, F feature bins, P pdfs.
-
-`speech3 transcribe --stream`: transcribe audio as it arrives, and measure the latency.
+Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """
 
 import json
@@ -39,27 +34,31 @@ from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_
 from speech3.decode.grammar import join_segments
 from speech3.decode.output import spread_over
 from speech3.decode.phrases import best_path, with_phrases
-from speech3.decode.recognizer import (
+from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
+from speech3.decode.trained_model import (
     BEAM,
     RETRY_BEAM,
     NetworkScorer,
-    Recognizer,
     Result,
+    TrainedModel,
     Word,
     result_of,
     warn_of_rate,
     words_of_segments,
 )
-from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import Alignment, Hmm, ProjectedGmm, Refinement, WorkerShare, score_one, search_one, word_segments
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
+BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
+_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
+_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
-def online_scores(recognizer: Recognizer) -> OnlineNetwork:
-    """A scorer that computes the log likelihoods (T, P) of `Recognizer.scores` from features as they arrive.
+
+def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
+    """A scorer that computes the log likelihoods (T, P) of `TrainedModel.scores` from features as they arrive.
 
     Raises
     ------
@@ -81,7 +80,7 @@ def online_scores(recognizer: Recognizer) -> OnlineNetwork:
     return OnlineWindows(scorer.loglikes, 0, 0, 1, pdfs)
 
 
-def _unbounded(recognizer: Recognizer) -> Speech3Error:
+def _unbounded(recognizer: TrainedModel) -> Speech3Error:
     return Speech3Error(
         f"{recognizer.directory}: a bidirectional LSTM needs the whole utterance before it can score the first frame,"
         " so it cannot process a stream; use a unidirectional model, or transcribe a finished recording"
@@ -125,9 +124,6 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
     return OnlineWindows(score_inside, before * step, right, step, pdfs)
 
 
-BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
-
-
 @dataclass(frozen=True)
 class Pauses:
     """Rules for endpointing, in seconds of silence at the end of a segment (compare Kaldi's online2/online-endpoint.h).
@@ -160,7 +156,6 @@ class GivenScores:
     pseudo_likelihoods: bool
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """The given scores (T, P), or only the columns of `pdfs`; the features are ignored."""
         return self.scores_TP if pdfs is None else self.scores_TP[:, pdfs]
 
 
@@ -181,7 +176,7 @@ class Stream:
         tuned or has no graph; `rate_hz` is not a sample rate.
     """
 
-    def __init__(self, recognizer: Recognizer, rate_hz: int, pauses: Pauses | None = None) -> None:
+    def __init__(self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise Speech3Error(
@@ -201,7 +196,6 @@ class Stream:
 
     @property
     def duration_s(self) -> float:
-        """Seconds accepted so far."""
         return self._samples / self.rate_hz
 
     def accept(self, samples: ArrayLike) -> str:
@@ -266,7 +260,7 @@ class Stream:
 class _Segment:
     """The search of the current segment, restarted for each new one."""
 
-    recognizer: Recognizer
+    recognizer: TrainedModel
     pauses: Pauses
     partial: str = ""  # the words so far
     silent: int = 0  # number of silence outputs at the end of the best path
@@ -297,7 +291,6 @@ class _Segment:
         return sum(map(len, self._scores))
 
     def read(self, scores_TP: np.ndarray) -> None:
-        """Read the next outputs."""
         self._scores.append(scores_TP)
         self._search.read(scores_TP)
         best = self._search.best_path(ended=False)
@@ -317,7 +310,6 @@ class _Segment:
         return silent_s >= (pauses.in_long_s if length_s >= pauses.long_s else pauses.after_words_s)
 
     def end(self) -> tuple[Word, ...]:
-        """End the segment, return its words, and begin the next one."""
         words: tuple[Word, ...] = ()
         # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there.
         if self._scores and (self.partial or self.silent < self._outputs):
@@ -392,17 +384,13 @@ class _Segment:
         return Refinement(recognizer.clock).refined(path, self._name, scores, hmm, scale)  # the samples are gone
 
 
-def silence_pdfs(recognizer: Recognizer) -> np.ndarray:
+def silence_pdfs(recognizer: TrainedModel) -> np.ndarray:
     """The pdfs of silence, int64; empty if only the number of pdfs is known."""
     if not isinstance(recognizer.outputs, Hmm):
         return np.empty(0, np.int64)
     hmm = recognizer.hmm
     phones = [hmm.lexicon.phone_ids[phone] for phone in hmm.lexicon.silence_phones]
     return np.unique([pdf for phone in phones for pdf in hmm.pdfs(0, phone, 0)])
-
-
-_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
-_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
 
 @dataclass
@@ -449,7 +437,6 @@ class Meter:
         self._shown = []
 
     def summary(self) -> str:
-        """The durations, latencies and real-time factor as one line of text."""
         rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no audio"
         if not self.final_s:
             return f"{self.duration_s:.1f} s of audio, no words; {rate}"
@@ -464,10 +451,7 @@ class Meter:
 
 
 class Display(Protocol):
-    """Shows results."""
-
-    def partial(self, text: str) -> None:
-        """Show the words of the current segment so far."""
+    def partial(self, text: str) -> None: ...
 
     def final(self, result: Result) -> None:
         """Show the words of a segment that has ended."""
@@ -481,7 +465,6 @@ class Terminal:
     _shown: str = ""
 
     def partial(self, text: str) -> None:
-        """See `Display`."""
         text = _fitted(text, shutil.get_terminal_size().columns - 1)
         if text != self._shown:
             self.out.write(f"\r\x1b[K{text}")
@@ -489,7 +472,6 @@ class Terminal:
             self._shown = text
 
     def final(self, result: Result) -> None:
-        """See `Display`."""
         self.out.write(f"\r\x1b[K{result.text}\n")
         self.out.flush()
         self._shown = ""
@@ -514,13 +496,11 @@ class Lines:
     _shown: str = ""
 
     def partial(self, text: str) -> None:
-        """See `Display`."""
         if text and text != self._shown:
             self._write(json.dumps({"partial": text}, ensure_ascii=False) if self.as_json else f"partial {text}")
         self._shown = text
 
     def final(self, result: Result) -> None:
-        """See `Display`."""
         words = [word_of(word.word, word.start_s, word.end_s, word.confidence) for word in result.words]
         whole = {"final": result.text, "words": words}
         self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
@@ -531,7 +511,7 @@ class Lines:
         self.out.flush()
 
 
-def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
+def transcribe_arriving(recognizer: TrainedModel, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
     """Transcribe standard input (``-``) or a growing file; finally print latency and real-time factor.
 
     Parameters
@@ -554,7 +534,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     with deferred_interrupt() as interrupt:
         for wave_S in _samples(decoder, arriving_bytes(source, lambda: interrupt.pressed)):
             if stream is None:
-                stream = recognizer.stream(decoder.rate_hz)
+                stream = Stream(recognizer, decoder.rate_hz)
                 warn_of_rate(name, decoder.rate_hz, model_hz)
             take(stream, wave_S, meter, display)
         if interrupt and stream is None:
@@ -570,9 +550,9 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     say(meter.summary())
 
 
-def _warm_up(recognizer: Recognizer, rate_hz: int) -> None:
+def _warm_up(recognizer: TrainedModel, rate_hz: int) -> None:
     """Recognise noise, so that errors of the model are reported and compiled code is loaded before audio arrives."""
-    stream = recognizer.stream(rate_hz)
+    stream = Stream(recognizer, rate_hz)
     stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
     stream.finish()
 
@@ -587,7 +567,6 @@ def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarra
 
 
 def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:
-    """Pass samples to the stream, and show the results."""
     began = time.perf_counter()
     meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
     partial = stream.accept(wave_S)
@@ -601,7 +580,6 @@ def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> 
 
 
 def end(stream: Stream, meter: Meter, display: Display) -> None:
-    """Finish a stream, and show the last result."""
     began = time.perf_counter()
     result = stream.finish()
     now = time.perf_counter()

@@ -1,35 +1,25 @@
-"""Token passing through a decoding graph, frame by frame (Young et al. 1989; pruned as Kaldi's faster-decoder does).
+"""The compiled loops of the beam search: token passing, and the lattice of the tokens that it leaves.
 
-A token is the best path to one state at one frame. One array holds the tokens of all frames, frame after frame; each
-token stores its predecessor and its last arc. When the array is full, tokens that are on no path to a token of the
-current frame are dropped.
+Tokens (Young et al. 1989; pruned as Kaldi's faster-decoder does): a token is the best path to one state at one frame.
+One array holds the tokens of all frames, frame after frame; each token stores its predecessor and its last arc. When
+the array is full, tokens that are on no path to a token of the current frame are dropped. Costs are float32, relative
+to the best cost of the frame before; the subtracted costs are summed in float64.
 
-Costs are float32, relative to the best cost of the frame before; the subtracted costs are summed in float64.
+Links (Kaldi's lattice-faster-decoder.cc): every arc between two tokens is visited again, from the last frame to the
+first. Its slack is the cost of the best path to its target that ends with the arc, minus the cost of the best path to
+the target (so 0 on the latter). The extra cost of a token is the cost of the best path through it, minus that of the
+best path of all. The slack of an arc plus the extra cost of its target is the extra cost of the arc. Arcs whose extra
+cost exceeds `lattice_beam` are dropped, and then tokens without arcs. A link is an arc that is kept, with the two
+tokens; all links into a token come before all links out of it. Kaldi stores links for all tokens as it reads frames;
+here they are made after a block of frames has been read, when few tokens are left. While more frames are to come, all
+tokens of the last frame have extra cost 0, so nothing is dropped that later frames could bring within the beam.
 
-The compiled code does no bounds checks: a `SearchGraph` was checked when it was made, and `beam_search`, the only
-caller, checks the scores and reserves room for a token of every state.
+There are no bounds checks: a `SearchGraph` was checked when it was made, and `beam_search`, the only caller, checks the
+scores and reserves room for a token of every state.
 
-Axes: T frames, T1 one more, P pdfs, S states, H tokens of all frames; the 4 columns of a token are STATE, COST, FROM
-and ARC, COST in the float32 view of the same memory.
-
-From the tokens of a search to a lattice of the arcs within the lattice beam (Kaldi's lattice-faster-decoder.cc).
-
-Every arc between two tokens is visited again, from the last frame to the first. Its slack is the cost of the best
-path to its target that ends with the arc, minus the cost of the best path to the target (so 0 on the latter). The extra
-cost of a token is the cost of the best path through it, minus that of the best path of all. The slack of an arc plus
-the extra cost of its target is the extra cost of the arc. Arcs whose extra cost exceeds `lattice_beam` are dropped, and
-then tokens without arcs. A link is an arc that is kept, with the two tokens. Kaldi stores links for all tokens as it
-reads frames; here they are made after a block of frames has been read, when few tokens are left.
-
-While more frames are to come, all tokens of the last frame have extra cost 0, so nothing is dropped that later frames
-could bring within the beam.
-
-Links are ordered such that all links into a token come before all links out of it.
-
-The compiled code does no bounds checks, as in `token_passing`.
-
-Axes: T frames, T1 one more, P pdfs, H tokens, L links; the 5 columns of a link are SOURCE, TARGET and ARC, SLACK and
-SCORE (the log likelihood, unscaled) in the float32 view of the same memory.
+Axes: T frames, T1 one more, P pdfs, S states, H tokens of all frames (columns STATE, COST, FROM, ARC; COST in the
+float32 view of the same memory), L links (columns SOURCE, TARGET, ARC and, as float32, SLACK and SCORE, the unscaled
+log likelihood).
 """
 
 from typing import NamedTuple
@@ -42,6 +32,8 @@ STATE, COST, FROM, ARC = 0, 1, 2, 3
 MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi
 _MARGIN = np.float32(0.5)  # Kaldi's beam_delta
 _INFINITE = np.float32(np.inf)
+SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
+_INF = np.float32(np.inf)
 
 
 class Tokens(NamedTuple):
@@ -322,10 +314,6 @@ def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # prag
             tokens[to, FROM] = place[tokens[i, FROM]] if tokens[i, FROM] >= 0 else -1
     memory.slot_S[:] = -1
     return new_begin, filled
-
-
-SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
-_INF = np.float32(np.inf)
 
 
 @jit

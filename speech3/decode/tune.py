@@ -1,17 +1,12 @@
-"""Tuning of acoustic scale and word penalty by the error rate on the dev set, never on test.
+"""Tuning of acoustic scale, word penalty and confidences on the dev set, never on test; `decode.json` keeps them.
 
-Axes: T frames, P pdfs.
-
-Calibrated confidences: probabilities that words are correct (Platt 1999; Yu et al. 2011 for speech recognition).
-
+Confidences are calibrated to probabilities that words are correct (Platt 1999; Yu et al. 2011 for speech recognition).
 Words' posteriors in a lattice are too high: the acoustic scores of neighbouring frames are not independent, and word
-sequences that the lattice lacks count as impossible. So a linear function of the log odds of the posterior is fitted to
-a dev set. On minilibri, the length of the word, its neighbours, the density of the lattice, a second posterior, or a
-piecewise linear function added at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
+sequences that the lattice lacks count as impossible. So a linear function of the log odds of the posterior is fitted.
+On minilibri, the length of the word, its neighbours, the density of the lattice, a second posterior, or a piecewise
+linear function added at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
 
-Axes: W words.
-
-The settings with which a model is decoded: ``decode.json`` in its directory.
+Axes: T frames, P pdfs, W words.
 """
 
 import math
@@ -35,6 +30,9 @@ from speech3.runtime import explained_disk_errors, progress, read_json, say, wri
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
+ErrorRate = Callable[[list[str], list[str]], float]
+_Found = tuple[Hypothesis, Lattice] | None
+_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,6 @@ def correct_words(reference: Sequence[str], said: Sequence[str]) -> list[bool]:
 def _log_odds(posterior_W: np.ndarray) -> np.ndarray:
     bounded_W = np.clip(posterior_W, _SURE, 1 - _SURE)
     return np.asarray(np.log(bounded_W / (1 - bounded_W)))
-
-
-ErrorRate = Callable[[list[str], list[str]], float]
-_Found = tuple[Hypothesis, Lattice] | None
-_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)
@@ -312,7 +305,6 @@ def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
 
 
 def check_references(references: Mapping[str, Sequence[str]], utterances: Iterable[str]) -> None:
-    """Raise `Speech3Error` if an utterance has no reference."""
     if missing := [utterance for utterance in utterances if not references.get(utterance)]:
         raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
 
@@ -360,7 +352,6 @@ class DecodeSettings:
         return self.confidence(posterior) if self.confidence else posterior
 
     def save(self, directory: Path | str) -> None:
-        """Write decode.json."""
         write_json(Path(directory) / DECODE_SETTINGS, asdict(self))
 
 

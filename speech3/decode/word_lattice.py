@@ -1,21 +1,15 @@
-"""Word lattices, which contain each word sequence once (Kaldi's CompactLattice).
+"""Word lattices, which contain each word sequence once (Kaldi's CompactLattice), made by determinisation.
 
-Axes: S states, A arcs, A1 one more, K pdfs of all arcs.
-
-Determinisation of lattices on words (Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc).
-
-A state of the new lattice is a set of states of the old one that are reached by the same words, each with the residual
-cost and residual pdfs of the cheapest path to it. The common part goes on the arc: the costs of the cheapest path to
-the set, and the longest common prefix of the pdfs of all its paths. Sets with equal states, costs (within `_SAME`) and
-pdfs are merged into one state.
+Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc: a state of the new lattice is a set of states of the old one
+that are reached by the same words, each with the residual cost and residual pdfs of the cheapest path to it. The common
+part goes on the arc: the costs of the cheapest path to the set, and the longest common prefix of the pdfs of all its
+paths. Sets with equal states, costs (within `_SAME`) and pdfs are merged into one state.
 
 States are expanded in the order of the cost of the best path through them, which is known in advance from the old
 lattice. So states outside the beam are never created, and work on a lattice that grows too large can be stopped: the
-paths within a narrower beam are complete by then (as with Kaldi's --max-mem).
+paths within a narrower beam are complete by then (as with Kaldi's --max-mem). The compiled code does no bounds checks.
 
-The compiled code does no bounds checks; its only caller is `word_lattice.words_of`.
-
-Axes: S states of the old lattice, S1 one more, A its arcs.
+Axes: S states, S1 one more, A arcs, A1 one more, K pdfs of all arcs.
 """
 
 from dataclasses import dataclass
@@ -30,6 +24,8 @@ from speech3.runtime import jit
 _SAME = 1e-3  # Kaldi: 1/1024
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
+_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
+_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 class LatticeArrays(NamedTuple):
@@ -313,10 +309,6 @@ def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-
             if pdfs[begin_1 + place] != pdfs[begin_2 + place]:
                 return False
     return True
-
-
-_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
-_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,14 @@
 """Errors of the boundaries of words and phones, by kind and by the classes of the phones beside them.
 
-Words and phones of the two sides are matched in order (the fewest differences, and of equally few those nearest in
-time); what has no counterpart, or stands beside something that has none, is counted, not measured. Kinds:
+Times are read from TextGrids, CTM, TIMIT's ``.phn`` and ``.wrd``, and folders of them. Words and phones of the two
+sides are matched in order (the fewest differences, and of equally few those nearest in time); what has no counterpart,
+or stands beside something that has none, is counted, not measured. Kinds:
 
 - ``word starts``, ``word ends``: of every matched word;
 - ``inside words``: between two phones of one word (needs words and phones in the reference);
 - ``phones``: between any two phones that touch in the reference. Where the hypothesis has silence between them, the
   middle of it counts;
 - ``after silence``, ``before silence``: where a stretch of phones begins and ends in the reference (needs phones).
-
-Read times of words and phones: TextGrids, CTM, TIMIT's ``.phn`` and ``.wrd``, and folders of them.
 """
 
 from collections import Counter, defaultdict
@@ -30,6 +29,9 @@ from speech3.runtime import read_utf8
 TIMIT_HZ = 16_000  # `.phn` and `.wrd` count samples
 _LABELS: dict[str, Level] = {".phn": "phones", ".wrd": "words"}
 _STOPS = {"bcl": "b", "dcl": "d jh", "gcl": "g", "pcl": "p", "tcl": "t ch", "kcl": "k"}  # and how they are released
+TOLERANCES_MS = (5, 10, 20, 25, 50)
+KINDS = ("word starts", "word ends", "inside words", "phones", "after silence", "before silence")
+_TOUCH_S = 0.0011  # times are rounded to milliseconds in CTM
 
 
 @dataclass
@@ -171,11 +173,6 @@ def _with_releases(segments: list[Segment]) -> list[Segment]:
     return [Segment(s.start_s, s.end_s, _STOPS[s.label].split()[0]) if s.label in _STOPS else s for s in joined]
 
 
-TOLERANCES_MS = (5, 10, 20, 25, 50)
-KINDS = ("word starts", "word ends", "inside words", "phones", "after silence", "before silence")
-_TOUCH_S = 0.0011  # times are rounded to milliseconds in CTM
-
-
 @dataclass
 class BoundaryErrors:
     """What was compared.
@@ -209,7 +206,6 @@ class BoundaryErrors:
     examples: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def as_json(self) -> dict[str, Any]:
-        """Kinds and class pairs with their figures, and all counts."""
         return {
             "utterances": self.utterances,
             "missing": self.missing,

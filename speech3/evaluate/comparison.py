@@ -1,7 +1,4 @@
-"""Compares runs of `speech3 train`: time to three accuracies, scaling efficiency, error rates, drops, curves.
-
-TernGrad's throughput figure for this machine: tables, a picture, and whether its conclusions hold.
-"""
+"""Training runs side by side: time to three accuracies, efficiency, error rates, drops, curves, throughput."""
 
 import math
 import re
@@ -38,6 +35,7 @@ _BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), w
 _MINUTES = "min/10 h: minutes of training, over all epochs, per 10 hours of training speech"
 _DROPS = ";\ndrops: minibatches that were too stale or refused"
 _SENT = ";\nkB up, down: sent per minibatch, from the worker and to the worker"
+_SHOWN = 3  # most exceptions to each conclusion that are printed
 
 
 @dataclass(frozen=True)
@@ -246,7 +244,6 @@ def clock(seconds: float, tenths: bool = False) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The whole comparison as text."""
     runs = comparison.runs
     did = [run.asynchrony for run in runs]
     columns = [
@@ -336,9 +333,6 @@ def write_figures(out: Path, comparison: Comparison) -> list[Path]:
             write_png(path, panels)
             written.append(path)
     return written
-
-
-_SHOWN = 3  # most exceptions to each conclusion that are printed
 
 
 def throughput_text(found: Throughput) -> str:

@@ -108,7 +108,6 @@ def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
 
 
 def confidence_lines(found: Reliability) -> str:
-    """The NCE and the reliability table as text."""
     of = f"of the confidences of {found.words} words"
     head = f"NCE {found.nce:.3f}  {of}, {100 * found.correct:.2f} % of them correct"
     if found.why_no_nce:

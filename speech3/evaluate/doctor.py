@@ -1,7 +1,4 @@
-"""The hardware and libraries that speech3 will use on this machine, and the optional parts that are missing.
-
-The environment of a measurement: versions, processor, cores, the commit of the code.
-"""
+"""The hardware and libraries of this machine: for `speech3 doctor`, and recorded beside measured figures."""
 
 import importlib.metadata
 import importlib.util
@@ -23,6 +20,15 @@ from speech3.models import BF16_WORTH_IT, bf16_over_float32, gemm_library
 from speech3.runtime import available_jobs, container_limit
 
 _PACKAGES = ("speech3", "torch", "torchaudio", "numpy", "numba", "kaldifst", "kaldi-io", "jiwer")
+_LITTLE_DISK, _LITTLE_SHARED = 5 * 2**30, 2**30
+_FEW_FILES, _FEW_PROCESSES = 4096, 256
+# module, extra that installs it, what it is for
+_EXTRAS = (
+    ("onnxruntime", "onnx", "decoding with files of speech3 export"),
+    ("onnx", "onnx", "speech3 export"),
+    ("tensorboard", "tensorboard", "curves in TensorBoard"),
+    ("ray", "cluster", "training on more than one host"),
+)
 
 
 def _processor() -> str:
@@ -79,16 +85,7 @@ def environment_facts() -> dict[str, str]:
     }
 
 
-_LITTLE_DISK, _LITTLE_SHARED = 5 * 2**30, 2**30
-_FEW_FILES, _FEW_PROCESSES = 4096, 256
 _SHARED = Path("/dev/shm")
-# module, extra that installs it, what it is for
-_EXTRAS = (
-    ("onnxruntime", "onnx", "decoding with files of speech3 export"),
-    ("onnx", "onnx", "speech3 export"),
-    ("tensorboard", "tensorboard", "curves in TensorBoard"),
-    ("ray", "cluster", "training on more than one host"),
-)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,9 @@
-"""Figures of the report: inline SVG in the colours of the page, light or dark; also PNG files, always light.
-
-Axes: T frames, F feature bins, N samples.
-
-Plots of training runs: accuracy over time or frames, staleness, the work of shards.
+"""The figures of reports, comparisons and `speech3 stats`: inline SVG in the page's colours, light or dark, or PNG.
 
 Everything is drawn on axes that the caller made, in the colours of its matplotlib style (`axes.prop_cycle`, and
 `xtick.color` for secondary lines), so the same code draws for light pages, dark pages and PNG files.
 
-The figure of `speech3 stats`: the lengths of utterances, and the amount of speech of each speaker.
+Axes: T frames, F feature bins, N samples.
 """
 
 import io
@@ -45,6 +41,53 @@ _DOTS = 25  # most points of a line that are drawn with markers
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
 _WORK = ("compute", "sync", "wait for the server", "draw")
+_HISTOGRAM_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.parse_math": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#8a8a8a",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.6,
+}
+_FILL, _MARK = "#3b6ea8", "#c2551e"
+_NAMED = 30  # most speakers that get a bar each
+_LETTERS = 55  # most letters of speakers' names that fit side by side
+_UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
+Segment = tuple[float, float, str]
+# Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
+_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
+_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
+_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
+_PAGE_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _QUIET,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "axes.prop_cycle": cycler(color=_SERIES),
+    "axes.axisbelow": True,
+}
+_INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
+_SMALL_INCHES_PER_SECOND = 2.4
+_MAX_INCHES = 60.0
 
 
 @dataclass(frozen=True)
@@ -209,34 +252,13 @@ def draw_throughput(
 
 
 def _short(value: float) -> str:
-    """A number with k for thousands and M for millions."""
     size, letter = next((size, letter) for size, letter in ((1e6, " M"), (1e3, " k"), (0.0, "")) if value >= size)
     return f"{value / (size or 1):g}{letter}"
 
 
-_CORPUS_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#8a8a8a",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.6,
-}
-_FILL, _MARK = "#3b6ea8", "#c2551e"
-_NAMED = 30  # most speakers that get a bar each
-_LETTERS = 55  # most letters of speakers' names that fit side by side
-_UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
-
-
 def write_histograms(stats: Stats, path: Path) -> None:
     """Write a PNG: a histogram of utterance lengths, and the minutes of each speaker (if many, their histogram)."""
-    with matplotlib.rc_context(_CORPUS_STYLE):
+    with matplotlib.rc_context(_HISTOGRAM_STYLE):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained", dpi=150)
         left, right = figure.subplots(1, 2)
         name = Path(stats.path).name
@@ -277,47 +299,15 @@ def _bars(axes: Axes, minutes: dict[str, float]) -> None:
     names = sorted(minutes, key=lambda name: -minutes[name])
     axes.bar(range(len(names)), [minutes[name] for name in names], color=_FILL)
     crowded = max(map(len, names)) * len(names) > _LETTERS
-    axes.set_xticks(range(len(names)), [_short_name(name) for name in names], rotation=90 if crowded else 0, fontsize=8)
+    axes.set_xticks(
+        range(len(names)),
+        [n if len(n) <= 16 else f"{n[:15]}…" for n in names],
+        rotation=90 if crowded else 0,
+        fontsize=8,
+    )
     axes.set_title(f"median {np.median(list(minutes.values())):.3g} min", color=_MARK)
     axes.set_xlabel("speaker")
     axes.set_ylabel("speech (minutes)")
-
-
-def _short_name(name: str) -> str:
-    return name if len(name) <= 16 else f"{name[:15]}…"
-
-
-Segment = tuple[float, float, str]
-
-# Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
-_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
-_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
-_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 10,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _QUIET,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-    "text.color": _INK,
-    "legend.frameon": False,
-    "axes.prop_cycle": cycler(color=_SERIES),
-    "axes.axisbelow": True,
-}
-_INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
-_SMALL_INCHES_PER_SECOND = 2.4
-_MAX_INCHES = 60.0
 
 
 @dataclass(frozen=True)
@@ -363,7 +353,7 @@ def _svg(figure: Figure, label: str) -> str:
 
 def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
     """Draw on new axes and return SVG in the page's colours; `about` distinguishes figures with the same title."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{title} {about}"}):
+    with matplotlib.rc_context({**_PAGE_STYLE, "svg.hashsalt": f"{title} {about}"}):
         figure = Figure(figsize=(4.8, 3.3), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
@@ -379,7 +369,7 @@ def curves(title: str, lines: Sequence[Line], x_label: str) -> str:
 def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]]) -> None:
     """Write panels (title, function that draws it) as a PNG in the page's light colours, three in a row."""
     light = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # the first value of each name is the light one
-    style = {key: _light(value, light) for key, value in _STYLE.items()}
+    style = {key: _light(value, light) for key, value in _PAGE_STYLE.items()}
     style["axes.prop_cycle"] = cycler(color=[light[_VARIABLES[colour]] for colour in _SERIES])
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
@@ -408,7 +398,7 @@ def alignment(utterance: AlignedUtterance, *, small: bool = False) -> str:
     lanes = {"phones": utterance.phones, "words": utterance.words, "recognised": utterance.hypothesis}
     lanes = {name: segments for name, segments in lanes.items() if segments or name != "recognised"}
     heights = (0.6 if small else 1.0, 1.8 if small else 3.2, *(0.38 for _ in lanes))
-    with matplotlib.rc_context({**_STYLE, "axes.grid": False, "svg.hashsalt": f"alignment {utterance.name}"}):
+    with matplotlib.rc_context({**_PAGE_STYLE, "axes.grid": False, "svg.hashsalt": f"alignment {utterance.name}"}):
         figure = Figure(figsize=(width, 0.8 * sum(heights) + 0.15), layout="constrained")
         grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0)
         wave, spectrum, *rows = (figure.add_subplot(grid[row]) for row in range(len(heights)))

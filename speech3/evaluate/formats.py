@@ -37,6 +37,9 @@ _ENDINGS = {
 }  # fmt: skip
 _RTTM = ("SPEAKER", "SPKR-INFO", "LEXEME", "NON-LEX", "SEGMENT", "SU", "NOSCORE", "NO_RT_METADATA")
 _TABLE_HEADS = {"sentence", "text", "transcript", "transcription", "path", "client_id", "utterance", "utt_id", "id"}
+_CTM: Sclite = "ctm"
+_STM: Sclite = "stm"
+_TRN_KIND: Sclite = "trn"
 
 
 class Segment(NamedTuple):
@@ -87,7 +90,7 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
     named: dict[str, Sclite] = {".trn": "trn", ".stm": "stm", ".ctm": "ctm"}
     if suffix in named:
         return named[suffix]
-    for kind, fits, sure in ((_CTM, _is_ctm, _times), (_STM, _is_stm, _times), (_TRN_KIND, _is_trn, _trn_ids)):
+    for kind, fits, sure in ((_CTM, _is_ctm, _times), (_STM, _is_stm, _times), (_TRN_KIND, _TRN.fullmatch, _trn_ids)):
         fitting = [(n, line) for n, line in body if fits(line)]
         if len(fitting) < max(1, _MIXED * len(body)) or not sure([line for _, line in fitting]):
             continue
@@ -99,11 +102,6 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
             )
         return kind
     return None
-
-
-_CTM: Sclite = "ctm"
-_STM: Sclite = "stm"
-_TRN_KIND: Sclite = "trn"
 
 
 def _refuse_others(path: Path, lines: Sequence[str]) -> None:
@@ -155,10 +153,6 @@ def _is_stm(line: str) -> bool:
     fields = line.split()
     begin, end = (_number(each) for each in fields[3:5]) if len(fields) >= 5 else (None, None)
     return begin is not None and end is not None and 0 <= begin <= end
-
-
-def _is_trn(line: str) -> bool:
-    return _TRN.fullmatch(line) is not None
 
 
 def _times(lines: Sequence[str]) -> bool:

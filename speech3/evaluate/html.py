@@ -1,7 +1,4 @@
-"""Parts of a self-contained HTML page: escaping, tables, interval bars, aligned words, the style sheet.
-
-Recordings as clips inside a page: short ones only, so that the page stays small.
-"""
+"""Parts of a self-contained HTML page: escaping, tables, interval bars, aligned words, short clips, the style sheet."""
 
 import base64
 import html
@@ -70,6 +67,9 @@ dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
   .big b { font-size: 2.1rem; } .bar { width: 6rem; } dl { display: block; } dd { margin-bottom: .4rem; } }
 @media print { nav { display: none; } details > * { display: block; } }
 """
+MOST_BYTES = 100_000  # of a clip, as text in the page
+_LEVELS = (0.0, 0.9)  # of MP3's compression: about 4.0 and 2.8 kB a second at 16 kHz
+_MP3_RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
 def escape(text: object) -> str:
@@ -110,17 +110,14 @@ def interval_bar(value: float, low: float, high: float, full: float) -> str:
 
 
 def plain_bar(value: float, full: float) -> str:
-    """A bar from zero to `value` on a scale to `full`."""
     return f'<span class="bar plain" aria-hidden="true"><i style="left:0;width:{100 * value / full:.1f}%"></i></span>'
 
 
 def pairs(items: dict[str, str]) -> str:
-    """A list of terms and their values, both plain text."""
     return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 
 def folded(summary: str, content: str, *, opened: bool = False) -> str:
-    """Content that is unfolded by a click."""
     return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{content}</details>"
 
 
@@ -134,11 +131,6 @@ def aligned(utterance: Utterance) -> str:
     return "\n".join(words)
 
 
-MOST_BYTES = 100_000  # of a clip, as text in the page
-_LEVELS = (0.0, 0.9)  # of MP3's compression: about 4.0 and 2.8 kB a second at 16 kHz
-_MP3_RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
-
-
 @dataclass(frozen=True)
 class Clip:
     """An encoded recording."""
@@ -148,7 +140,6 @@ class Clip:
 
     @property
     def address(self) -> str:
-        """A ``data:`` address."""
         return f"data:{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
 

@@ -2,11 +2,7 @@
 
 From large files only a thousand utterances are read for the statistics, and one for the picture.
 
-Axes: T frames, F features, S senones.
-
-Statistics and pictures of recordings: their samples, and the features and the pitch computed from them.
-
-Axes: S samples, N utterances, T frames, F features.
+Axes: S samples, N utterances, T frames, F features; of frames, S senones.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,10 +30,17 @@ _SILENCE_S = 0.01  # least duration of equal samples that counts as digital sile
 _FULL_SCALE = 32767 / 32768
 
 Lines = list[tuple[str, str]]
+MOST_READ = 1000  # utterances, for the statistics
+MOST_DRAWN_S = 60.0
+_UNDERSTOOD = (
+    "speech3 inspect reads recordings (wav, flac, ogg, mp3, sphere, ...), Kaldi archives of features (.ark), lists of"
+    " features or recordings (.scp), and packed frames (.frames)"
+)
+_PACKED = b"SP3FRAME"
+_SENONES_SHOWN = 5
 
 
 def recording_lines(path: Path | str, directory: Path | None = None) -> Lines:
-    """A description of a recording, from its header."""
     about = audio.info(path, directory=directory)
     channels = "1 channel" if about.channels == 1 else f"{about.channels} channels, which are averaged"
     return [("file", f"{path}: recording, {about.sample_rate_hz:,} Hz, {channels}, {about.duration_s:.2f} s")]
@@ -205,16 +208,6 @@ def _pitch_line(pitch: Pitch | None) -> tuple[str, str]:
     low, middle, high = np.percentile(pitch.hz[voiced], (5, 50, 95))
     share = f"{100 * voiced.mean():.0f} % of {len(voiced):,} frames voiced"
     return "pitch", f"{share}; median {middle:.0f} Hz, 90 % within {low:.0f} to {high:.0f} Hz"
-
-
-MOST_READ = 1000  # utterances, for the statistics
-MOST_DRAWN_S = 60.0
-_UNDERSTOOD = (
-    "speech3 inspect reads recordings (wav, flac, ogg, mp3, sphere, ...), Kaldi archives of features (.ark), lists of"
-    " features or recordings (.scp), and packed frames (.frames)"
-)
-_PACKED = b"SP3FRAME"
-_SENONES_SHOWN = 5
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
-"""One utterance as a PNG: waveform, features, pitch and senones, on one time axis.
+"""One utterance as a PNG (waveform, features, pitch and senones on one time axis), and statistics of many.
+
+The statistics are moments, extremes and faults of features, gathered without storing them.
 
 Axes: S samples, T frames, F features.
-
-Statistics of the features of many utterances, without storing them: moments, extremes and faults.
-
-Axes: T frames, F features.
 """
 
 import warnings
@@ -24,6 +22,32 @@ from matplotlib.gridspec import GridSpec, SubplotSpec
 from matplotlib.ticker import MaxNLocator
 
 from speech3.runtime import atomic_path
+
+SIGNATURE = "speech3 inspect"  # stored in the PNG, to recognise our own pictures
+_INK, _QUIET, _RULE, _BLUE = "#1d1f21", "#65696e", "#d9d9d2", "#1f63b5"
+_SERIES = (_BLUE, "#c2570c", "#2c7a3f", "#8a3fa0")
+_NO_NUMBER = "#35b779"  # for NaN; not a colour of the colour map, so that it stands out
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.parse_math": False,
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "text.color": _INK,
+}
+_NARROWEST, _WIDEST = 9.0, 28.0  # inches
+_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # the latter is wide enough to print the senone of three frames
+_BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
+_DPI = 110
+_COLUMNS = 4000  # columns of the waveform, each of which shows the extremes of its samples
 
 
 @dataclass
@@ -61,7 +85,6 @@ class FeatureStatistics:
         self._mean_F, self._squares_F = np.zeros(self.dim), np.zeros(self.dim)
 
     def add(self, utterance: str, feats_TF: np.ndarray) -> None:
-        """Add an utterance of at least one frame."""
         frames = len(feats_TF)
         self.utterances += 1
         self.frames += frames
@@ -93,12 +116,10 @@ class FeatureStatistics:
 
     @property
     def mean_F(self) -> np.ndarray:
-        """Mean, float64."""
         return self._mean_F
 
     @property
     def deviation_F(self) -> np.ndarray:
-        """Standard deviation, float64."""
         return np.sqrt(self._squares_F / np.maximum(self.counts_F, 1))
 
     @property
@@ -107,7 +128,6 @@ class FeatureStatistics:
         return np.flatnonzero(self.lowest_F >= self.highest_F).tolist()
 
     def lines(self, shift_ms: float) -> list[tuple[str, str]]:
-        """The statistics as pairs of a name and a text."""
         seconds = self.frames * shift_ms / 1000
         length = f"{seconds / 3600:.2f} h" if seconds > 360 else f"{seconds:.2f} s"
         found = [("frames", f"{self.frames:,} ({length} at {shift_ms:g} ms per frame) of {self.dim} dimensions")]
@@ -141,33 +161,6 @@ def _named(counts: dict[str, int]) -> str:
     worst = sorted(counts, key=lambda name: (-counts[name], name))[:3]
     more = f" and {len(counts) - len(worst):,} more" if len(counts) > len(worst) else ""
     return f"{', '.join(worst)}{more}"
-
-
-SIGNATURE = "speech3 inspect"  # stored in the PNG, to recognise our own pictures
-_INK, _QUIET, _RULE, _BLUE = "#1d1f21", "#65696e", "#d9d9d2", "#1f63b5"
-_SERIES = (_BLUE, "#c2570c", "#2c7a3f", "#8a3fa0")
-_NO_NUMBER = "#35b779"  # for NaN; not a colour of the colour map, so that it stands out
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,
-    "axes.edgecolor": _QUIET,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-    "text.color": _INK,
-}
-_NARROWEST, _WIDEST = 9.0, 28.0  # inches
-_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # the latter is wide enough to print the senone of three frames
-_BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
-_DPI = 110
-_COLUMNS = 4000  # columns of the waveform, each of which shows the extremes of its samples
 
 
 @dataclass(frozen=True)
@@ -212,7 +205,6 @@ class Picture:
 
     @property
     def duration_s(self) -> float:
-        """Duration of the longest panel."""
         sound_s = len(self.wave_S) / self.sample_rate_hz if self.wave_S is not None else 0.0
         return max(sound_s, self.offset_s + len(self.feats_TF) * self.shift_s)
 
@@ -254,7 +246,6 @@ def draw(picture: Picture) -> Figure:
 
 
 def _width(picture: Picture) -> float:
-    """Width of the panels, in inches."""
     scale = _INCHES_PER_S if picture.senones_T is None else _INCHES_PER_S_SENONES
     return min(max(scale * picture.duration_s, _NARROWEST), _WIDEST)
 

@@ -1,8 +1,6 @@
-"""A training run in the terminal: `watch` draws the views of `speech3.evaluate.run_watch` until the run ends.
+"""`speech3 watch`: a training run in the terminal, redrawn from its ``metrics.jsonl`` and ``run.json`` until it ends.
 
-A view of a training run, during or after it, from its ``metrics.jsonl`` and ``run.json``.
-
-Any key of a record may be missing: worlds differ in what they record, and older runs recorded less.
+Any key of a record may be missing: backends differ in what they record.
 """
 
 import math
@@ -29,6 +27,12 @@ Record = Mapping[str, Any]
 
 _SHOWN = ("before", "heldout", "progress", "epoch", "average")
 _FATES = ("used", "stale", "refused", "returned")
+_POLL_S = 1.0
+_QUIET_S = 300.0  # time without a record after which the training may no longer be running
+_STALENESS = 9  # from this staleness on, counts are combined
+_BAR, _CURVE = 24, 40  # columns
+_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+_NONE = "-"
 
 
 @dataclass(frozen=True)
@@ -298,14 +302,6 @@ def _whole(record: Record, key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-_POLL_S = 1.0
-_QUIET_S = 300.0  # time without a record after which the training may no longer be running
-_STALENESS = 9  # from this staleness on, counts are combined
-_BAR, _CURVE = 24, 40  # columns
-_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-_NONE = "-"
-
-
 class Size(NamedTuple):
     """Size of a drawing: how many of the last epochs and first shards it lists, and whether it has blank lines."""
 
@@ -374,11 +370,11 @@ def draw(view: RunView, now: float, size: Size = _SIZES[0], *, ascii_only: bool 
     if len(view.accuracies) > 1 or len(view.losses) > 1:
         sections.append(_curves(view, ascii_only))
     if view.epochs:
-        sections += [_epochs(view, size.epochs), _shown_minibatches(view)]
+        sections += [_epochs(view, size.epochs), _minibatch_table(view)]
     if view.shards and sum(view.shards.staleness):
         sections.append(Group(*_staleness(view.shards, view.shards_epoch, ascii_only)))
     if view.shards and view.shards.shards:
-        sections.append(_shown_shards(view.shards, view.shards_epoch, size.shards))
+        sections.append(_shard_table(view.shards, view.shards_epoch, size.shards))
     blank = [""] * size.spaced
     return Group(sections[0], *(part for section in sections[1:] for part in (*blank, section)))
 
@@ -416,7 +412,6 @@ def _title(view: RunView) -> Text:
 
 
 def _place(view: RunView) -> RenderableType:
-    """The progress of the run."""
     number = view.epochs[-1].number if view.epochs else 0
     of = f" of {'at most ' * view.may_stop_early}{view.max_epochs}" if view.max_epochs else ""
     if view.finished:
@@ -473,7 +468,7 @@ def _table(*headings: str, title: str = "") -> Table:
     return table
 
 
-def _shown_number(value: float | None, form: str, scale: float = 1.0) -> str:
+def _formatted(value: float | None, form: str, scale: float = 1.0) -> str:
     return _NONE if value is None else format(scale * value, form)
 
 
@@ -490,10 +485,10 @@ def _epochs(view: RunView, most: int) -> Table:
         best = epoch.number == view.best_epoch
         cells = [
             f"{epoch.number}{_remark(epoch, best)}",
-            _shown_number(epoch.train_accuracy, ".2f", 100), _shown_number(epoch.train_loss, ".4f"),
-            _shown_number(epoch.heldout_accuracy, ".2f", 100), _shown_number(epoch.heldout_loss, ".4f"),
-            *[_shown_number(epoch.heldout_per, ".2f", 100)] * phones,
-            _shown_number(epoch.learning_rate, ".3g"), _shown_number(epoch.frames_per_s, ",.0f"),
+            _formatted(epoch.train_accuracy, ".2f", 100), _formatted(epoch.train_loss, ".4f"),
+            _formatted(epoch.heldout_accuracy, ".2f", 100), _formatted(epoch.heldout_loss, ".4f"),
+            *[_formatted(epoch.heldout_per, ".2f", 100)] * phones,
+            _formatted(epoch.learning_rate, ".3g"), _formatted(epoch.frames_per_s, ",.0f"),
             _NONE if epoch.seconds is None else duration(epoch.seconds),
         ]  # fmt: skip
         table.add_row(*cells, style="green" if best else None)
@@ -506,7 +501,7 @@ def _remark(epoch: EpochView, best: bool) -> str:
     return " best" if best else ""
 
 
-def _shown_minibatches(view: RunView) -> Table:
+def _minibatch_table(view: RunView) -> Table:
     table = _table("minibatches", "used", "stale", "refused", "returned", "shards restarted")
     epochs = [epoch.number for epoch in view.epochs if epoch.number]
     rows: list[tuple[str, Counts]] = [(f"epoch {epochs[-1]}", view.latest)] if epochs else []
@@ -530,7 +525,7 @@ def _staleness(did: Asynchrony, epoch: int | None, ascii_only: bool) -> Iterator
     yield table
 
 
-def _shown_shards(did: Asynchrony, epoch: int | None, most: int) -> Table:
+def _shard_table(did: Asynchrony, epoch: int | None, most: int) -> Table:
     table = _table(f"shards in epoch {epoch}", "minibatches", "share %", "compute %", "sync %", "wait %", "busy")
     for number, (shard, share) in enumerate(zip(did.shards[:most], did.shares, strict=False)):
         times_s = (shard.compute_s, shard.sync_s, shard.wait_s)

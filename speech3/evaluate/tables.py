@@ -1,8 +1,6 @@
-"""A score as plain text: the summary, per-speaker and per-utterance tables, confusions and alignments.
+"""A score as plain text: summary, tables by speaker and utterance, confusions, alignments; and in model cards.
 
-The path of each lattice with the fewest errors, as a hypothesis that can be scored (Kaldi's lattice-oracle).
-
-Adds error rates on a test set to the model card.
+`oracle_texts` makes of each lattice the path with the fewest errors, as a hypothesis (Kaldi's lattice-oracle).
 """
 
 import math
@@ -69,7 +67,6 @@ def grid(rows: Sequence[Sequence[str]], texts: int) -> str:
 
 
 def summary(score: Score) -> str:
-    """WER, CER and sentence error rate with their counts."""
     lines = []
     for metric in ALWAYS:
         counts, (low, high) = score.counts(metric), score.ci95(metric)
@@ -92,7 +89,6 @@ def speaker_table(score: Score, most: int | None = None, metric: Metric = "WER")
 
 
 def utterance_table(utterances: Sequence[Utterance], metric: Metric = "WER") -> str:
-    """Counts per utterance."""
     rows = ((u.name, u.speaker or "-", *_columns(u.counts(metric))) for u in utterances)
     return grid([("utterance", "speaker", *_header(metric)), *rows], 2)
 
@@ -170,7 +166,6 @@ def _of(total: int, which: str) -> str:
 
 
 def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
-    """Difference, interval, p value and verdict."""
     low, high = (100 * value for value in test.difference_ci95)
     return (
         f"difference {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {test.p_value:.4f}, "

@@ -1,11 +1,11 @@
-"""Reads references and hypotheses: Kaldi text (`utterance words ...`), plain sentences, or the formats of sclite.
+"""References and hypotheses: Kaldi text (`utterance words ...`), plain sentences, or the formats of sclite.
 
-References that allow several texts, scored as NIST's sclite -D does: alternatives, no word, optional words.
+A reference may allow several texts, scored as NIST's sclite -D does: alternatives, no word, optional words.
 
     i've { um / uh / @ } as far as (i'm) concerned
 
-Of the texts that the reference allows, the one nearest to the hypothesis is scored. sclite's costs are 4 for a
-substitution, 3 for a deletion or insertion, 2 for an optional word that is left out, which then counts as correct.
+Of the texts that it allows, the one nearest to the hypothesis is scored. sclite's costs are 4 for a substitution, 3 for
+a deletion or insertion, 2 for an optional word that is left out, which then counts as correct.
 """
 
 import re
@@ -27,6 +27,12 @@ _MOST = 1024  # texts of one utterance
 _SUBSTITUTED, _WRONG, _LEFT_OUT = 4, 3, 2
 Token = tuple[str, bool]  # a word, and whether it is optional
 Allowed = list[list[Token]]  # the texts that a reference allows
+Reading = Literal["kaldi", "plain", "trn", "stm", "ctm"]
+# Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
+# Khmer. A space next to one of their letters only shows how the text was segmented into words.
+_UNSPACED = "\u3001-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_NO_SPACE = re.compile(rf"(?<=[{_UNSPACED}]) | (?=[{_UNSPACED}])")
+PHONE_CLASSES = ("phones39",)  # the normalisation for phone error rates
 
 
 def allowed(line: Line) -> Allowed:
@@ -147,14 +153,7 @@ def _align(ref: list[Token], hyp: list[str]) -> tuple[int, list[str]]:
     return rows[-1][-1], heard[::-1]
 
 
-Reading = Literal["kaldi", "plain", "trn", "stm", "ctm"]
-
-
-# Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
-# Khmer. A space next to one of their letters only shows how the text was segmented into words.
-_UNSPACED = "\u3001-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED += "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-_NO_SPACE = re.compile(rf"(?<=[{_UNSPACED}]) | (?=[{_UNSPACED}])")
 
 
 def characters(text: str) -> str:
@@ -176,7 +175,6 @@ def phone_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> fl
     return float(jiwer.wer(folded[0], folded[1]))
 
 
-PHONE_CLASSES = ("phones39",)  # the normalisation for phone error rates
 ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {
     "WER": jiwer.wer, "CER": character_error_rate, "PER": phone_error_rate
 }  # fmt: skip

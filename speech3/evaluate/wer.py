@@ -1,9 +1,7 @@
-"""Word and character error rates: counted by jiwer, summed per utterance and speaker, with 95 % intervals.
+"""Word and character error rates, counted by jiwer, with 95 % intervals and paired tests.
 
 The total of errors is the Levenshtein distance and thus unique; if several alignments are equally short, the split into
 substitutions, deletions and insertions is jiwer's choice (that of Kaldi and sclite may differ).
-
-The uncertainty of error rates: bootstrap intervals, and a matched-pairs randomisation test.
 
 M. Bisani and H. Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation", ICASSP 2004:
 utterances (or speakers, whose utterances are not independent) are drawn with replacement, and the rate of every draw
@@ -26,10 +24,14 @@ import numpy as np
 
 from speech3.data import lower_case, normalize_text, words_with_sharp_s
 from speech3.errors import Speech3Error
-from speech3.evaluate.text import characters, read_text
+from speech3.evaluate.text import characters
 
 RESAMPLES = 10_000
 _CHUNK = 2_000_000  # numbers drawn at a time, to limit memory
+FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
+_BLOCK = 1000  # utterances
+Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
+Operation = Literal["equal", "substitute", "delete", "insert"]
 
 
 def _resampled_sums(counts_UC: np.ndarray, seed: int) -> np.ndarray:
@@ -92,15 +94,6 @@ def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int 
     return (1 + extreme) / (1 + RESAMPLES)
 
 
-__all__ = ["Counts", "Metric", "PairedTest", "Score", "Utterance", "paired_test", "read_text", "score"]
-
-FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
-
-_BLOCK = 1000  # utterances
-Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
-Operation = Literal["equal", "substitute", "delete", "insert"]
-
-
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Errors against `length` words (or characters) of the reference."""
@@ -137,7 +130,6 @@ class Utterance:
     chunks: list[jiwer.AlignmentChunk]
 
     def counts(self, metric: Metric) -> Counts:
-        """Counts of words or characters."""
         return self.characters if metric == "CER" else self.words
 
     def alignment(self) -> list[tuple[Operation, str, str]]:
@@ -175,11 +167,9 @@ class Score:
         return self.characters.rate
 
     def counts(self, metric: Metric) -> Counts:
-        """Counts of words or characters."""
         return self.characters if metric == "CER" else self.words
 
     def ci95(self, metric: Metric) -> tuple[float, float]:
-        """The 95 % interval of a rate."""
         return self.cer_ci95 if metric == "CER" else self.wer_ci95
 
     @cached_property
@@ -261,7 +251,6 @@ class PairedTest:
         }
 
     def verdict(self, first: str, other: str) -> str:
-        """The result in one sentence."""
         if not self.significant:
             return f"no significant difference between {first} and {other} at the 5 % level"
         better, worse = (other, first) if self.difference < 0 else (first, other)
@@ -338,7 +327,7 @@ def score(
 def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> PairedTest:
     """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
-    The interval is from a paired bootstrap, p from a matched-pairs randomisation test (`scoring.bootstrap`). The units
+    The interval is from a paired bootstrap, p from a matched-pairs randomisation test. The units
     are speakers if at least six are known, else utterances (the result is then valid only for these speakers).
 
     Raises

@@ -17,7 +17,7 @@ OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the
 
 
 class OnnxNetwork:
-    """A network in a file of `speech3 export`, with the interface of `speech3.decode.recognizer.NetworkScorer`.
+    """A network in a file of `speech3 export`, with the interface of `speech3.decode.trained_model.NetworkScorer`.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class OnnxNetwork:
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """As in `speech3.decode.recognizer.NetworkScorer`."""
+        """As in `speech3.decode.trained_model.NetworkScorer`."""
         return self.about.get("objective") == "lfmmi"
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:

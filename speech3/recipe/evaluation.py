@@ -1,12 +1,7 @@
-"""The stages `decode`, `score` and `report`.
+"""The stages `decode`, `score` and `report`, with rescoring of lattices (`lm.rescore`).
 
-Rescoring of a recipe's lattices with a second language model: `lm.rescore`.
-
-Noises in transcripts, such as ``[laughs]`` and ``<unk>``: no error rate counts them, as they cannot be recognised.
-
-They are left out of references and hypotheses. (`speech3 score` scores texts as they are.)
-
-What the report shows of single utterances: recordings, alignments, suspicious transcripts, unknown words.
+No error rate of a recipe counts noises in transcripts, such as ``[laughs]`` and ``<unk>``, as they cannot be recognised
+(`speech3 score` scores texts as they are).
 """
 
 import shutil
@@ -88,6 +83,13 @@ _LONGEST_PICTURE_S = 25.0
 _OUTLIER, _NO_WORD = "alignment's confidence", "no word recognised"
 
 Tracks = Mapping[str, list[Segment]]
+RESCORED = "test_rescored"
+# Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
+_NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
+_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rates on dev
+_SECOND: dict[str, Metric] = {"WER": "CER", "CER": "WER"}  # what decides between systems of equal error rates
+OWN = "test_own"  # the test set decoded with our own language model
+TOLERANCES_MS = (10, 20, 30, 40, 50)
 
 
 def picture(e: Experiment) -> AlignedUtterance:
@@ -124,7 +126,6 @@ def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) 
 
 
 def _tracks(e: Experiment, split: str) -> tuple[Tracks, Tracks]:
-    """Aligned phones and words."""
     paths = [e.alignment("aligner", split) / f"{name}.ctm" for name in ("phones", "words")]
     phones, words = (read_ctm(path) if path.exists() else {} for path in paths)
     return phones, words
@@ -209,20 +210,13 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
     words = e.model(best) / GRAPH / "words.txt"
     if e.recipe.units != "words" or e.recipe.metric == "PER" or not words.exists():
         return None
-    known = _vocabulary(words)
+    known = {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
     spoken = Counter(
         word for utterance in read_datadir(e.data("test")).utterances.values()
         for word in (utterance.text or "").split() if is_word(word)
     )  # fmt: skip
     counts = {word: count for word, count in spoken.items() if word not in known}
     return UnknownWords(counts, spoken.total(), spelled=bool(e.recipe.letters))
-
-
-def _vocabulary(words: Path) -> set[str]:
-    return {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
-
-
-RESCORED = "test_rescored"
 
 
 def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:
@@ -242,14 +236,6 @@ def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.n
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
     rescore(open_lattices(out / "test"), lm, out / RESCORED, RescoreOptions(found.weight))
-
-
-# Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
-_NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
-_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rates on dev
-_SECOND: dict[str, Metric] = {"WER": "CER", "CER": "WER"}  # what decides between systems of equal error rates
-OWN = "test_own"  # the test set decoded with our own language model
-TOLERANCES_MS = (10, 20, 30, 40, 50)
 
 
 def _never(one: str, other: str) -> bool:
@@ -445,15 +431,13 @@ def rows_to_paste(e: Experiment) -> str:
     for system in e.systems:
         scored = read_json(e.out / "score" / system / "score.json")
         rate = scored["line"].split(f" {e.recipe.metric} ")[1]
-        best = e.out / "decode" / system / "dev" / _BEST  # earlier versions did not write it
-        dev = f" (dev {100 * read_json(best)['error_rate']:.2f})" if best.exists() else ""
-        cells = *columns, system, given or f"{lm.order}-gram of {text}", "", f"{rate}{dev}"
+        dev = read_json(e.out / "decode" / system / "dev" / _BEST)["error_rate"]
+        cells = *columns, system, given or f"{lm.order}-gram of {text}", "", f"{rate} (dev {100 * dev:.2f})"
         rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join([f"rows for the table of published results in recipes/{e.name}/README.md:", *rows])
 
 
 def report(e: Experiment) -> None:
-    """Write ``report.html``."""
     systems = [_system(e, system) for system in e.shown]
     best = best_of(systems, e.recipe.metric)
     suspect = suspects(e, {system.name: system.score for system in systems}, best.name)

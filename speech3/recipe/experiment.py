@@ -6,7 +6,7 @@ OUT/data/lm.arpa.gz                         if the corpus includes a language mo
 OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.selftrain`)
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
-OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decode.recognizer`); networks of several
+OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decode.trained_model`); networks of several
                                             families that were trained one after another are kept side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it; in OUT/flat
                                             instead, if hmm.flat_start is lfmmi
@@ -18,11 +18,10 @@ OUT/train.NETWORK.log                       what a network printed that was trai
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 
-Sizes of networks and of their training for a given amount of speech, used where a recipe has 0.
-
-For two hours they are those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches
-of 256 frames, 14 epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech
-nothing was measured; the formulas lead to sizes that others have published:
+Where a recipe has 0, sizes of networks and of their training follow from the amount of speech. For two hours they are
+those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches of 256 frames, 14
+epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech nothing was measured;
+the formulas lead to sizes that others have published:
 
 - width of a DNN: 512 (hours / 2)^(1/3), from 256 to 2,048; at 130 hours that is about the 2,048 of Zhang et al. 2013;
 - width of a CNN-TDNN: 384 (hours / 2)^(1/4), from 256 to 1,536; 1,536 is that of Kaldi's recipe for LibriSpeech. Its
@@ -34,11 +33,9 @@ nothing was measured; the formulas lead to sizes that others have published:
 
 GMMs, trees and passes of LF-MMI: `speech3.hmm.train`.
 
-`init=MODEL`: networks of a recipe that start from trained ones, of another language or of more speech.
-
+With `init=MODEL` networks start from trained ones, of another language or of more speech, and get their architecture.
 Much of what hidden layers learn holds for other speech, too (Huang et al. 2013; Ghahremani et al. 2017), and little
-speech is enough to train output layers for other phones on top of them. So the network gets the architecture of the one
-it starts from.
+speech is enough to train output layers for other phones on top of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,6 +81,41 @@ from speech3.recipe.steps import check_places, ended_ns, recorded_settings, sett
 from speech3.runtime import available_jobs, say
 
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
+LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
+_MODEL = "model.safetensors"
+# Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
+_OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
+Prepare = Callable[..., None]
+CORPORA: dict[str, Prepare] = {
+    "aishell": aishell.prepare,
+    "an4": an4.prepare,
+    "any": anyspeech.prepare,
+    "commonvoice": commonvoice.prepare,
+    "digits": digits.prepare,
+    "fsdd": fsdd.prepare,
+    "librispeech": librispeech.prepare,
+    "shuzi": shuzi.prepare,
+    "tedlium": tedlium.prepare,
+    "timit": timit.prepare,
+    "wsj": wsj.prepare,
+    "yesno": yesno.prepare,
+}
+MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
+LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
+GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
+BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
+LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
+SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
+UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
+FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
+_LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
+# What a lower limit of speech keeps from being trained.
+_LIMITED = {
+    "least_minutes": "network",
+    "lfmmi.least_minutes": "LF-MMI system",
+    "hmm.lda.least_minutes": "systems lda and sat",
+}
+OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
 def open_sizes(recipe: RecipeConfig) -> list[str]:
@@ -165,12 +197,6 @@ def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConf
     return training.model_copy(update=found)
 
 
-LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
-_MODEL = "model.safetensors"
-# Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
-_OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
-
-
 @dataclass(frozen=True)
 class Start:
     """A trained network from which one of the recipe's networks starts: its directory, architecture and features."""
@@ -181,7 +207,6 @@ class Start:
 
     @property
     def file(self) -> Path:
-        """The file of its parameters."""
         return self.directory / _MODEL
 
 
@@ -275,41 +300,7 @@ def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> Rec
     return recipe.model_copy(update=changes)
 
 
-Prepare = Callable[..., None]
-CORPORA: dict[str, Prepare] = {
-    "aishell": aishell.prepare,
-    "an4": an4.prepare,
-    "any": anyspeech.prepare,
-    "commonvoice": commonvoice.prepare,
-    "digits": digits.prepare,
-    "fsdd": fsdd.prepare,
-    "librispeech": librispeech.prepare,
-    "shuzi": shuzi.prepare,
-    "tedlium": tedlium.prepare,
-    "timit": timit.prepare,
-    "wsj": wsj.prepare,
-    "yesno": yesno.prepare,
-}
-MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
-LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
-GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
-BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
-LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
-SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
-UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
-FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
-_LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
-# What a lower limit of speech keeps from being trained.
-_LIMITED = {
-    "least_minutes": "network",
-    "lfmmi.least_minutes": "LF-MMI system",
-    "hmm.lda.least_minutes": "systems lda and sat",
-}
-OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
-
-
 def decode_step(system: str) -> str:
-    """Name of the step that decodes a system."""
     return "self/decode" if system == SELF else f"decode/{system}"
 
 
@@ -349,7 +340,6 @@ class Experiment:
 
     @property
     def jobs(self) -> int:
-        """Number of processes."""
         return self.recipe.jobs or available_jobs()
 
     @property
@@ -367,7 +357,6 @@ class Experiment:
 
     @property
     def gmms(self) -> tuple[str, ...]:
-        """The GMM systems that are decoded."""
         if self.bootstrap == FLAT:
             return ()
         hmm = self.recipe.hmm
@@ -399,19 +388,18 @@ class Experiment:
 
     def _decoded_alike(self, system: str) -> bool:
         """Whether an earlier system was tuned and decoded with the settings of this run."""
-        recorded = recorded_settings(self.out, decode_step(LFMMI if system == SELF else system))
-        return recorded is None or recorded == settings_of(*self.decoding)
+        step = decode_step(LFMMI if system == SELF else system)
+        return recorded_settings(self.out, step) == settings_of(*self.decoding)
 
     @property
     def decoding(self) -> tuple[Any, tuple[str, ...]]:
-        """The settings that decoding depends on, and their keys; as older versions recorded them, without rescoring."""
+        """The settings that decoding depends on, and their keys, with rescoring if there is any."""
         decoding = self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()
         rescore = self.recipe.lm.rescore
         return (decoding, ("decode",)) if rescore is None else ([decoding, rescore], ("decode", "lm.rescore"))
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The systems of the report: `systems` and `earlier`."""
         return (*self.gmms, *self.earlier, *self.trained)
 
     def label_source(self, network: str) -> str:
@@ -430,7 +418,6 @@ class Experiment:
 
     @property
     def training(self) -> TrainingConfig:
-        """The training config of networks that learn senones."""
         return self.fitting(self.recipe.training, self.recipe.features)
 
     def fitting(self, training: TrainingConfig, preset: str) -> TrainingConfig:
@@ -441,7 +428,6 @@ class Experiment:
 
     @property
     def lexicon(self) -> Path:
-        """The pronunciation dictionary."""
         return self.out / "data" / "lexicon.txt"
 
     @property
@@ -451,12 +437,10 @@ class Experiment:
 
     @property
     def augmented(self) -> str:
-        """The split of augmented copies of `train`."""
         return f"{self.train}_aug"
 
     @property
     def network_features(self) -> list[str]:
-        """The presets of features that networks learn from."""
         system = self.recipe.lfmmi
         return list(dict.fromkeys([self.recipe.features, *([system.features] if system else [])]))
 
@@ -517,29 +501,23 @@ class Experiment:
         return found
 
     def without_selftraining(self) -> "Experiment":
-        """The experiment without the system `SELF`."""
         return replace(self, recipe=self.recipe.model_copy(update={"untranscribed": None}))
 
     @cached_property
     def hours(self) -> float:
-        """Hours of training speech."""
         return sum(lengths_s(read_datadir(self.data(self.train))).values()) / 3600
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits from which features are extracted."""
         return (self.train, "dev", "test")
 
     def data(self, split: str) -> Path:
-        """A data directory."""
         return self.out / "data" / split
 
     def features(self, preset: str, split: str) -> Path:
-        """A directory of features."""
         return self.out / "features" / Path(preset).stem / split
 
     def model(self, system: str) -> Path:
-        """A model directory."""
         return self.out / system
 
     def own_graph(self, system: str) -> Path:
@@ -557,7 +535,6 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        """The packed frames on which a network is trained."""
         return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.frames_name(network))
 
     def frames_name(self, network: str) -> str:
@@ -567,14 +544,12 @@ class Experiment:
         return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
-        """The features that a system reads."""
         if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:
-        """The feature configs of this experiment."""
         at_one_rate = {"sample_frequency": self.recipe.sample_rate, "resample": True, "mix_channels": True}
         hmm = self.recipe.hmm
         lfmmi = [self.recipe.lfmmi.features] if self.recipe.lfmmi else []

@@ -53,6 +53,7 @@ from speech3.runtime import parallel_map, read_utf8, say, write_text
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
 _SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
+Rate = Callable[[list[str], list[str]], float]
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,8 @@ def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
     path = e.out / "data" / LETTERS
     if not path.exists():
         raise Speech3Error(
-            f"{path}: no such file: the data were prepared by an earlier version, so unseen words cannot be spelled;"
-            " prepare them again (--from data), or set lm.letters=0"
+            f"{path}: no such file, so unseen words cannot be spelled; prepare the data again (--from data), or set"
+            " lm.letters=0"
         )
     return {pron.word: pron.phones for pron in read_lexicon(path).pronunciations}
 
@@ -244,7 +245,6 @@ def _said(e: Experiment, split: str) -> Iterator[tuple[str, ...]]:
 
 
 def _only_in_dev(e: Experiment) -> set[tuple[str, ...]]:
-    """The sentences of dev that are not in train."""
     hidden = set(_said(e, "dev"))
     hidden.difference_update(_said(e, "train"))
     return hidden
@@ -290,9 +290,6 @@ def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))
     weight = new_word_weight(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))
-
-
-Rate = Callable[[list[str], list[str]], float]
 
 
 def spoken(text: str | None) -> str:

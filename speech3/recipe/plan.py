@@ -1,12 +1,10 @@
-"""The steps of an experiment, in order: what each reads, writes and depends on.
-
-How long the steps of an experiment will take and how much disk they will need, for ``--dry-run``.
+"""The steps of an experiment, in order, and for ``--dry-run`` how long they will take and how much disk they need.
 
 Times are hours of speech multiplied by measured rates: those of `recipes/minilibri`, with models of its sizes, one
 process per core of an AMD EPYC with AVX-512. DNNs and CNN-TDNNs of other sizes take longer in proportion to their
 parameters; that larger GMMs take longer, too, is not in the figures. Disk space follows from the dimensions of the
-features. The times for data, language models and graphs were not measured, and are not in the sums. Nor are there rates
-of GPUs: none has run this code.
+features. The times for data, language models and graphs were not measured, and are not in the sums; nor are there rates
+of GPUs.
 """
 
 import shutil
@@ -45,6 +43,37 @@ from speech3.recipe.steps import Plan, Step, ended_ns, make_plan
 DATA = "data"  # the first stage, after which the amount of speech is known
 SELF_STAGE = "self"
 CHOOSE = f"{SELF_STAGE}/choose"  # after it, it is known whether self-training has anything to train on
+_HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is dev
+# Seconds of one core for an hour of speech.
+_FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
+# recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
+_HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
+# The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
+# families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
+# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (recipes/minilibri/RESULTS.md); bmmi: one iteration, on a
+# core with AVX2.
+_PASS = {
+    "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
+    "blstm": 26.5 * 60 / 10 / _HOURS, "cnn_tdnn": 158 / _HOURS, "tdnn_lstm": 195 / _HOURS,
+    LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
+}  # fmt: skip
+# The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
+_MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
+# CPU time of decoding divided by the length of the speech, from the same three places.
+_DECODING = {
+    "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
+}  # fmt: skip
+_SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
+_FRAMES = 360_000  # per hour
+_SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
+_SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
+_CORES = (2, 16)
+_BASIS = (
+    "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
+    " nothing was measured (data, language models, graphs, scores)"
+)
+_NO_GPU = "GPUs: no times, since none of these were measured there; training.device=cuda trains the networks on a GPU"
+_OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 
 def planned_steps(experiment: Experiment) -> list[Step]:
@@ -131,7 +160,6 @@ def chose_nothing(experiment: Experiment) -> bool:
 
 
 def _extracted(preset: str) -> str:
-    """The step that extracts these features."""
     return f"features/{Path(preset).stem}"
 
 
@@ -146,7 +174,6 @@ def _augmenting(e: Experiment) -> list[str]:
 
 
 def _packing(e: Experiment, dtype: str) -> str | list[object]:
-    """The settings of packed frames."""
     return [dtype, True] if e.recipe.augment else dtype
 
 
@@ -208,7 +235,6 @@ def _hmm_steps(e: Experiment) -> list[Step]:
 
 
 def _transformed_steps(e: Experiment) -> list[Step]:
-    """The GMMs on transformed features."""
     from speech3.recipe import speakers
 
     trained = {LDA: (speakers.train_lda_system, "tri"), SAT: (speakers.train_sat_system, LDA)}
@@ -376,7 +402,6 @@ def _graph_steps(e: Experiment) -> list[Step]:
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    # Without letters the fingerprint is the one that earlier versions recorded, so that no step runs again.
     letters = [e.recipe.letters] if e.recipe.letters else []
     settings = [lm.model_dump(exclude={"self_loop_scale", "rescore", "letters"}),
                 "the lexicon's words; dev's sentences apart", *letters]  # fmt: skip
@@ -390,39 +415,6 @@ def _graph_steps(e: Experiment) -> list[Step]:
              keys=("lm.grammar", "lm.self_loop_scale"))
         for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
     ]  # fmt: skip
-
-
-_HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is dev
-# Seconds of one core for an hour of speech.
-_FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
-# recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
-_HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
-# The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
-# families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
-# updates, by AdamW 0.375 s each, by Muon 1.34 times as long (recipes/minilibri/RESULTS.md); bmmi: one iteration, on a
-# core with AVX2.
-_PASS = {
-    "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
-    "blstm": 26.5 * 60 / 10 / _HOURS, "cnn_tdnn": 158 / _HOURS, "tdnn_lstm": 195 / _HOURS,
-    LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
-}  # fmt: skip
-# The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
-_MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
-# CPU time of decoding divided by the length of the speech, from the same three places.
-_DECODING = {
-    "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
-}  # fmt: skip
-_SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
-_FRAMES = 360_000  # per hour
-_SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
-_SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
-_CORES = (2, 16)
-_BASIS = (
-    "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
-    " nothing was measured (data, language models, graphs, scores)"
-)
-_NO_GPU = "GPUs: no times, since none of these were measured there; training.device=cuda trains the networks on a GPU"
-_OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 
 @dataclass(frozen=True)
@@ -449,7 +441,6 @@ class Cost:
     size: float = 0.0
 
     def wall_s(self, cores: int) -> float:
-        """Seconds on `cores` cores."""
         return self.seconds / min(self.processes or cores, cores)
 
 
@@ -525,7 +516,6 @@ def _larger(measured_as: str, model: ModelConfig, features: FeatureConfig, outpu
 
 
 def dim_of(config: FeatureConfig) -> int:
-    """Values per frame of features."""
     return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
 
 
@@ -600,7 +590,9 @@ def _hours_in(files: Iterable[Path]) -> float:
 
 def _hours_of(e: Experiment, source: Path) -> float:
     """Hours of the corpus: of its data directories, or of the recordings that the recipe uses."""
-    given = [path for path in (source, *(source / part for part in ("train", "dev", "test"))) if _is_datadir(path)]
+    given = [
+        path for path in (source, *(source / part for part in ("train", "dev", "test"))) if (path / "wav.scp").is_file()
+    ]
     if given:
         return sum(sum(lengths_s(read_datadir(path)).values()) for path in given) / 3600
     if e.recipe.corpus == "commonvoice":
@@ -609,10 +601,6 @@ def _hours_of(e: Experiment, source: Path) -> float:
         options = {key: value for key, value in e.recipe.corpus_options.items() if key in ("train", "dev", "test")}
         return _hours_in(librispeech.recordings_in_use(source, **options))
     return _hours_in(files_below(source))
-
-
-def _is_datadir(path: Path) -> bool:
-    return (path / "wav.scp").is_file()
 
 
 def _length_s(path: Path) -> float | None:

@@ -37,7 +37,6 @@ _LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several se
 
 
 def make_data(e: Experiment) -> None:
-    """Write the data directory of the recordings without transcripts."""
     assert e.recipe.untranscribed is not None
     known = [read_datadir(e.data(split)) for split in ("train", "dev", "test")]
     data = read_untranscribed(Path(e.recipe.untranscribed.recordings), known)

@@ -63,7 +63,6 @@ PASS = "test_pass{}"  # in decode/sat: the words of a pass before the last
 
 
 def speakers_of(data: Path) -> dict[str, str]:
-    """The speaker of each utterance of a data directory."""
     return {key: utterance.speaker for key, utterance in read_datadir(data).utterances.items()}
 
 
@@ -84,8 +83,6 @@ def spliced_values(features: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class _Material:
-    """What `training_material` gives, with the speakers."""
-
     transcripts: Transcripts
     feats: ArkReader
     features: Path

@@ -1,26 +1,18 @@
-"""The stages `data`, `features`, `hmm` and `train`: each calls its package and stores the results.
+"""The stages `data`, `features`, `hmm` and `train`: each step calls its package and stores the results.
 
-The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
-
-OUT/tri/align/{train,dev}/labels.ark        phone labels of frames (`speech3.frames.packed`);
-                                            in OUT/flat instead, if hmm.flat_start is lfmmi
-OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
+OUT/tri/align/{train,dev}/labels.ark        phone labels of frames (`speech3.frames.packed`); in OUT/flat instead, if
+                                            hmm.flat_start is lfmmi
+OUT/lfmmi_hmm                               LF-MMI: left biphones, denominator.safetensors, decoding graphs
 OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled with phones
 OUT/lfmmi                                   the model directory
+OUT/flat_hmm                                flat start: two pdfs for each group of phones, denominator.safetensors
+OUT/frames/flat/{train,heldout}.frames      packed frames, labelled with words
+OUT/flat                                    the model directory; align/{train,dev}, as for the triphones
+OUT/bmmi                                    boosted MMI: the triphones' HMM and graphs, and their GMMs trained further
 
-The steps of a recipe's flat start without GMMs, hmm.flat_start=lfmmi: from transcripts to an alignment.
-
-Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". A small network with two outputs for each
-group of phones, independent of context, is trained with LF-MMI on whole utterances (`speech3.sequence.lfmmi`).
-It then makes the alignment in place of the triphones.
-
-OUT/flat_hmm                              two pdfs for each group of phones, denominator.safetensors
-OUT/frames/flat/{train,heldout}.frames    packed frames, labelled with words
-OUT/flat                                  the model directory; align/{train,dev}, as for the triphones
-
-The step of a recipe's boosted MMI system, hmm.tri.discriminative: bmmi.
-
-OUT/bmmi    the model directory: the triphones' HMM and graphs, and their GMMs trained further
+The flat start without GMMs (hmm.flat_start=lfmmi) is that of Hadian et al. 2018, "End-to-end speech recognition using
+lattice-free MMI": a small network with two outputs for each group of phones, independent of context, is trained with
+LF-MMI on whole utterances, and then makes the alignment in place of the triphones.
 """
 
 import inspect
@@ -84,10 +76,12 @@ from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_p
 from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
+_MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
+_TOO_SHORT = "too_short.json"
+_DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
 def make_data(e: Experiment) -> None:
-    """Write the data directories and the lexicon."""
     prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
         raise Speech3Error(
@@ -116,7 +110,6 @@ def make_data(e: Experiment) -> None:
 
 
 def perturb_train(e: Experiment) -> None:
-    """Add copies of the training data at other speeds."""
     perturb_speed(read_datadir(e.data("train")), e.data(e.train), e.recipe.speed_perturb, jobs=e.jobs)
 
 
@@ -207,7 +200,6 @@ def train_mono(e: Experiment, name: str) -> None:
 
 
 def train_tri(e: Experiment) -> None:
-    """Train the tied-triphone GMMs."""
     preset = e.recipe.hmm.features
     lexicon, transcripts, feats, features = training_material(e, preset)
     hmm = sized_config(e, lexicon)
@@ -232,7 +224,6 @@ def aligning_recognizer(e: Experiment, name: str) -> Recognizer:
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
-    """Align some splits with a system."""
     recognizer = aligning_recognizer(e, name)
     for split in splits:  # the alignment of test is for inspection only: its words may all be new
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
@@ -256,7 +247,6 @@ def align_split(
 
 
 def pack_frames(e: Experiment, network: str) -> None:
-    """Pack features and senones of train and dev."""
     hmm, source = load_hmm(e.model("tri")), e.label_source(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         senones = IntArkReader(e.alignment(source, split) / "ali.ark")
@@ -351,10 +341,6 @@ def train_bmmi(e: Experiment) -> None:
     gmm.save(out / "model.safetensors", {"features": preset})
 
 
-_MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
-_TOO_SHORT = "too_short.json"
-
-
 def train_lfmmi_hmm(e: Experiment) -> None:
     """Build the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
     assert e.recipe.lfmmi is not None
@@ -425,9 +411,6 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         frames=str(e.frames(name)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
         init=str(start.directory) if start else None, seed=e.recipe.seed,
     )  # fmt: skip
-
-
-_DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
 def prepare_flat(e: Experiment) -> None:
@@ -503,7 +486,6 @@ def _pack(
 
 
 def train_flat(e: Experiment) -> None:
-    """Train the network that makes the alignment."""
     config = TrainConfig(
         frames=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
         training=e.fitting(e.recipe.flat.training, e.feature_preset(FLAT)), seed=e.recipe.seed,

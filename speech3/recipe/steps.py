@@ -5,11 +5,8 @@ the steps it needs. It is written to ``.done/`` when the step has finished, so a
 resumes by itself, if it can). The file also records which run of the needed steps was used: a step may run again with
 the same fingerprint (``--from``, or a lost output), and the recipe may be stopped before the steps that need it run.
 
-Steps run in order. One that uses a single core for long may run in a process of its own while the next ones run.
-
-The directories that steps make: never a user's own files, and an earlier result stays until there is a new one.
-
-Steps that run in processes of their own, each with one thread, while the recipe goes on.
+The directory that a step makes is never a user's own, and an earlier result stays until there is a new one. Steps run
+in order; one that uses a single core for long may run in a process of its own while the next ones run.
 """
 
 import fcntl
@@ -42,6 +39,9 @@ from speech3.runtime import (
     starting_workers,
     write_json,
 )
+
+_FILES, _RECORD = "files", "record.json"  # of a result that was put aside
+_SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
 
 
 class Background:
@@ -123,9 +123,6 @@ def _start(log: str) -> None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(file, sys.stderr.fileno())
     console.quiet = False  # `--quiet` is for the terminal; the log is complete
-
-
-_FILES, _RECORD = "files", "record.json"  # of a result that was put aside
 
 
 def check_places(
@@ -224,9 +221,6 @@ def _move(source: Path, target: Path) -> None:
             shutil.rmtree(source, ignore_errors=True)
 
 
-_SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
-
-
 @dataclass(frozen=True)
 class Step:
     """One step of a recipe.
@@ -274,7 +268,6 @@ class Step:
 
     @property
     def stage(self) -> str:
-        """The stage that the step belongs to."""
         return self.name.partition("/")[0]
 
     @property
@@ -303,9 +296,9 @@ def settings_of(config: Any, keys: Sequence[str]) -> dict[str, Any]:
     return dict(_flat(json.loads(json.dumps(values, default=str))))
 
 
-def recorded_settings(out: Path, name: str) -> dict[str, Any] | None:
-    """The settings with which a finished step ran; None if by an earlier release, which did not record them."""
-    found: dict[str, Any] | None = read_json(_path(out, name)).get("settings")
+def recorded_settings(out: Path, name: str) -> dict[str, Any]:
+    """The settings with which a finished step ran."""
+    found: dict[str, Any] = read_json(_path(out, name))["settings"]
     return found
 
 
@@ -388,8 +381,7 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
     if not _marker(out, step).exists():
         return "not done yet"
     done = read_json(_marker(out, step))
-    changed = done["fingerprint"] != fingerprint
-    if changed and (changes := _changes(done, step, inputs)):
+    if done["fingerprint"] != fingerprint and (changes := _changes(done, step, inputs)):
         return ", ".join(changes[:_SHOWN] + [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN))
     missing = [str(path) for path in step.outputs if not path.exists()]
     if missing:
@@ -398,20 +390,19 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
     if again:
         return f"{again[0]} runs again"
     for name, run in _runs_of(out, step.needs).items():
-        if name not in (used := done.get("used", {name: run})):
+        if name not in done["used"]:
             return f"now needs {name}"  # features of another preset, say, which another step has extracted
-        if used[name] != run:
+        if done["used"][name] != run:
             return f"{name} has run again"
-    # An earlier release recorded only the fingerprint, which also depends on what a step was said to need.
-    return "config or input changed" if changed and "settings" not in done else ""
+    return ""
 
 
 def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> list[str]:
-    """The inputs and keys that differ from those of the finished run; none if that was run by an earlier release."""
-    settings, used = done.get("settings", step.settings), done.get("inputs", inputs)
+    """The inputs and keys that differ from those of the finished run."""
+    used = done["inputs"]
     return [
         *(f"{path} {'changed' if path in used else 'is new'}" for path in inputs if used.get(path) != inputs[path]),
-        *_changed_settings(settings, step.settings, step.open_keys),
+        *_changed_settings(done["settings"], step.settings, step.open_keys),
         *(f"{path} is no longer used" for path in used if path not in inputs),
     ]
 
@@ -445,7 +436,6 @@ def _begun(out: Path, step: Step) -> Path:
 
 
 def _known(step: Step, out: Path) -> bool:
-    """Whether the step has run before, or at least begun."""
     return any(path.exists() for path in (_marker(out, step), _begun(out, step), _aside(out, step)))
 
 
@@ -458,7 +448,7 @@ def up_to_date(out: Path, name: str) -> bool:
     """Whether a step has finished and no step that it depends on, directly or indirectly, has started again since."""
     if not _path(out, name).exists():
         return False
-    used = read_json(_path(out, name)).get("used", {})
+    used = read_json(_path(out, name))["used"]
     return all(up_to_date(out, each) and ended_ns(out, each) == run for each, run in used.items())
 
 

@@ -15,8 +15,9 @@ import pytest
 from whistles import RATE_HZ, SAID, save_gmm, whistled
 
 from speech3.decode import streaming
-from speech3.decode.recognizer import Result, Word, load_recognizer
+from speech3.decode.recognizer import load_recognizer
 from speech3.decode.streaming import Lines, Meter, Terminal, transcribe_arriving
+from speech3.decode.trained_model import Result, Word
 from speech3.errors import Speech3Error
 
 

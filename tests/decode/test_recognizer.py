@@ -18,8 +18,9 @@ from speech3.decode.apply import features_of_file, say_skipped, transcribe
 from speech3.decode.graph import build_graph
 from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import word_times, write_decoding
-from speech3.decode.recognizer import NetworkScorer, load_recognizer, load_settings, load_tuning, tune_recognizer
+from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis
+from speech3.decode.trained_model import NetworkScorer, load_settings
 from speech3.errors import Speech3Error
 from speech3.features.extraction import features_of
 from speech3.hmm import train

@@ -13,10 +13,10 @@ import toys
 from toys import arpa_cost
 from whistles import HMM, SAID
 
+from speech3.cli import measure as score_verb
 from speech3.cli import recognise as decode_verb
 from speech3.cli import recognise as rescore_verb
 from speech3.cli import recognise as transcribe_verb
-from speech3.cli import score as score_verb
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.graph import build_graph
 from speech3.decode.lattice_directory import open_lattices
@@ -91,7 +91,10 @@ def test_the_fewest_expected_errors(model: Path, data: Path, decoded: Path, tmp_
 
 def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, tmp_path: Path) -> None:
     rescore(
-        open_lattices(decoded), lm_of(tmp_path / "o.arpa", toys.estimate_lm(OLD, 2)), tmp_path / "same", RescoreOptions()
+        open_lattices(decoded),
+        lm_of(tmp_path / "o.arpa", toys.estimate_lm(OLD, 2)),
+        tmp_path / "same",
+        RescoreOptions(),
     )
     before, same = (dict(open_lattices(path).lattices()) for path in (decoded, tmp_path / "same"))
     new, scale = toys.estimate_lm(NEW, 3), open_lattices(decoded).about.acoustic_scale

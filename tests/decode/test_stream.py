@@ -11,8 +11,9 @@ from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, save_gmm, sa
 
 import speech3
 from speech3.data.resampling import resample
-from speech3.decode.recognizer import Result, load_recognizer
+from speech3.decode.recognizer import load_recognizer
 from speech3.decode.streaming import Pauses, Stream, silence_pdfs
+from speech3.decode.trained_model import Result
 from speech3.errors import Speech3Error
 from speech3.runtime.files import write_text
 
@@ -59,7 +60,8 @@ def test_words_and_times_are_those_of_offline(plain: Path, tmp_path: Path, kind:
     partials, ended, last = fed(recognizer.stream(RATE_HZ), wave_S, 400)
     assert not ended and last.text == offline.text
     for one, other in zip(last.words, offline.words, strict=True):
-        assert (one.start_s, one.end_s) == pytest.approx((other.start_s, other.end_s), abs=1e-6)
+        # A stream's samples are gone when its words are aligned: boundaries are refined without the waveform.
+        assert (one.start_s, one.end_s) == pytest.approx((other.start_s, other.end_s), abs=0.01)
         assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
         assert one.confidence is not None and 0.5 < one.confidence <= 1
     assert partials[0] == "" and partials[-1] == offline.text

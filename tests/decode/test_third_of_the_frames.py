@@ -16,7 +16,8 @@ from speech3.data.datadir import read_datadir
 from speech3.decode.align import align_datadir
 from speech3.decode.apply import features_for, features_of_file, transcribe, write_loglikes
 from speech3.decode.graph import build_graph
-from speech3.decode.recognizer import LARGEST_PSEUDO, NetworkScorer, load_recognizer, tune_recognizer
+from speech3.decode.recognizer import load_recognizer, tune_recognizer
+from speech3.decode.trained_model import LARGEST_PSEUDO, NetworkScorer
 from speech3.decode.tune import DecodeSettings
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import frame_clock, read_ctm

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from speech3.cli.score import score as command
+from speech3.cli.measure import score as command
 from speech3.errors import Speech3Error
 from speech3.evaluate import tables
 from speech3.evaluate.wer import score

@@ -1,7 +1,6 @@
 """Steps: each runs once, and again if its config, input, output or a step that it needs has changed; never partly."""
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -333,13 +332,6 @@ def test_a_damaged_record_names_its_file(done: Kitchen) -> None:
         done.run()
 
 
-def test_records_of_an_earlier_release_count(done: Kitchen) -> None:
-    for record in (done.out / ".done").glob("*.json"):
-        known = json.loads(record.read_text())
-        record.write_text(json.dumps({"fingerprint": known["fingerprint"], "seconds": 1.0}))
-    assert done.run() == []
-
-
 def test_describe(done: Kitchen) -> None:
     done.config["eat"] = 2
     expected = {"eat": "; about 5 min", "chop": "; about 9 min"}
@@ -403,11 +395,3 @@ def test_a_step_that_needs_another_finished_step_instead_runs_again(done: Kitche
     chop, _, bread, _ = done.steps()
     whys = [make_plan([chop, replace(bread, needs=needs)], done.out, None, None)[1].why for needs in ([], ["chop"])]
     assert whys == ["", "now needs chop"]
-
-
-def test_what_an_earlier_release_did_not_record(done: Kitchen) -> None:
-    for record in (done.out / ".done").glob("*.json"):
-        known = json.loads(record.read_text())
-        record.write_text(json.dumps({"fingerprint": known["fingerprint"], "seconds": 1.0}))
-    done.config["eat"] = 2
-    assert done.why() == {"chop": "", "cook/soup": "", "cook/bread": "", "eat": "config or input changed"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.decode.recognizer import NetworkScorer
+from speech3.decode.trained_model import NetworkScorer
 from speech3.errors import Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.alignment.align import Transcripts, align_utterances

@@ -1,4 +1,4 @@
-"""`speech3 score`: error rates of hypotheses."""
+"""The verbs that measure results: `score` and `boundaries`."""
 
 import json
 import sys
@@ -12,6 +12,14 @@ import typer
 if TYPE_CHECKING:
     from speech3.evaluate import PairedTest, Score
 
+_KINDS = {
+    "kaldi": "Kaldi text: an utterance id and its words",
+    "plain": "plain text: one sentence per line",
+    "trn": "trn: words and an utterance id in parentheses",
+    "stm": "stm: segments with times",
+    "ctm": "ctm: words with times",
+}
+
 
 class Format(StrEnum):
     """How REF and HYP are read."""
@@ -22,15 +30,6 @@ class Format(StrEnum):
     trn = "trn"
     stm = "stm"
     ctm = "ctm"
-
-
-_KINDS = {
-    "kaldi": "Kaldi text: an utterance id and its words",
-    "plain": "plain text: one sentence per line",
-    "trn": "trn: words and an utterance id in parentheses",
-    "stm": "stm: segments with times",
-    "ctm": "ctm: words with times",
-}
 
 
 def score(
@@ -69,10 +68,10 @@ def score(
     REF and HYP are Kaldi text (`utterance words ...`), plain text with one sentence per line, or files of NIST's
     sclite: `.trn`, `.ctm`, and `.stm` as a reference for `.ctm`. Alternatives (`{ um / uh / @ }`), optional words in
     parentheses, comments (`;;`) and IGNORE_TIME_SEGMENT_IN_SCORING are scored as `sclite -D` does, but letter case
-    counts: sclite's default is `--normalize lower`. Texts are compared as
-    they are unless you normalise them: `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions.
-    CER counts the characters of the words joined by single spaces, without a space next to a letter of a script that
-    is written without spaces (Chinese, Japanese, Thai, ...).
+    counts: sclite's default is `--normalize lower`. Texts are compared as they are unless you normalise them:
+    `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions. CER counts the characters of the
+    words joined by single spaces, without a space next to a letter of a script that is written without spaces (Chinese,
+    Japanese, Thai, ...).
 
     To compare two systems and test whether their difference is significant:
 
@@ -87,19 +86,19 @@ def score(
         Texts,
         confidence_lines,
         find_speakers,
+        oracle_texts,
         paired_test,
         read_all,
         read_ids,
         reliability_beside,
         score,
         tables,
+        write_scores,
     )
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
-        from speech3.evaluate import oracle_texts
-
         if steps:
             raise Speech3Error(
                 "--normalize: cannot be used with lattices; normalise REF so that its words are those of the lattice"
@@ -129,8 +128,6 @@ def score(
     if details:
         tables.write_details(details, scores[0])
     if card:
-        from speech3.evaluate import write_scores  # loads PyTorch
-
         write_scores(card, str(ref.parent), scores[0])
     warnings = [*texts.notes]
     written = [text for side in (*texts.references[:1], *texts.hypotheses) for text in side.values()]
@@ -139,9 +136,9 @@ def score(
     warnings += [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)
-        values = _as_json(scores, paired) | (
-            {"nce": reliability.nce} if reliability and reliability.nce == reliability.nce else {}
-        )
+        values = _as_json(scores, paired)
+        if reliability and reliability.nce == reliability.nce:  # not NaN
+            values["nce"] = reliability.nce
         print(json.dumps(values, indent=1, ensure_ascii=False))
         return
     kinds = "; ".join(_KINDS[kind] for kind in dict.fromkeys(texts.readings))
@@ -163,3 +160,60 @@ def _as_json(scores: "list[Score]", paired: "PairedTest | None") -> dict[str, An
     if paired:
         values["against"] = {**scores[1].as_json(), **paired.as_json()}
     return values
+
+
+class Level(StrEnum):
+    """What a CTM holds."""
+
+    words = "words"
+    phones = "phones"
+
+
+def boundaries(
+    ref: Annotated[
+        Path, typer.Argument(metavar="REF", help="Reference: TextGrids, CTM, .phn and .wrd, or a folder of them.")
+    ],
+    hyp: Annotated[Path, typer.Argument(metavar="HYP", help="Times to be measured, in any of these forms.")],
+    level: Annotated[
+        Level | None, typer.Option(help="What a CTM holds whose name contains neither word nor phone.")
+    ] = None,
+    words_tier: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tier of words in TextGrids. Default: words.")
+    ] = None,
+    phones_tier: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tier of phones in TextGrids. Default: phones.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Measure the errors of word and phone boundaries against reference times, such as hand labels.
+
+    `speech3 boundaries TIMIT/TEST exp/aligned`
+
+    REF and HYP may be of different forms: a TextGrid, a CTM, one of TIMIT's `.phn` or `.wrd` files (in samples at 16
+    kHz; closures are joined with their releases), or a folder of such files, as `speech3 align` and the Montreal Forced
+    Aligner write them. Utterances are matched by their names: letter case does not matter, `/`, `_` and `-` are the
+    same, and `DR1/FCJF0/SI648` is `fcjf0-si648`.
+
+    Words and phones are matched in order. Labels may differ (`AH0` is `ah`); what has no counterpart is counted and not
+    measured. Printed are, for word starts, word ends, boundaries inside words, between phones, after and before
+    silence, and for each pair of phone classes: the mean and median absolute error, the share of boundaries within 5,
+    10, 20, 25 and 50 ms, and the bias (positive: HYP is late).
+    """
+    from speech3.errors import listed
+    from speech3.evaluate import compare, level_in_name, read_times, table
+    from speech3.hmm import Level as Kind
+    from speech3.runtime import say
+
+    named: dict[Kind, str | None] = {"words": words_tier, "phones": phones_tier}
+    tiers = {kind: name for kind, name in named.items() if name}
+    given: Kind | None = level.value if level else None
+    reference = read_times(ref, given or level_in_name(hyp), tiers)
+    hypothesis = read_times(hyp, given or level_in_name(ref), tiers)
+    found = compare(reference, hypothesis)
+    if found.missing:
+        say(f"warning: {len(found.missing)} utterances are not in {hyp}, such as {listed(found.missing)}")
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+        return
+    print(f"reference    {ref} ({reference.kind})\nhypothesis   {hyp} ({hypothesis.kind})\n")
+    print(table(found))

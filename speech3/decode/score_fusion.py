@@ -1,0 +1,146 @@
+"""Several models that score together: their scores are averaged, frame by frame and senone by senone.
+
+Log likelihoods are averaged (log posteriors minus log priors, or the outputs of LF-MMI), which corresponds to the
+geometric mean of posteriors: as in Kaldi's ``decode_score_fusion.sh`` and in Swietojanski, Ghoshal and Renals 2013,
+"Revisiting hybrid and GMM-HMM system combination techniques". Unlike the arithmetic mean of posteriors it also exists
+for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame rate; their
+networks and features may differ.
+
+Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.data import DataDir
+from speech3.decode.apply import features_for
+from speech3.decode.recognizer import Recognizer
+from speech3.errors import Speech3Error
+from speech3.hmm import Gmm, ProjectedGmm, Scorer, output_difference
+
+
+@dataclass(frozen=True)
+class MeanScorer:
+    """The mean of the scores of several models.
+
+    Attributes
+    ----------
+    columns
+        For each of `scorers`, its columns of the features (T, D).
+    """
+
+    scorers: tuple[Scorer, ...]
+    columns: tuple[slice, ...]
+
+    @property
+    def subsampling(self) -> int:
+        return self.scorers[0].subsampling
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        return self.scorers[0].pseudo_likelihoods
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        parts = zip(self.scorers, self.columns, strict=True)
+        scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
+        mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
+        return mean_KP
+
+
+class SideBySide(Mapping[str, np.ndarray]):
+    """The features of several models for the same utterances, (T, D); read when they are needed."""
+
+    def __init__(self, parts: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self.parts = parts
+        self.keys_ = [key for key in parts[0] if all(key in part for part in parts[1:])]
+
+    def __getitem__(self, utterance: str) -> np.ndarray:
+        feats = [part[utterance] for part in self.parts]
+        if len({len(feats_TF) for feats_TF in feats}) > 1:
+            raise Speech3Error(
+                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of "
+                f"the models; only models whose features have the same number of frames can score together"
+            )
+        return np.concatenate(feats, 1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys_)
+
+    def __len__(self) -> int:
+        return len(self.keys_)
+
+
+def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:
+    """The first recogniser with the mean scores of all; its graph and its settings are used.
+
+    Parameters
+    ----------
+    dims
+        Number of features of each model, which then lie side by side (`SideBySide`); empty: all have the same features.
+
+    Raises
+    ------
+    Speech3Error
+        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs; the message
+        names both models.
+    """
+    for other in others:
+        _check(recognizer, other)
+    scorers = (recognizer.scorer, *(other.scorer for other in others))
+    ends = np.cumsum([0, *dims]).tolist()
+    columns = (
+        [slice(*ends[place : place + 2]) for place in range(len(scorers))] if dims else [slice(None)] * len(scorers)
+    )
+    return replace(recognizer, scorer=MeanScorer(scorers, tuple(columns)))
+
+
+def features_of_all(
+    recognizer: Recognizer, others: Sequence[Recognizer], data: DataDir, jobs: int, out: Path
+) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
+    """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
+
+    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on.
+
+    Raises
+    ------
+    Speech3Error
+        As for `with_mean_scores` and `features_for`.
+    """
+    for other in others:
+        _check(recognizer, other)
+    feats, skipped = features_for(recognizer, data, jobs, out)
+    if all(same_features(recognizer, other) for other in others):
+        return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
+    parts: list[Mapping[str, np.ndarray]] = [feats]
+    for number, other in enumerate(others, 2):
+        found, bad = (feats, {}) if same_features(recognizer, other) else features_for(
+            other, data, jobs, out / f"with{number}"
+        )  # fmt: skip
+        parts.append(found)
+        skipped = {**bad, **skipped}
+    dims = [next(iter(part.values())).shape[1] for part in parts]
+    return with_mean_scores(recognizer, others, dims), SideBySide(parts), skipped
+
+
+def same_features(recognizer: Recognizer, other: Recognizer) -> bool:
+    return recognizer.features.of_values() == other.features.of_values()
+
+
+def _check(one: Recognizer, other: Recognizer) -> None:
+    names = f"{one.directory} and {other.directory} cannot score together"
+    for each in (one, other):
+        if isinstance(each.scorer, Gmm | ProjectedGmm):
+            raise Speech3Error(f"{names}: {each.directory} consists of GMMs; pass networks")
+    rates = [each.features.frame_shift * each.scorer.subsampling for each in (one, other)]
+    if rates[0] != rates[1]:
+        raise Speech3Error(
+            f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; pass models "
+            f"with the same frame rate"
+        )
+    if fault := output_difference(one.outputs, other.outputs):
+        raise Speech3Error(f"{names}: {fault}; pass models trained on the senones of one model directory")
+    if one.scorer.pseudo_likelihoods != other.scorer.pseudo_likelihoods:
+        raise Speech3Error(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")

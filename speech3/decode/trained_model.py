@@ -1,0 +1,336 @@
+"""A model directory as one object that scores, aligns and decodes, and the words that it recognises.
+
+A model directory is self-contained, however it was trained:
+
+    model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
+    lda.safetensors, adapted/   of GMMs with transforms (`speech3.hmm.sat`)
+    hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
+    features.yaml       what the inputs are
+    graph/              HCLG.fst, words.txt, graph.json (`speech3.decode.graph`)
+    graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
+    decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
+    tuning.json         `DecodeConfig` of its recipe, with the tuning grid
+
+An exported network (`speech3.decode.model_export`) is a file, OUT.onnx, which includes the config of its features, and
+beside it the directory OUT.decode with the other files; it is used in the same way as a model directory.
+
+Axes: T frames, D features, K rows of scores, P pdfs.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+
+from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
+from speech3.decode.grammar import with_lexicon_of
+from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
+from speech3.decode.search import Decoding, decode
+from speech3.decode.tune import DecodeSettings, load_settings
+from speech3.errors import Speech3Error, check_bad
+from speech3.features import static_dim
+from speech3.hmm import (
+    LARGEST_PSEUDO,
+    Alignment,
+    FrameClock,
+    Hmm,
+    PdfsOnly,
+    ProjectedGmm,
+    Refinement,
+    Scorer,
+    Segment,
+    Wave,
+    align_utterances,
+    frame_clock,
+    load_gmm,
+    load_hmm,
+    load_outputs,
+    load_projection,
+    usable_transcripts,
+)
+from speech3.io import read_about
+from speech3.models import AcousticModel, OnnxNetwork, load_network, logits
+from speech3.runtime import progress, say
+
+ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
+PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
+# Beams of forced alignment, in scaled log probabilities, wide because an utterance takes only milliseconds. They are
+# the same for LF-MMI: its scores, at a third of the frames and scale 1, differ by about as much per second of speech as
+# other scores at scale 0.1.
+BEAM, RETRY_BEAM = 15.0, 60.0
+_Parts = tuple[Path, Hmm | PdfsOnly, FeatureConfig, Scorer]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkScorer:
+    """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994).
+
+    Attributes
+    ----------
+    pseudo_likelihoods
+        The outputs already are pseudo log likelihoods (LF-MMI, Povey et al. 2016): they are not normalised, and no
+        prior is subtracted.
+    """
+
+    network: AcousticModel
+    log_prior_P: np.ndarray
+    pseudo_likelihoods: bool = False
+
+    @property
+    def subsampling(self) -> int:
+        return self.network.subsampling
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """(K, P) float32, or only the columns of `pdfs`; one row for each `subsampling` frames."""
+        scores_KP = self.of_logits(logits(self.network, torch.from_numpy(feats_TD)))
+        return scores_KP if pdfs is None else scores_KP[:, pdfs]
+
+    def of_logits(self, logits_KP: torch.Tensor) -> np.ndarray:
+        """(K, P) float32 scores from the outputs of the network."""
+        if self.pseudo_likelihoods:
+            return logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
+        scores_KP: np.ndarray = logits_KP.log_softmax(1).numpy() - self.log_prior_P
+        return scores_KP
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """An acoustic model with everything that aligning and decoding need.
+
+    `chosen_graph`, if given, replaces the model's own graph.
+    """
+
+    directory: Path
+    outputs: Hmm | PdfsOnly
+    features: FeatureConfig
+    scorer: Scorer
+    chosen_graph: Graph | None = None
+
+    @classmethod
+    def load(cls, model: Path | str) -> Self:
+        """Read a model directory, or OUT.onnx of `speech3 export` with the directory beside it.
+
+        Raises
+        ------
+        Speech3Error
+            A file is missing, or the files do not belong together.
+        """
+        return cls(*_read(model))
+
+    @property
+    def hmm(self) -> Hmm:
+        """The HMM whose pdfs are the outputs; raises an error if only the number of outputs is known."""
+        return self.outputs if isinstance(self.outputs, Hmm) else load_hmm(self.directory)
+
+    @property
+    def clock(self) -> FrameClock:
+        return frame_clock(self.features, self.hmm.subsampling)
+
+    @property
+    def alignment_scale(self) -> float:
+        return PSEUDO_SCALE if self.scorer.pseudo_likelihoods else ALIGNMENT_SCALE
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The decoding graph, read on first use; raises an error if there is none or its number of pdfs differs."""
+        if self.chosen_graph:
+            return self.chosen_graph
+        if not (self.directory / GRAPH / "graph.json").exists():
+            raise Speech3Error(
+                f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
+                " of the same recipe, such as tri or dnn"
+            )
+        return self.read_graph(self.directory / GRAPH)
+
+    @property
+    def tuning_graph(self) -> Graph:
+        """The graph for tuning: the one whose language model has not seen the dev set's sentences, if it exists."""
+        own = self.directory / TUNING_GRAPH
+        return self.read_graph(own) if (own / "graph.json").exists() else self.graph
+
+    def read_graph(self, path: Path) -> Graph:
+        """Read a decoding graph from any path; raises an error if its number of pdfs is not the model's."""
+        graph = load_graph(path)
+        if graph.num_pdfs != self.outputs.num_pdfs:
+            raise Speech3Error(
+                f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
+                " build it again"
+            )
+        return graph
+
+    @cached_property
+    def settings(self) -> DecodeSettings:
+        return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
+
+    def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each utterance with its log likelihoods (K, P), computed lazily; one row per `subsampling` frames."""
+        for utterance, feats_TF in feats.items():
+            try:
+                loglikes_TP = self.scorer.loglikes(feats_TF)
+            except Speech3Error as error:
+                raise Speech3Error(f"{utterance}: {error}") from error
+            yield utterance, loglikes_TP
+
+    def decode(
+        self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None, *, confidences: bool = False
+    ) -> Decoding:
+        """Decode with the tuned settings, through the model's own graph or another one (see `search.decode`)."""
+        graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
+        config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
+        shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
+        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs, confidences=confidences)
+
+    def align(
+        self,
+        feats: Mapping[str, np.ndarray],
+        texts: Mapping[str, str | None],
+        jobs: int = 1,
+        *,
+        strict: bool = True,
+        waves: Mapping[str, Wave] | None = None,
+    ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
+        """Align each utterance with its words; return the alignments, and the reason for each one that failed.
+
+        If not `strict`, any number may fail. Boundaries are refined, better where the waveform is in `waves`.
+
+        Raises
+        ------
+        Speech3Error
+            More than 5 % of the utterances are bad, or most words are not in the lexicon.
+        """
+        transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
+        found = align_utterances(
+            self.hmm, self.scorer, transcripts, feats,
+            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
+            refinement=Refinement(self.clock, waves or {}),
+        )  # fmt: skip
+        if strict:
+            check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
+        return found.alignments, found.bad
+
+
+def warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
+    """Print a warning if audio of this sample rate lacks a part of the spectrum that the model was trained on."""
+    if rate_hz < model_hz:
+        say(
+            f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing;"
+            " expect more errors"
+        )
+
+
+@dataclass(frozen=True)
+class Word:
+    """A recognised word.
+
+    Attributes
+    ----------
+    word
+        The word as spelled in the graph's vocabulary.
+    start_s, end_s
+        Seconds from the beginning of the recording; None if the model cannot align.
+    confidence
+        Calibrated posterior of the word at its position, from 0 to 1; None if unknown.
+    """
+
+    word: str
+    start_s: float | None
+    end_s: float | None
+    confidence: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A recognition result: the text, and its words with times and confidences."""
+
+    text: str
+    words: tuple[Word, ...]
+
+
+def result_of(words: Iterable[Word]) -> Result:
+    words = tuple(words)
+    return Result(" ".join(word.word for word in words), words)
+
+
+def words_of_segments(segments: Sequence[Segment], begin_s: float = 0.0) -> tuple[Word, ...]:
+    """Words from the segments of an alignment, shifted by `begin_s`, where the aligned part begins."""
+    return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence) for s in segments)
+
+
+def _read(model: Path | str) -> _Parts:
+    if not isinstance(model, str | os.PathLike):
+        raise Speech3Error(f"model={model!r}: pass the path of a model directory, or of OUT.onnx")
+    directory = Path(model)
+    if directory.suffix == ".onnx" and not directory.is_dir():
+        return _read_exported(directory)
+    if not directory.is_dir():
+        raise Speech3Error(f"{directory}: no such model directory")
+    if not (directory / "model.safetensors").exists():
+        whole = directory.resolve()  # `.` has no name
+        onnx = whole.with_suffix(".onnx") if whole.name else whole
+        if onnx.is_file() and decode_directory(onnx) == whole:  # as lattices name the model that made them
+            return _read_exported(onnx)
+        below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
+        raise Speech3Error(
+            f"{directory}: not a model directory, because it has no model.safetensors"
+            + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
+        )
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
+    features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
+    about = read_about(directory / "model.safetensors")
+    scorer: Scorer
+    if about.get("kind") == "gmm":
+        scorer = gmm = load_gmm(directory / "model.safetensors")
+        outputs, feat_dim = gmm.num_pdfs, gmm.mean.shape[1]
+        if projection := load_projection(directory):
+            scorer, feat_dim = ProjectedGmm(gmm, projection), projection.inputs
+    else:
+        network, log_prior_P, about = load_network(directory)
+        scorer = NetworkScorer(network, log_prior_P, pseudo_likelihoods=about.get("objective") == "lfmmi")
+        outputs, feat_dim = len(log_prior_P), network.feat_dim
+    _check_features(directory, features, feat_dim)
+    _check_outputs(directory / "model.safetensors", outputs, known)
+    _check_subsampling(directory, scorer, known)
+    return directory, known, features, scorer
+
+
+def _read_exported(path: Path) -> _Parts:
+    scorer, directory = OnnxNetwork(path), decode_directory(path)
+    if not directory.is_dir():
+        raise Speech3Error(
+            f"{path}: this is the network alone; decoding also needs {directory}, which speech3 export wrote: move"
+            " both together, or export again"
+        )
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
+    _check_outputs(path, scorer.num_senones, known)
+    _check_subsampling(directory, scorer, known)
+    return directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer
+
+
+def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> None:
+    dim = static_dim(features) * (features.deltas + 1) * (features.left_context + 1 + features.right_context)
+    if features.kind != "given" and dim != feat_dim:
+        raise Speech3Error(
+            f"{directory / 'features.yaml'}: {dim} values per frame, but {directory / 'model.safetensors'} was trained"
+            f" on {feat_dim}; restore the features.yaml that belongs to the model"
+        )
+
+
+def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -> None:
+    if isinstance(known, Hmm) and known.subsampling != scorer.subsampling:
+        raise Speech3Error(
+            f"{directory}: the model has an output every {scorer.subsampling} frames, but hmm.json says every"
+            f" {known.subsampling}: they come from different training runs; restore the model's own hmm.json"
+        )
+
+
+def _check_outputs(path: Path, outputs: int, known: Hmm | PdfsOnly) -> None:
+    if outputs != known.num_pdfs:
+        raise Speech3Error(
+            f"{path}: {outputs} outputs, but the tree beside it has {known.num_pdfs} pdfs;"
+            " it is a checkpoint of another model"
+        )
