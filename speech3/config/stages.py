@@ -11,6 +11,10 @@ from pydantic import Field, model_validator
 
 from speech3.config.base import Config
 
+Probability = Annotated[float, Field(ge=0, le=1)]
+Range = tuple[float, float]
+_RANGES = ("rt60_s", "overlap_snr_db", "noise_snr_db", "babble_snr_db", "babble_voices", "volume_db")
+
 
 class MonophoneConfig(Config):
     """Flat-started context-independent GMMs (Kaldi's train_mono.sh)."""
@@ -115,11 +119,6 @@ class HmmConfig(Config):
     power: float = Field(0.25, description="a pdf's number of Gaussians grows with its count to this power")
     beam: float = Field(10.0, gt=0)
     retry_beam: float = Field(40.0, gt=0)
-
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-Range = tuple[float, float]
-_RANGES = ("rt60_s", "overlap_snr_db", "noise_snr_db", "babble_snr_db", "babble_voices", "volume_db")
 
 
 class AugmentConfig(Config):

@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 from speech3.config.base import Config
 from speech3.config.models import LstmConfig
 
+# Keys of `TrainingConfig` that do not affect the result, and may change when a run is resumed.
+NOT_COMPUTED = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}
+
 
 class AsgdConfig(Config):
     """Asynchronous SGD: how shards and server work together (`speech3/engine`: shard.py, server_optimizer.py)."""
@@ -347,7 +350,3 @@ class TrainingConfig(Config):
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, or its default if none is given."""
         return max(20, 2 * model.lookahead) if self.sequence is None else self.sequence
-
-
-# Keys of `TrainingConfig` that do not affect the result, and may change when a run is resumed.
-NOT_COMPUTED = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}

@@ -61,6 +61,17 @@ _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 
 Seconds = Mapping[str, float]  # by utterance
+_MANY_UNKNOWN = 0.2  # share of the words
+HELD_OUT_LEXICON = "held_out_lexicon.txt"
+LETTERS = "letters.txt"
+SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
+SPLITS = ("train", "dev", "test")
+_WHY = {
+    "train": "write one line `utterance word word ...` for each",
+    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
+    "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
+    " decode it afterwards: speech3 decode MODEL DIR OUT",
+}
 
 
 def split_data(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
@@ -167,19 +178,6 @@ def _total_s(data: DataDir, seconds: Seconds) -> float:
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-_MANY_UNKNOWN = 0.2  # share of the words
-HELD_OUT_LEXICON = "held_out_lexicon.txt"
-LETTERS = "letters.txt"
-SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
-SPLITS = ("train", "dev", "test")
-_WHY = {
-    "train": "write one line `utterance word word ...` for each",
-    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
-    "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
-    " decode it afterwards: speech3 decode MODEL DIR OUT",
-}
 
 
 def prepare(

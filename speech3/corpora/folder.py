@@ -52,6 +52,13 @@ AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if na
 AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
 _LOSSY = (".mp3", ".ogg", ".oga", ".opus")
 _NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
+_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
+_MOST_OVERLAP = 0.1  # share of an annotation's length
+_LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
+_SHOWN = 3
+_KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
+_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
+_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
 
 @dataclass(frozen=True)
@@ -200,13 +207,6 @@ def _others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recor
         else:
             skip("no recording", path, "has no recording", "name it like the recording, in the same folder")
     return faults
-
-
-_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
-_MOST_OVERLAP = 0.1  # share of an annotation's length
-_LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
-_SHOWN = 3
-_KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 
 
 @dataclass
@@ -535,10 +535,6 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
             "  each recording counts as a different speaker; if several have the same voice, put the recordings of each"
             " voice in a folder of its own, or the measured error rates will be too low"
         )
-
-
-_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
-_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
 
 def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:

@@ -29,6 +29,11 @@ _NAMED_SPEAKER = re.compile(
     r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)"
     r"|(?!(?:IPA|X?SAMPA|ARPABET|ORT|POS|ASR|ID|FT)_)(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"  # IPA_words: no speaker
 )
+_ANNOTATIONS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
+_VALUE = re.compile(
+    r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
+)
+_SAVE = "open it in Praat and save it with Save as text file"
 
 
 @dataclass(frozen=True)
@@ -182,9 +187,6 @@ def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
     return "\n".join(lines) + more
 
 
-_ANNOTATIONS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
-
-
 @dataclass(frozen=True)
 class _Stored:
     """An annotation as stored: with time slots, or with the annotation that it refers to and the one before it."""
@@ -311,12 +313,6 @@ def _place(each: _Stored, by_id: dict[str, _Stored]) -> int:
 def _annotation(slots: tuple[str, str], texts: list[str], times_s: dict[str, float]) -> Annotation:
     start_s, end_s = (times_s.get(slot, math.nan) for slot in slots)
     return Annotation(start_s, end_s, " ".join(text.strip() for text in texts if text.strip()))
-
-
-_VALUE = re.compile(
-    r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
-)
-_SAVE = "open it in Praat and save it with Save as text file"
 
 
 def read_textgrid(path: Path) -> list[Tier]:

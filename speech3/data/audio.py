@@ -45,6 +45,12 @@ _SAME_SOURCE = 0.6  # correlation of the levels, in dB, of two channels that hea
 _SPEECH_DB = 12.0  # from the quietest to the loudest tenth: noise alone varies less
 _EQUAL_DB = 1.0  # of two channels that differ by less, the first is taken
 _FLOOR = 1e-12
+# Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
+SEGMENT_TOLERANCE_S = 0.01
+_UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
+_HEARD_AT_ONCE_S = 10.0
+_SILENCE = 2.0**-16  # half a step of 16 bits
+_MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 
 @dataclass(frozen=True)
@@ -151,14 +157,6 @@ def mix_of(samples_SC: np.ndarray, rate_hz: int) -> Mix:
     listener = Listener(rate_hz)
     listener.hear(samples_SC)
     return listener.choose()
-
-
-# Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
-SEGMENT_TOLERANCE_S = 0.01
-_UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
-_HEARD_AT_ONCE_S = 10.0
-_SILENCE = 2.0**-16  # half a step of 16 bits
-_MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ _TAIL = 1 << 17  # bytes; a page of Ogg has at most 65,307
 _LONGEST_CHAIN = 1000  # chunks
 _XING_FRAMES, _XING_BYTES = 1, 2
 _SEVERAL = "it is several {} in a row, of which only the first is read: split it, or convert it"
+_FIXED = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, WAVE_FORMAT_EXTENSIBLE
+_OTHER_CHUNKS = frozenset(
+    b"LIST bext iXML axml chna fact PEAK cue smpl inst JUNK PAD FLLR DISP afsp _PMX acid levl umid".split()
+) | {b"id3", b"ID3"}
+_FEW = 4096
 
 
 @dataclass(frozen=True)
@@ -185,12 +190,6 @@ _LAYOUTS = (
     _Layout(b"caff", 8, 4, ">q", 1, b"data"),
     _Layout(b"riff\x2e\x91\xcf\x11", 40, 16, "<Q", 8, b"data", counts_header=True),
 )
-
-
-_FIXED = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, WAVE_FORMAT_EXTENSIBLE
-_OTHER_CHUNKS = frozenset(
-    b"LIST bext iXML axml chna fact PEAK cue smpl inst JUNK PAD FLLR DISP afsp _PMX acid levl umid".split()
-) | {b"id3", b"ID3"}
 
 
 @dataclass(frozen=True)
@@ -682,9 +681,6 @@ def pcm16(stream: IO[bytes]) -> Pcm16 | None:
                 return None
             about = channels, rate_hz
     return None
-
-
-_FEW = 4096
 
 
 def _next_chunk(stream: IO[bytes], chunk: _Chunk) -> bool:

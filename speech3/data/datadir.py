@@ -23,6 +23,10 @@ from speech3.errors import Speech3Error, listed
 from speech3.runtime import NotTextError, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
+# The ends of a sentence, the empty word, the symbol of back-off in a grammar, Kaldi's word for silence.
+SYMBOLS = frozenset({"<s>", "</s>", "<eps>", "#0", "!sil"})
+Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
+DATADIR_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 
 
 @dataclass(frozen=True)
@@ -142,16 +146,9 @@ def _duplicate(path: Path, number: int, key: str, value: str, first: Entry) -> F
     )
 
 
-# The ends of a sentence, the empty word, the symbol of back-off in a grammar, Kaldi's word for silence.
-SYMBOLS = frozenset({"<s>", "</s>", "<eps>", "#0", "!sil"})
-
-
 def symbols_in(words: Iterable[str]) -> list[str]:
     """The symbols among `words`, each once; in capitals or small letters, since transcripts are often changed so."""
     return list(dict.fromkeys(word for word in words if word.lower() in SYMBOLS))
-
-
-Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
 
 
 @dataclass(frozen=True)
@@ -427,9 +424,6 @@ def read_cmvn(table: Table | None, speakers: set[str], faults: list[Fault]) -> d
         remedy = "compute them again"
         faults.append(Fault("no statistics", str(table.path), speaker, "has no statistics", remedy, warning=True))
     return {speaker: value for speaker, value in read_locations(table, faults).items() if speaker in speakers}
-
-
-DATADIR_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 
 
 @dataclass(frozen=True, slots=True)

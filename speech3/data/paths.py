@@ -19,6 +19,27 @@ from pathlib import Path
 from speech3.errors import Speech3Error
 from speech3.runtime import say
 
+# What systems and programs leave beside files: resource forks of macOS, pictures and settings of folders, locks of
+# office programs; and copies that synchronisation makes of a file that was changed in two places (Dropbox, Nextcloud,
+# Syncthing, Resilio), whose original is there, too.
+_LEFT = re.compile(
+    r"\._.*|\.DS_Store|\.localized|Icon\r|Thumbs\.db|ehthumbs\.db|desktop\.ini|~\$.*|\.~lock\..*|\.fuse_hidden.*|\.nfs.*"
+    r"|\.directory|\.syncthing\..*|~syncthing~.*|.*\.(?:part|partial|crdownload|tmp|bak)|.*~",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONFLICT = re.compile(
+    r".*(?:\([^)]*(?:conflicted copy|case conflict|sync conflict|conflict \d|konflikt stehende kopie|copie en conflit"
+    r"|copia en conflicto)[^)]*\)|[._]sync-conflict-\d|_conflict-\d{8}|\.conflict(?:\.|$)).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_LEFT_FOLDERS = frozenset(
+    ("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems", "@eadir",
+     "$recycle.bin", "system volume information", ".stfolder", ".stversions", ".dropbox.cache")
+)  # fmt: skip
+VARIABLE = "SPEECH3_NO_COMMANDS"
+_announced: set[Path] = set()
+_WHY = f"--no-commands, or {VARIABLE} in the environment"
+
 
 def pipe_directory(command: str, directory: Path) -> Path:
     """Where the command of a pipe runs: the data directory if it names a file there, else the working directory."""
@@ -64,25 +85,6 @@ def entry_of_any_case(directory: Path, name: str) -> Path | None:
     return next((path for path in directory.iterdir() if path.name.lower() == name.lower()), None)
 
 
-# What systems and programs leave beside files: resource forks of macOS, pictures and settings of folders, locks of
-# office programs; and copies that synchronisation makes of a file that was changed in two places (Dropbox, Nextcloud,
-# Syncthing, Resilio), whose original is there, too.
-_LEFT = re.compile(
-    r"\._.*|\.DS_Store|\.localized|Icon\r|Thumbs\.db|ehthumbs\.db|desktop\.ini|~\$.*|\.~lock\..*|\.fuse_hidden.*|\.nfs.*"
-    r"|\.directory|\.syncthing\..*|~syncthing~.*|.*\.(?:part|partial|crdownload|tmp|bak)|.*~",
-    re.IGNORECASE | re.DOTALL,
-)
-_CONFLICT = re.compile(
-    r".*(?:\([^)]*(?:conflicted copy|case conflict|sync conflict|conflict \d|konflikt stehende kopie|copie en conflit"
-    r"|copia en conflicto)[^)]*\)|[._]sync-conflict-\d|_conflict-\d{8}|\.conflict(?:\.|$)).*",
-    re.IGNORECASE | re.DOTALL,
-)
-_LEFT_FOLDERS = frozenset(
-    ("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems", "@eadir",
-     "$recycle.bin", "system volume information", ".stfolder", ".stversions", ".dropbox.cache")
-)  # fmt: skip
-
-
 def is_sync_conflict(path: Path) -> bool:
     """Is this the copy of another file that synchronisation made when both were changed?"""
     return bool(_CONFLICT.fullmatch(path.name))
@@ -123,10 +125,6 @@ def files_below(directory: Path, *, conflicts: bool = False) -> Iterator[Path]:
         yield from (path for path in wanted if path.is_file())
 
 
-VARIABLE = "SPEECH3_NO_COMMANDS"
-_announced: set[Path] = set()
-
-
 def is_command(location: str) -> bool:
     """Is a value of `wav.scp` a command, and not a path?"""
     return location.rstrip().endswith("|")
@@ -162,9 +160,6 @@ def check(listed: Path, recordings: Mapping[str, str]) -> None:
     if listed.absolute() not in _announced:
         _announced.add(listed.absolute())
         say(f"{listed}: {some}; they are run in a shell, unless you add --no-commands")
-
-
-_WHY = f"--no-commands, or {VARIABLE} in the environment"
 
 
 class CommandError(Exception):

@@ -26,6 +26,11 @@ from numpy.typing import ArrayLike
 
 from speech3.errors import Speech3Error
 
+_LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
+_MOST = 16.0  # floats have full scale 1; some decoders exceed it a little
+_ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
+_MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
+
 
 def torchaudio_functional() -> Any:
     """Return the module `torchaudio.functional`.
@@ -85,10 +90,6 @@ def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
     import torch
 
     return np.asarray(torchaudio_functional().resample(torch.from_numpy(samples), from_hz, to_hz).numpy(), np.float32)
-
-
-_LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
-_MOST = 16.0  # floats have full scale 1; some decoders exceed it a little
 
 
 def checked_rate(rate_hz: Any, name: str = "rate") -> int:
@@ -163,10 +164,6 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
             f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or pass int16"
         )
     return array.astype(np.float32)
-
-
-_ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
-_MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
 
 
 class OnlineResampler:

@@ -23,6 +23,8 @@ FRAMES_PER_S = 100  # of features without audio: their frame shift is not record
 _HEARD_S = 60.0  # of each recording with several channels
 # A command that converts a whole recording: `sph2pipe -f wav FILE |`.
 _SPH2PIPE = re.compile(r"(?:\S*/)?sph2pipe (?:-f wav |-p |-c [12] )*(?:'([^']+)'|([^\s'\"]+)) *\|")
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_SHOWN = 10  # words outside the lexicon that `describe` lists
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,6 @@ def _frames(rspecifier: str, directory: Path) -> int:
     if not match:
         raise ValueError("not a binary matrix")
     return int(struct.unpack("<i", match[1])[0])
-
-
-QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_SHOWN = 10  # words outside the lexicon that `describe` lists
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,28 @@ from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, 
 
 Size = Literal[39, 48]
 _DELETED = "-"
+_DOTLESS = frozenset({"tr", "tur", "az", "aze", "azj", "crh", "gag"})
+_LITHUANIAN = frozenset({"lt", "lit"})
+_GERMAN = frozenset({"de", "deu", "ger"})
+_DOT = "\u0307"
+_ACCENTS = "\u0300-\u0306\u0308-\u0314\u033d-\u0344\u034a-\u034c"  # above a letter, without the dot
+_WITHOUT_DOT = re.compile(f"([ij\u012f]\u0328?)(?=[{_ACCENTS}])")
+_FINAL_SIGMA, _OTHER_SIGMA = re.compile(r"(?<=\w)σ(?![\w'’])"), re.compile(r"ς(?=\w)")
+_WORD = re.compile(r"\w+")
+STDIN = Path("-")
+_BLOCK_BYTES = 1 << 22
+_QUIET_SECONDS = 10.0
+_JUDGED = 2000  # lines by which a file is recognised as Kaldi's text
+_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
+_IDS = ("utt2spk", "segments", "wav.scp")  # files of a data directory that list the ids of its text
+_FIRST_FIELD = re.compile(r"^[^\S\n]*\S+", re.MULTILINE)
+_WRITTEN = tuple(sorted(SYMBOLS | {symbol.upper() for symbol in SYMBOLS}))
+_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
+# Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
+APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
+_WITHIN_WORDS = "'-:·"
+_MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
+_SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
 
 
 class _Row(NamedTuple):
@@ -68,16 +90,6 @@ def fold(text: str, size: Size) -> str:
     """
     table = _table(size)
     return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
-
-
-_DOTLESS = frozenset({"tr", "tur", "az", "aze", "azj", "crh", "gag"})
-_LITHUANIAN = frozenset({"lt", "lit"})
-_GERMAN = frozenset({"de", "deu", "ger"})
-_DOT = "\u0307"
-_ACCENTS = "\u0300-\u0306\u0308-\u0314\u033d-\u0344\u034a-\u034c"  # above a letter, without the dot
-_WITHOUT_DOT = re.compile(f"([ij\u012f]\u0328?)(?=[{_ACCENTS}])")
-_FINAL_SIGMA, _OTHER_SIGMA = re.compile(r"(?<=\w)σ(?![\w'’])"), re.compile(r"ς(?=\w)")
-_WORD = re.compile(r"\w+")
 
 
 def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | None = None) -> str:
@@ -149,17 +161,6 @@ def case_doubts(texts: Iterable[str]) -> str:
 def _code(language: str) -> str:
     """``tr`` for ``tr``, ``TR_tr``, ``tr-Latn`` and espeak-ng's ``trk/tr``."""
     return re.split("[-_]", language.rpartition("/")[2].lower())[0]
-
-
-STDIN = Path("-")
-
-_BLOCK_BYTES = 1 << 22
-_QUIET_SECONDS = 10.0
-_JUDGED = 2000  # lines by which a file is recognised as Kaldi's text
-_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
-_IDS = ("utt2spk", "segments", "wav.scp")  # files of a data directory that list the ids of its text
-_FIRST_FIELD = re.compile(r"^[^\S\n]*\S+", re.MULTILINE)
-_WRITTEN = tuple(sorted(SYMBOLS | {symbol.upper() for symbol in SYMBOLS}))
 
 
 class Lines(NamedTuple):
@@ -342,18 +343,10 @@ class _Punctuation(dict[int, str]):
 
 
 _PUNCTUATION = _Punctuation()
-_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
 
 
 def _punct(text: str) -> str:
     return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
-
-
-# Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
-APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
-_WITHIN_WORDS = "'-:·"
-_MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
-_SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
 
 
 class _Marks(dict[int, str]):

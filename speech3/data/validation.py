@@ -33,6 +33,10 @@ from speech3.runtime import available_jobs, parallel_map
 _SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
 _NEAR = 0.05  # of the usual shift: the median of the features is as near to one of these, or their shift is not known
 _SLACK = 0.02, 10  # share of an utterance's frames, and number of frames, by which features may be longer or shorter
+FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
+# With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
+_MANY = 5000
+_BLOCK_S = 60.0  # of a recording in memory
 
 
 @dataclass(frozen=True)
@@ -143,12 +147,6 @@ def _statistics(data: DataDir) -> Iterator[Fault]:
             remedy = "compute them again, or remove the speaker's utterances"
             yield Fault("unusable statistics", str(path), speaker, f"its statistics {problem}", remedy,
                         drop=tuple(speakers.get(speaker, ())))  # fmt: skip
-
-
-FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
-# With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
-_MANY = 5000
-_BLOCK_S = 60.0  # of a recording in memory
 
 
 @dataclass(frozen=True)

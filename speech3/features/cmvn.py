@@ -47,6 +47,21 @@ VARIANCE_FLOOR = 1e-10
 # 1.25 (as without zeros), 7.9 with 1.5 and 16.8 with 2.5: it took what is quieter than any background for words.
 SILENCE_DEVIATIONS = 1.25
 _CHUNK = 8192  # frames: running sums over hours would lose the digits that the variance of a window needs
+# Zeros, any other constant, or zeros and ones: decoders of compressed audio round and dither to within one 16-bit step.
+# Noise of a microphone that was recorded with 16 bits has a variance of a whole step and more, as has Kaldi's dither.
+_LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
+# A frame that is silent for 10 of its 25 ms is neither speech nor background.
+_PART = 0.4
+# Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
+_LEAST_REPEATED = 5
+_EQUAL = 1e-4  # more than equal frames differ by rounding
+# Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
+# of digits; a prior of 10 was no worse than 0 on that of minilibri.
+PRIOR_FRAMES = 10.0
+CARRIED_FRAMES = 1000.0
+WAIT_FRAMES = 100
+_LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
+_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 
 
 def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
@@ -250,16 +265,6 @@ def _window_sums(values_TF: Tensor, starts_T: Tensor, ends_T: Tensor) -> Tensor:
     return sums_TF[ends_T] - sums_TF[starts_T]
 
 
-# Zeros, any other constant, or zeros and ones: decoders of compressed audio round and dither to within one 16-bit step.
-# Noise of a microphone that was recorded with 16 bits has a variance of a whole step and more, as has Kaldi's dither.
-_LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
-# A frame that is silent for 10 of its 25 ms is neither speech nor background.
-_PART = 0.4
-# Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
-_LEAST_REPEATED = 5
-_EQUAL = 1e-4  # more than equal frames differ by rounding
-
-
 def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
     """Which of the first `frames` frames begin or end in digital silence, bool (T,).
 
@@ -305,15 +310,6 @@ def repeated_frames(feats_TF: Tensor) -> Tensor:
     equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
     run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
     return torch.bincount(run_T)[run_T] >= _LEAST_REPEATED
-
-
-# Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
-# of digits; a prior of 10 was no worse than 0 on that of minilibri.
-PRIOR_FRAMES = 10.0
-CARRIED_FRAMES = 1000.0
-WAIT_FRAMES = 100
-_LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
-_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 
 
 class OnlineCmvn:

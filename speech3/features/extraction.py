@@ -40,6 +40,7 @@ from speech3.io import index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 2
+SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
 class Parts:
@@ -204,9 +205,6 @@ def _lock(journal: IO[bytes], target: Path) -> None:
 def _close(stream: IO[bytes]) -> None:
     with contextlib.suppress(OSError):  # a full disk, which a write has already reported
         stream.close()
-
-
-SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
 class _Bytes(io.BytesIO):

@@ -46,6 +46,14 @@ _GROUP = 16
 # memory. So no group is narrower (the lowest group repeats bins of the next), and a frame's features hardly depend on
 # its place in the batch.
 _FEW, _NARROW = 4, 8
+_ROWS_CPU, _ROWS_GPU = 1 << 12, 1 << 20
+# Libraries compute the last few rows differently from the rest. With a multiple of sixteen rows, a frame's features
+# depend on the other frames of the block only in their last bit.
+_MULTIPLE = 16
+_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would produce NaN
+# For digital silence, whose autocorrelation is all zeros, Kaldi divides by zero. With this floor of the energy, its
+# predictor and its cepstrum are zero.
+_ENERGY_FLOOR = torch.finfo(torch.float32).tiny
 
 
 def mel_scale(hz: np.ndarray | float) -> np.ndarray:
@@ -170,12 +178,6 @@ def mfcc(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig
     return cepstra_RC
 
 
-_ROWS_CPU, _ROWS_GPU = 1 << 12, 1 << 20
-# Libraries compute the last few rows differently from the rest. With a multiple of sixteen rows, a frame's features
-# depend on the other frames of the block only in their last bit.
-_MULTIPLE = 16
-
-
 @dataclass(frozen=True)
 class Block:
     """Mel energies of frames, one after another, and the places that they belong to.
@@ -236,12 +238,6 @@ def mel_blocks(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sam
         places.append((chunk.first, chunk.start, n, t))
         used += n * t
     yield block()
-
-
-_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would produce NaN
-# For digital silence, whose autocorrelation is all zeros, Kaldi divides by zero. With this floor of the energy, its
-# predictor and its cepstrum are zero.
-_ENERGY_FLOOR = torch.finfo(torch.float32).tiny
 
 
 def equal_loudness(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:

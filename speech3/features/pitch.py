@@ -43,6 +43,11 @@ from speech3.features.pitch_tracking import (
 )
 from speech3.features.spectrum import check_waves
 
+__all__ = ["process", "track_pitch"]
+# Rows processed at once: on a CPU, few enough to stay in its caches; on a GPU, enough to keep it busy.
+_ROWS_CPU, _ROWS_GPU = 512, 1 << 15
+_ROWS = 512  # frames correlated at once
+
 
 def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
     """Voicing feature, normalised log pitch, delta pitch, raw log pitch, in this order; those that `config` asks for.
@@ -121,12 +126,6 @@ def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
     for j, tap in enumerate(delta_filters(1, window)[1].tolist()):
         delta_NT.add_(padded_NT[:, j : j + frames], alpha=tap)
     return delta_NT
-
-
-__all__ = ["process", "track_pitch"]
-
-# Rows processed at once: on a CPU, few enough to stay in its caches; on a GPU, enough to keep it busy.
-_ROWS_CPU, _ROWS_GPU = 512, 1 << 15
 
 
 @dataclass
@@ -252,9 +251,6 @@ def _energies(placed: list[_Placed], rows: int) -> tuple[Tensor, Tensor]:
         energy_R[utterance.row : early] = utterance.energy if again else utterance.early_energy
         energy_R[early:end] = utterance.energy
     return heard_R, energy_R
-
-
-_ROWS = 512  # frames correlated at once
 
 
 class OnlinePitch:

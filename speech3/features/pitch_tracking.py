@@ -42,6 +42,13 @@ from speech3.runtime import jit
 
 _GROUP = 40  # new samples of one product, about a frame shift: larger matrices hold more and more zeros
 _AT_ONCE_CPU, _AT_ONCE_GPU = 1 << 15, 1 << 24  # new samples
+# Kaldi recomputes the frames before this one (its recompute_frame) once it knows the signal's energy better, if old and
+# new energy differ by more than this fraction of their sum.
+RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
+_MOST_STATES = 10000
+_LEAST_NORM = torch.finfo(torch.float32).tiny
+# Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
+_MOST_KEPT = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +146,6 @@ def _resample(piece_S: Tensor, origin: int, first: int, last: int, by: Resampler
 @lru_cache(maxsize=16)
 def _groups_on(by: Resampler, device: torch.device) -> list[tuple[int, Tensor]]:
     return [(start, torch.from_numpy(matrix_IO).to(device)) for start, matrix_IO in by.groups]
-
-
-# Kaldi recomputes the frames before this one (its recompute_frame) once it knows the signal's energy better, if old and
-# new energy differ by more than this fraction of their sum.
-RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
-
-_MOST_STATES = 10000
-_LEAST_NORM = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,10 +339,6 @@ def rescale(heard_R: Tensor, energy_R: Tensor, norm_R: Tensor, pitch: PitchConfi
 
 def _ballast(energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
     return (energy_R * sizes.window).square_().mul_(pitch.nccf_ballast)
-
-
-# Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
-_MOST_KEPT = 1 << 15
 
 
 class Tracker:

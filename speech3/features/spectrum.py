@@ -38,6 +38,15 @@ from speech3.config import FeatureConfig
 from speech3.data import checked_rate
 from speech3.errors import Speech3Error
 
+# Sums may be reordered and fused with products; otherwise the compiler could not vectorise the loops.
+_njit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+_REMEDY = "pass float32 from -1 to 1, one row for each utterance, and the number of samples of each"
+SAMPLE_SCALE = 32768.0  # Kaldi works on the values of 16-bit samples
+EPSILON = torch.finfo(torch.float32).eps  # Kaldi's floor before every logarithm
+# Input values of the FFT per chunk: on a CPU, few enough to stay in a core's caches together with its output (measured:
+# with half as many it is a tenth slower, with a quarter a fifth); on a GPU, enough to keep it busy.
+_CHUNK_CPU, _CHUNK_GPU = 1 << 19, 1 << 26
+
 
 @dataclass(frozen=True)
 class Framing:
@@ -111,10 +120,6 @@ def mirror_edges(waves_NS: Tensor, lengths_N: Tensor, sizes: Framing, frames: in
     return waves_NS.gather(1, torch.minimum(phase_NS, 2 * lengths_N1 - 1 - phase_NS))
 
 
-# Sums may be reordered and fused with products; otherwise the compiler could not vectorise the loops.
-_njit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-
-
 @_njit
 def cut(
     part_NS: np.ndarray,
@@ -165,9 +170,6 @@ def power(spectrum_RC: np.ndarray, out_RB: np.ndarray) -> None:
             out_RB[r, b] = real * real + imaginary * imaginary
 
 
-_REMEDY = "pass float32 from -1 to 1, one row for each utterance, and the number of samples of each"
-
-
 def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
     """Refuse arguments from which features would be wrong, or an error come much later.
 
@@ -204,14 +206,6 @@ def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
     return f"of type {type(value).__name__}"
-
-
-SAMPLE_SCALE = 32768.0  # Kaldi works on the values of 16-bit samples
-EPSILON = torch.finfo(torch.float32).eps  # Kaldi's floor before every logarithm
-
-# Input values of the FFT per chunk: on a CPU, few enough to stay in a core's caches together with its output (measured:
-# with half as many it is a tenth slower, with a quarter a fifth); on a GPU, enough to keep it busy.
-_CHUNK_CPU, _CHUNK_GPU = 1 << 19, 1 << 26
 
 
 @dataclass

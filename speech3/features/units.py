@@ -27,6 +27,8 @@ from speech3.features.spectrum import SAMPLE_SCALE
 from speech3.io import not_finite, read_matrix
 
 _SAMPLE = 21  # utterances
+_AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
+_HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
 def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
@@ -102,10 +104,6 @@ def _normalised(data: DataDir, utterance: str, feats_TF: Tensor, config: Feature
         )
     stats, silent_T = torch.from_numpy(stats_2G), repeated_frames(feats_TF)
     return apply_cmvn(stats, feats_TF, config.norm_means, config.norm_vars, silent_T)
-
-
-_AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
-_HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
 @dataclass

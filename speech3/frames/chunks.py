@@ -57,6 +57,9 @@ from speech3.runtime import to_device
 _WARPS = 33  # different warps at each speed
 _JITTER = 1 / 6  # share of a chunk by which it may begin earlier or later
 _LONGEST, _WHOLE = 150, 0.9  # frames of a chunk; share of the utterances that fit into one, if they are short
+_SEQUENCE_WARPS = 33  # different warps; in each epoch an utterance has one of them
+_TIME, _BANDS = 1, 2  # separate random generators
+_MIXED = 1.15  # utterances are mixed with others that are longer or shorter by up to this factor
 
 
 def default_chunk(lengths_U: np.ndarray, subsampling: int) -> int:
@@ -261,10 +264,6 @@ class Chunks:
         return to_device(torch.from_numpy(np.concatenate(labels).astype(np.int64)), self.device)
 
 
-_SEQUENCE_WARPS = 33  # different warps; in each epoch an utterance has one of them
-_TIME, _BANDS = 1, 2  # separate random generators
-
-
 class SequenceInputs(NamedTuple):
     """The input of a recurrent model.
 
@@ -456,9 +455,6 @@ class Sequences:
             bands_UK2 = self.masks.draw(generator, len(order_U))[1] if self.masks else np.empty(0)
             self._epoch = _Epoch(epoch, order_U, self._chunks_U[order_U].cumsum(), warps_U, bands_UK2)
         return self._epoch
-
-
-_MIXED = 1.15  # utterances are mixed with others that are longer or shorter by up to this factor
 
 
 def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:

@@ -36,6 +36,10 @@ PIECES = 16  # pieces of a chunk, from all over the corpus
 _CACHED = 1 << 16  # positions of a permutation computed at a time: the arithmetic is cheap, the calls are not
 _ROUNDS = 6  # even, so that halves of unequal width end up in their original places
 _MASK31 = (1 << 31) - 1
+_SHARE_OF_FREE = 0.8  # share of the device's free memory for frames; the rest is for the model and its computations
+_WARPS = 8  # parts of a minibatch, each with its own warp
+_CPU = torch.device("cpu")
+_CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the beginning of the next
 
 
 class Shuffle:
@@ -145,9 +149,6 @@ class Order:
         return self.first_P[piece_B] + position_B - self.position_P1[piece_B]
 
 
-_SHARE_OF_FREE = 0.8  # share of the device's free memory for frames; the rest is for the model and its computations
-
-
 def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, offsets_W: Tensor) -> Tensor:
     """Frame numbers (B, W) of the windows around `centers_B`; edge frames are repeated beyond an utterance's ends.
 
@@ -239,11 +240,6 @@ def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1)
 def free_bytes(device: torch.device) -> float:
     """Free memory of a GPU, in bytes; infinite for other devices."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-
-
-_WARPS = 8  # parts of a minibatch, each with its own warp
-_CPU = torch.device("cpu")
-_CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the beginning of the next
 
 
 class Minibatches:

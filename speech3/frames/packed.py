@@ -52,6 +52,9 @@ _ALIGN = 64
 _SHOWN_BLOCKS = 256  # verifying more blocks takes long enough for a progress bar
 _RELEASED_BLOCKS = 64
 _SCATTERED_BYTES = 1 << 30  # smaller files are soon completely in memory
+_VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
+_REMEDY = "align or extract them again, or remove them from the data directory"
+_MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,11 +251,6 @@ def segment_numbers(labels_T: np.ndarray) -> np.ndarray:
     """The numbers (N,) of the segments."""
     numbers_N: np.ndarray = labels_T[segment_starts(labels_T)] >> 1
     return numbers_N
-
-
-_VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
-_REMEDY = "align or extract them again, or remove them from the data directory"
-_MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,6 +35,16 @@ TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
 _HEADER = struct.Struct("<ffii")  # smallest value, range, rows, columns
 _FEW_ROWS = 8  # up to this number Kaldi writes CM2: the headers of the columns would cost more than they save
 _LEVELS_16 = np.float32(1 / 65535)
+_PLAIN = {b"FM ": 4, b"DM ": 8}  # bytes per value
+_COMPRESSED = {b"CM ": 1, b"CM2": 2, b"CM3": 1}
+_TYPES = "|".join(token.decode().strip() for token in (*_PLAIN, *_COMPRESSED))
+_BEGINS = re.compile(rb"\S+ (\0B(%s) |\s*\[)" % _TYPES.encode())
+_INTEGERS = re.compile(rb"\S+ \0B\x04")
+V = TypeVar("V")
+_BINARY = b"\0B"
+_LONGEST_KEY = 512  # bytes
+_INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size in bytes before each value
+_RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
 
 def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
@@ -142,13 +152,6 @@ def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
     return np.where(feats_TF < p25, level(p0, p25, 64), upper).astype(np.uint8)
 
 
-_PLAIN = {b"FM ": 4, b"DM ": 8}  # bytes per value
-_COMPRESSED = {b"CM ": 1, b"CM2": 2, b"CM3": 1}
-_TYPES = "|".join(token.decode().strip() for token in (*_PLAIN, *_COMPRESSED))
-_BEGINS = re.compile(rb"\S+ (\0B(%s) |\s*\[)" % _TYPES.encode())
-_INTEGERS = re.compile(rb"\S+ \0B\x04")
-
-
 def is_ark(head: bytes) -> bool:
     """Whether a file that begins with `head` is an archive of matrices, binary or text."""
     return _BEGINS.match(head) is not None
@@ -230,9 +233,6 @@ def _hop_text(stream: IO[bytes]) -> None:
             raise EOFError
 
 
-V = TypeVar("V")
-
-
 class ComputedMapping(Mapping[str, V]):
     """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
 
@@ -264,10 +264,6 @@ def _import_kaldi_io():  # type: ignore[no-untyped-def]
 
 
 _kaldi_io = _import_kaldi_io()
-_BINARY = b"\0B"
-_LONGEST_KEY = 512  # bytes
-_INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size in bytes before each value
-_RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
 
 def write_ark(

@@ -48,6 +48,8 @@ from speech3.runtime import composed, read_utf8
 _LIKE = "like"
 _RESERVED = NOT_WORDS | SYMBOLS
 _MOST = 0.5  # largest share of the probability that new words may take; more must be a mistake
+_ROUNDS = 60  # of bisection
+_NEW = "new"  # the class of unseen words, while its weight is sought
 
 
 @dataclass(frozen=True)
@@ -228,10 +230,6 @@ def _check_share(added: float, source: Path) -> None:
             f"{source}: together, the words would take {added / (1 + added):.0%} of the probability; lower their"
             " weights (1: as probable as the median word)"
         )
-
-
-_ROUNDS = 60  # of bisection
-_NEW = "new"  # the class of unseen words, while its weight is sought
 
 
 def letter_units(letters: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, ope
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TENS = 10.0 ** np.arange(19)
 _NEWLINE, _SPACE, _MINUS, _POINT, _ZERO, _NINE = np.frombuffer(b"\n -.09", np.uint8).tolist()
+_PIECE = 1 << 22  # bytes that are read at a time
+_BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
+_Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
+_PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
 
 
 class ArpaVocabulary(NamedTuple):
@@ -156,12 +160,6 @@ def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def]
             found.line_R[rows] = line
             rows += 1
     return rows, at, line
-
-
-_PIECE = 1 << 22  # bytes that are read at a time
-_BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
-_Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
-_PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
 
 
 def read_arpa(path: Path | str) -> ArpaLm:

@@ -43,6 +43,8 @@ _SPECIAL = 2  # numbers of <s> and </s> in the n-gram model
 _SILENT_KINDS = "PSZC"  # Unicode's punctuation, symbols, spaces and controls: silent where the lexicon lacks them
 
 Table = Mapping[str, Sequence[Phones]]
+G2P = "g2p.safetensors"  # in a model directory
+_WORTH_KEEPING_S = 1.0  # of learning
 
 
 class Found(NamedTuple):
@@ -341,10 +343,6 @@ def apply(model: G2p, words: Iterable[str]) -> tuple[dict[str, Phones], dict[str
         else:
             reasons[word] = "has no letter that is spoken"
     return found, reasons
-
-
-G2P = "g2p.safetensors"  # in a model directory
-_WORTH_KEEPING_S = 1.0  # of learning
 
 
 def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | None = None) -> G2p | None:

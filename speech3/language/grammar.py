@@ -37,6 +37,18 @@ _MOST = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
 _DIGITS = 6  # decimals of costs that are compared
 Subset = tuple[tuple[int, float], ...]
+_HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
+    |(?P<rule><[^<>\s]+>)
+    |(?P<weight>/\s*[^/\s]+\s*/)
+    |(?P<tag>\{(?:\\.|[^\\{}]|\{[^{}]*\})*\})
+    |"(?P<quoted>(?:\\.|[^\\"])*)"
+    |(?P<sign>[=|;()\[\]*+])
+    |(?P<word>(?:\\.|[^\\\s;=|*+<>()\[\]{}/"])+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_HALF = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,20 +214,6 @@ class Parts:
         }
         least = min(matter.values())
         return tuple((state, matter[state] - least) for state in sorted(matter)), least
-
-
-_HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
-    |(?P<rule><[^<>\s]+>)
-    |(?P<weight>/\s*[^/\s]+\s*/)
-    |(?P<tag>\{(?:\\.|[^\\{}]|\{[^{}]*\})*\})
-    |"(?P<quoted>(?:\\.|[^\\"])*)"
-    |(?P<sign>[=|;()\[\]*+])
-    |(?P<word>(?:\\.|[^\\\s;=|*+<>()\[\]{}/"])+)""",
-    re.VERBOSE | re.DOTALL,
-)
-_HALF = 0.5
 
 
 @dataclass(frozen=True)

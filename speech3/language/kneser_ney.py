@@ -49,6 +49,12 @@ from speech3.runtime import explained_disk_errors, progress
 
 _ROOM = 1 << 28  # bytes
 Key = tuple[str | int, ...]
+_BLOCK_SENTENCES = 1 << 14
+RANGE = 1 << 22  # words of the text, or n-grams
+BOS_NUMBER, EOS_NUMBER = 0, 1
+SUFFIX = np.dtype([("first", "i4"), ("lower", "i8")])
+_TERMS = np.dtype([("place", "i8"), ("rank", "i8"), ("direct", "f8"), ("gamma", "f8")])
+_PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
 
 
 class Spool:
@@ -124,9 +130,6 @@ class Spool:
         self._held = 0
 
 
-_BLOCK_SENTENCES = 1 << 14
-
-
 class Numbers(dict[str, int]):
     """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
 
@@ -190,12 +193,6 @@ def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int]
             words += map(numbers.__getitem__, sentence)
             words.append(numbers[EOS])
         yield np.array(words, np.int32)
-
-
-RANGE = 1 << 22  # words of the text, or n-grams
-BOS_NUMBER, EOS_NUMBER = 0, 1
-
-SUFFIX = np.dtype([("first", "i4"), ("lower", "i8")])
 
 
 def grams_dtype(order: int) -> np.dtype:
@@ -428,10 +425,6 @@ def _count_range(
             spool.add_split(("grams", length), counts.range_of(first[real]), rows)
             lower_R = place[np.cumsum(new_R) - 1]
         new_R = longer_R
-
-
-_TERMS = np.dtype([("place", "i8"), ("rank", "i8"), ("direct", "f8"), ("gamma", "f8")])
-_PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,23 @@ from speech3.runtime import (
 
 WORD_START = "▁"
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.language.added_words`)
+_VARIANT = re.compile(r"[(][0-9]+[)]$")
+_SPHINX_NO_WORD = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
+NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
+NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
+_ALIGN_LEXICON = "align_lexicon.txt"
+_PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compressed is read from the file itself
+_TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
+_COMMAS = re.compile(r".[,;].")
+_DISAMBIGUATION = re.compile(r"#\d+")  # of Kaldi's lexicon_disambig.txt
+_NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
+_NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+# A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
+_NO_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
+_KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
+SILENCE = "SIL"
+SPOKEN_NOISE = "SPN"
+UNKNOWN = "<unk>"
 
 
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
@@ -123,10 +140,6 @@ def single_letters(words: Iterable[str]) -> set[str]:
     return characters | {WORD_START + character for character in characters}
 
 
-_VARIANT = re.compile(r"[(][0-9]+[)]$")
-_SPHINX_NO_WORD = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
-
-
 def without_variant(word: str) -> str:
     """``TOMATO`` of ``TOMATO(2)``."""
     return _VARIANT.sub("", word)
@@ -152,20 +165,6 @@ def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
 def lexicon_text(entries: list[tuple[str, tuple[str, ...]]]) -> str:
     """The text of Kaldi's lexicon.txt."""
     return "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
-
-
-NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
-NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
-_ALIGN_LEXICON = "align_lexicon.txt"
-_PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compressed is read from the file itself
-_TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
-_COMMAS = re.compile(r".[,;].")
-_DISAMBIGUATION = re.compile(r"#\d+")  # of Kaldi's lexicon_disambig.txt
-_NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
-_NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
-# A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
-_NO_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
-_KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 
 
 @dataclass(frozen=True)
@@ -444,11 +443,6 @@ def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
     for line in lexicon_lines(text, path):
         table.setdefault(line.word, []).append(line.phones)
     return table
-
-
-SILENCE = "SIL"
-SPOKEN_NOISE = "SPN"
-UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True)

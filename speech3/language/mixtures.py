@@ -38,6 +38,9 @@ from speech3.language.ngrams import BOS, EOS, ROOT, ArpaLm, Trie, backed_off, fo
 
 TOLERANCE = 0.01  # 10,000 probabilities, rounded to five digits as some tools do, are off by 1e-4
 _NOTHING = 1e-10  # values below this are zero but for rounding
+_NEVER = 1e-99  # probability of <s>
+_SAME, _ROUNDS = 1e-6, 1000
+_NOT_PRUNED = 1e-10  # values below this are zero but for rounding
 
 
 @dataclass(frozen=True)
@@ -142,10 +145,6 @@ def normalized(lm: ArpaLm) -> ArpaLm:
         backoff_H[nodes][needed_H] = np.log10(left_H[needed_H] / lower_left_H[needed_H])
         total_H[nodes] = np.where(with_words_H, 1.0, total_H[trie.fail_H[nodes]])
     return replace(lm, backoff_H=backoff_H)
-
-
-_NEVER = 1e-99  # probability of <s>
-_SAME, _ROUNDS = 1e-6, 1000
 
 
 def check_models(models: Sequence[ArpaLm]) -> None:
@@ -289,9 +288,6 @@ def _union(models: Sequence[ArpaLm], vocabulary: tuple[str, ...], source: str) -
     return ArpaLm(
         vocabulary, np.array(starts), first_H, word_G, np.zeros(len(word_G)), np.zeros(len(first_H) - 1), source
     )
-
-
-_NOT_PRUNED = 1e-10  # values below this are zero but for rounding
 
 
 def prune(lm: ArpaLm, threshold: float) -> ArpaLm:

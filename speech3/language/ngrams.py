@@ -35,6 +35,10 @@ import numpy as np
 from speech3.runtime import jit
 
 ROOT = 0
+BOS, EOS = "<s>", "</s>"
+UNKNOWN = "<unk>"
+NEVER = -99.0  # log10 probability or back-off weight that stands for zero in ARPA files
+Ngrams = Mapping[tuple[str, ...], tuple[float, float]]
 
 
 class Trie(NamedTuple):
@@ -142,13 +146,6 @@ def fill(trie, history_G):  # type: ignore[no-untyped-def] # pragma: no cover
             history = history_G[node]
             _, prob, _ = step(trie, trie.fail_H[history], trie.word_G[node])
             trie.prob_G[node] = prob + trie.backoff_H[history]
-
-
-BOS, EOS = "<s>", "</s>"
-UNKNOWN = "<unk>"
-NEVER = -99.0  # log10 probability or back-off weight that stands for zero in ARPA files
-
-Ngrams = Mapping[tuple[str, ...], tuple[float, float]]
 
 
 class Rows(NamedTuple):

@@ -33,6 +33,20 @@ _SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak switches to the phones of anot
 _TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints tones 3 and 8 as the vowels that these digits are in ASCII-IPA
 # Marks that change the letter before them; others (Indic vowel signs, points of Arabic and Hebrew) are sounds.
 ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
+LONGEST = 2  # maximum number of phones that one phone may become
+EDGE = "#"
+_ROUNDS = 6
+_SEEN = 3  # times a context must have been seen to be used
+_TAUGHT = 30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
+Pair = tuple[Phones, Phones]
+_Chunks = dict[str, dict[Phones, float]]
+_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
+_SHOWN = 5
+# Words that are equal after one of these are the same word to a reader.
+_SAME: dict[str, Callable[[str], str]] = {
+    "upper and lower case": str.casefold,
+    "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
+}
 
 
 def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
@@ -224,15 +238,6 @@ def replace_rare(
     return result, {phone: like for phone, like in table.items() if like != (phone,)}
 
 
-LONGEST = 2  # maximum number of phones that one phone may become
-EDGE = "#"
-_ROUNDS = 6
-_SEEN = 3  # times a context must have been seen to be used
-_TAUGHT = 30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
-Pair = tuple[Phones, Phones]
-_Chunks = dict[str, dict[Phones, float]]
-
-
 @dataclass(frozen=True)
 class Conversion:
     """What a phone becomes in the context of both neighbours, one or none; the first of these that is known counts."""
@@ -362,16 +367,6 @@ def _best(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
             if key not in best or new > best[key][0]:
                 best[key] = new, (*chunks, chunk)
     return list(best.get((len(source), len(target)), (0.0, ()))[1])
-
-
-_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
-_SHOWN = 5
-
-# Words that are equal after one of these are the same word to a reader.
-_SAME: dict[str, Callable[[str], str]] = {
-    "upper and lower case": str.casefold,
-    "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
-}
 
 
 def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) -> None:

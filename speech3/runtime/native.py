@@ -24,6 +24,7 @@ from speech3.runtime.reporting import say
 jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 _COMPILING = "numba:compile"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class _Notice(event.Listener):
@@ -44,9 +45,6 @@ def announce_compiling(what: str) -> None:
     """Print a line, once per process, as soon as a function is compiled because the cache does not have it."""
     notice = f"compiling {what}, which is done once and may take half a minute"
     event.register(_COMPILING, _Notice(notice))
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def keep_freed_memory() -> None:

@@ -33,6 +33,20 @@ _LIMITS = {"memory": ("memory.max", "memory/memory.limit_in_bytes"), "processes"
 _USED = ("memory.current", "memory/memory.usage_in_bytes")
 _STAT = ("memory.stat", "memory/memory.stat")
 _NO_LIMIT = 1 << 60  # version 1 of cgroups writes a number near 2^63 where there is none
+A = TypeVar("A")
+R = TypeVar("R")
+_ALONE_S = 2.0
+_AHEAD = 16  # items per process that are handed out before the results of earlier ones are taken
+_END_S = 5.0  # time allowed for a killed process to exit
+# The rounding of a sum depends on the number of threads, so every process uses one thread.
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+# The message for a process that exited with an error before it began its work.
+NOT_BEGUN = (
+    "could not start (exit status 1; see the reason above, on standard error): a script that starts processes must do "
+    'so under `if __name__ == "__main__":`, because each process imports the script; and what is passed to them must '
+    "be defined in a file that can be imported, not in a notebook"
+)
+_function: bytes | Callable[[Any], Any] = b""
 
 
 def allow_open_files() -> None:
@@ -128,23 +142,6 @@ def _number(names: tuple[str, ...]) -> int | None:
     return None
 
 
-A = TypeVar("A")
-R = TypeVar("R")
-
-_ALONE_S = 2.0
-_AHEAD = 16  # items per process that are handed out before the results of earlier ones are taken
-_END_S = 5.0  # time allowed for a killed process to exit
-# The rounding of a sum depends on the number of threads, so every process uses one thread.
-ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-
-# The message for a process that exited with an error before it began its work.
-NOT_BEGUN = (
-    "could not start (exit status 1; see the reason above, on standard error): a script that starts processes must do "
-    'so under `if __name__ == "__main__":`, because each process imports the script; and what is passed to them must '
-    "be defined in a file that can be imported, not in a notebook"
-)
-
-
 def available_jobs() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS lacks it
@@ -232,9 +229,6 @@ def without_shared_memory(value: object) -> bytes:
     an open file for each. Plain pickling copies the tensors, which are small or sent once.
     """
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-
-_function: bytes | Callable[[Any], Any] = b""
 
 
 def _begin(function: bytes) -> None:

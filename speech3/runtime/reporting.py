@@ -35,6 +35,8 @@ _FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: time until the
 _QUIET = "SPEECH3_QUIET"  # in the environment, so that processes that are started later are quiet, too
 
 console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=bool(os.environ.get(_QUIET)))
+_ERRORS = "speech3.replace"
+_MODE = "PYTHONUTF8"  # also tells processes that are started from this one
 
 
 def be_quiet() -> None:
@@ -150,10 +152,6 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-_ERRORS = "speech3.replace"
-_MODE = "PYTHONUTF8"  # also tells processes that are started from this one
 
 
 def restart_in_utf8() -> None:

@@ -50,6 +50,11 @@ _BAND_HZ = (300.0, 3400.0)
 _TAPS = 161  # 20 ms at 8 kHz: the transition band is 165 Hz wide
 _TRANSFORM = 4096  # lengths of Fourier transforms are multiples of this
 _PEAK = 32767 / 32768  # the largest value of 16-bit audio
+_MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
+_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
+_LONGEST_VOICE_S = 30.0
+# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
+_WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
 
 
 def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: Tensor) -> Tensor:
@@ -150,13 +155,6 @@ def _cut(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
 def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
     """Mean square of waves that are zero beyond their lengths."""
     return waves_NS.square().sum(1) / lengths_N.clamp_min(1)
-
-
-_MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
-_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
-_LONGEST_VOICE_S = 30.0
-# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
-_WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
 
 
 def seed_of(name: str) -> int:

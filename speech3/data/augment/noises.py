@@ -24,6 +24,7 @@ from speech3.runtime import read_utf8
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
 _LONGEST_RESPONSE_S = 10.0
 T = TypeVar("T")
+SPEED_OF_SOUND_M_S = 343.0
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,6 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
     if not np.any(response_R):
         raise Speech3Error(f"{sound.location}: every sample is zero, so this is not an impulse response; remove it")
     return response_R
-
-
-SPEED_OF_SOUND_M_S = 343.0
 
 
 def colored_noise(count: int, slope_db_per_octave: float, rng: np.random.Generator) -> np.ndarray:
