@@ -1,11 +1,8 @@
-"""Features, with Kaldi's option names and defaults.
+"""Features and pitch, with Kaldi's option names and defaults, and Kaldi's ``.conf`` files.
 
-Pitch, with the option names and defaults of Kaldi's compute-kaldi-pitch-feats and process-kaldi-pitch-feats.
-
-Kaldi's names for the options of features: dashes, and the `.conf` files of compute-{mfcc,fbank,plp}-feats.
-
-The names are Kaldi's with dashes in place of underscores (feat/feature-*.h, featbin/compute-*-feats.cc), and the files
-are read as in util/parse-options.cc: one option per line, ``#`` begins a comment, the last of two equal options counts.
+Kaldi's programs spell the names with dashes in place of underscores (feat/feature-*.h, featbin/compute-*-feats.cc);
+their ``.conf`` files are read as in util/parse-options.cc: one option per line, ``#`` begins a comment, the last of two
+equal options counts. Pitch has the options of compute-kaldi-pitch-feats and process-kaldi-pitch-feats.
 """
 
 import re
@@ -143,7 +140,6 @@ def read_conf(path: Path) -> dict[str, Any]:
 
 
 def _option(line: str, where: str) -> tuple[str, Any]:
-    """Name, with dashes, and value of an option."""
     match = re.fullmatch(r"--([A-Za-z][\w-]*)\s*(=)?\s*(.*)", line)
     if not match or (match[3] and not match[2]):
         raise Speech3Error(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
@@ -319,7 +315,7 @@ class FeatureConfig(Config):
     global_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = Field(
         None,
         description="Kaldi's statistics (sums and count, sums of squares and 0); none: computed from the data. With"
-        " global they normalise; with utterance or speaker streams begin with them (features.online_cmvn)",
+        " global they normalise; with utterance or speaker streams begin with them",
     )
     left_context: int = Field(0, ge=0, description="preceding frames, spliced to each frame as the last step")
     right_context: int = Field(0, ge=0, description="following frames, spliced to each frame as the last step")

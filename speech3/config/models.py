@@ -1,7 +1,4 @@
-"""Acoustic models: one config class per family; `ModelConfig` stands for any of them.
-
-Time-delay networks: the config classes of the families ``tdnn``, ``cnn_tdnn`` and ``tdnn_lstm``.
-"""
+"""Acoustic models: one config class per family; `ModelConfig` stands for any of them."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args

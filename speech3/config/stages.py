@@ -1,8 +1,5 @@
-"""The bootstrap from words to senones.
-
-Augmentation of recordings: the possible distortions of an utterance, their probabilities and strengths.
-
-Language model, decoding graph and search.
+"""The stages around the network: the bootstrap from words to senones, augmentation of recordings, language model,
+decoding graph and search.
 """
 
 from typing import Annotated, Literal

@@ -1,12 +1,9 @@
 """A user's own corpus: one Kaldi data directory, or ``train/`` with optional ``dev/``, ``test/`` and ``lang/``.
 
-In place of a data directory there may be a folder of recordings with transcripts (`speech3.corpora.folder`).
-
-``lang/`` may contain ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences
-for the language model, in addition to the transcripts of train; or, with an ARPA file, the sentences that it was
-estimated on). Missing splits are drawn from train, missing pronunciations are guessed.
-
-The splits that a corpus lacks: drawn from train by speaker or, if too few can be held out, by utterance.
+In place of a data directory there may be a folder of recordings with transcripts (`folder`). ``lang/`` may contain
+``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for the language model,
+in addition to the transcripts of train; or, with an ARPA file, the sentences that it was estimated on). Missing splits
+are drawn from train, by speaker or, if too few can be held out, by utterance; missing pronunciations are guessed.
 """
 
 import gzip
@@ -66,7 +63,7 @@ HELD_OUT_LEXICON = "held_out_lexicon.txt"
 LETTERS = "letters.txt"
 SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
 SPLITS = ("train", "dev", "test")
-_WHY = {
+_WHY_TEXT = {
     "train": "write one line `utterance word word ...` for each",
     "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
     "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
@@ -163,7 +160,6 @@ def _by_utterance(
 
 
 def _described(name: str, parts: Mapping[str, DataDir], seconds: Seconds) -> str:
-    """How large a part is, and how many of its speakers train has, too."""
     speakers = parts[name].speakers().keys()
     both, minutes = len(speakers & parts["train"].speakers().keys()), _total_s(parts[name], seconds) / 60
     return (
@@ -335,7 +331,6 @@ def _is_datadir(path: Path) -> bool:
 
 
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
-    """The user's splits, with missing ones drawn from train; and whether any was drawn."""
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
     if _is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
         return split_data(read(source, "train"), shares, seed), True
@@ -361,14 +356,12 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
 def _with_text(path: Path, part: str) -> DataDir:
     data = read_datadir(path)
     if not any(utterance.text for utterance in data.utterances.values()):
-        raise Speech3Error(f"{path}: has no text; {_WHY[part]}")
+        raise Speech3Error(f"{path}: has no text; {_WHY_TEXT[part]}")
     return data
 
 
 @dataclass(frozen=True)
 class _Text(Iterable[list[str]]):
-    """The sentences for the language model: the transcripts of train, then those of a file, read when they are used."""
-
     train: DataDir | None
     path: Path | None
     change: Callable[[str], str]

@@ -76,7 +76,6 @@ def read_phone_names() -> dict[str, str]:
 
 
 def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
-    """Draw, synthesise and align one utterance."""
     words = _draw_words(rng)
     synthesis, samples_N, lead_s = synthetic.speak(_ssml(words, rng), speaker, rng)
     phones, spans = align(synthesis, words, key, lead_s, len(samples_N) / SAMPLE_RATE_HZ)

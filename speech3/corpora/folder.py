@@ -2,13 +2,7 @@
 
 A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It is
 beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not searched.
-
-The recordings in a folder, each with the transcript that has its name.
-
-A transcript is beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are
-not searched.
-
-Recordings without transcripts, and the parts of transcribed recordings that no utterance covers.
+`read_untranscribed` reads recordings without transcripts, and the parts of others that no utterance covers.
 """
 
 import filecmp
@@ -98,6 +92,7 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
     Speech3Error
         No recording has a transcript.
     """
+    # Recordings, transcripts, and the transcripts by place and by name.
     everything = _files(source)
     files = [path for path in everything if _is_utf8(path)]
     audio = [path for path in files if path.suffix.lower() in AUDIO]
@@ -109,6 +104,7 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
     for path in texts:
         beside.setdefault((path.parent, stem(path)), path)
         anywhere.setdefault(stem(path).casefold(), []).append(path)
+    # The transcript of each recording: beside it, or else the only one of its name.
     alone = Counter(stem(path).casefold() for path in audio)
     faults = [_misnamed(path) for path in everything if not _is_utf8(path)]
     items: dict[str, Item] = {}
@@ -130,8 +126,8 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
         else:
             remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
-    faults += [_copy(path) for path in _conflicts(source)]
-    faults += _others(files, texts, {item.transcript for item in items.values()}, alone.keys())
+    faults += [_conflicted_copy(path) for path in _conflicts(source)]
+    faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
         raise Speech3Error(f"{source}: {_why_none(audio, texts, faults)}")
     return list(items.values()), faults
@@ -162,11 +158,9 @@ def _conflicts(source: Path) -> list[Path]:
     return [path for path in paths if path.suffix.lower() in (*AUDIO, *TRANSCRIPTS) and _is_utf8(path)]
 
 
-def _copy(path: Path) -> Fault:
-    problem, remedy = (
-        "is a copy that synchronisation made of another file",
-        "keep the right one of both, by its own name",
-    )
+def _conflicted_copy(path: Path) -> Fault:
+    problem = "is a copy that synchronisation made of another file"
+    remedy = "keep the right one of both, by its own name"
     return Fault("conflicted copy", str(path), "", problem, remedy)
 
 
@@ -184,7 +178,7 @@ def _misnamed(path: Path) -> Fault:
     return Fault("name", where, "", "its name is not UTF-8", "rename it (convmv converts the names of many files)")
 
 
-def _others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
+def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
     """Faults of files that are not used; `recorded`: the names of recordings, case-folded."""
     faults: list[Fault] = []
 
@@ -232,7 +226,6 @@ class _Found:
         return self.spellings.setdefault(key.casefold(), key)
 
     def long(self, where: Path, seconds: float, subject: str = "") -> None:
-        """Warn about an utterance that is so long that it is hard to align."""
         if seconds > _LONG_S:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
@@ -247,7 +240,7 @@ class _Found:
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
 
     def timed(self, transcript: Path, tiers: Sequence[Tier], duration_s: float) -> list[Tier]:
-        """The tiers with times from the beginning of the recording; a shift is mentioned (see `tiers.shifted`)."""
+        """The tiers with times from the beginning of the recording; a shift is mentioned (see `shifted`)."""
         timed, how = shifted(tiers, duration_s, END_TOLERANCE_S)
         if how:
             self.faults.append(Fault("shifted", str(transcript), "", how, "check one of them by ear", warning=True))
@@ -269,11 +262,9 @@ class _Found:
         return " ".join(word for word in words if word not in symbols)
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
-        """Record what is not used, and why."""
         self.faults.append(Fault(kind, str(where), subject, problem, remedy))
 
     def unreadable(self, transcript: Path, error: Speech3Error) -> None:
-        """Record a transcript that cannot be read."""
         problem, _, remedy = str(error).removeprefix(f"{transcript}: ").rpartition("; ")
         self.skip("unreadable transcript", transcript, problem, remedy)
 
@@ -290,7 +281,7 @@ def read_folder(
     Parameters
     ----------
     tier
-        As `wanted` of `tiers.choose`.
+        As `wanted` of `choose`.
     sample_rate
         Hz, to which recordings will be resampled; None: all must have one rate and one channel.
     graphemes, language
@@ -311,8 +302,9 @@ def read_folder(
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise Speech3Error(
-            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first(found.faults)}"
+            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first_faults(found.faults)}"
         )
+    # Add the utterances of each recording, with the speakers that tiers or else file names name.
     speakers, how = _speakers(items, source)
     voices = _voices(tiers.values())
     infos: dict[str, AudioInfo] = {}
@@ -330,13 +322,14 @@ def read_folder(
             found.skip(error.kind, Path(error.file), error.problem, error.remedy)
         except Speech3Error as error:
             found.unreadable(item.transcript, error)
+    # Report.
     _say_skipped(source, found.faults)
     _say_marked(found.marked)
     if doubt := case_doubts(found.doubtful):
         say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
-        raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
+        raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
     _say_speakers(data, how, named)
@@ -364,7 +357,6 @@ def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Fou
 
 
 def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]:
-    """The speaker of each recording, for use where its transcript names none, and where the names come from."""
     parents = {item.audio.parent for item in items}
     if source not in parents and len(parents) > 1:
         by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
@@ -517,7 +509,7 @@ def _say_marked(marked: Counter[str]) -> None:
         )
 
 
-def _first(faults: Sequence[Fault]) -> str:
+def _first_faults(faults: Sequence[Fault]) -> str:
     return "".join(f"\n  {fault}" for fault in faults[:_SHOWN])
 
 
@@ -567,7 +559,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
     if not paths:
         raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
     covered = _covered(known)
-    copies = _copies(paths, covered)
+    copies = _copies_of_known(paths, covered)
     for recording, original in copies.items():
         say(f"  left out: {paths[recording]}: is the same recording as {original}")
     spans = {key: each for key, each in spans.items() if key not in copies}
@@ -604,7 +596,7 @@ def _named(source: Path) -> dict[str, str]:
     return paths
 
 
-def _copies(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
+def _copies_of_known(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
     """The recordings that are copies of known ones, or the same in another format, and the original of each."""
     known = [Path(path) for path in covered if not path.endswith("|")]
     stems = {(path.parent, stem(path).casefold()): path for path in known}

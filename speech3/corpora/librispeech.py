@@ -116,7 +116,6 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _root(source: Path) -> Path:
-    """The directory that holds the parts."""
     for root in (source, source / "LibriSpeech"):
         if any((root / part).is_dir() for part in PARTS):
             return root
@@ -137,7 +136,6 @@ def _parts(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
 
 
 def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]:
-    """The utterances of a part with the paths of their recordings."""
     found = dict[str, tuple[str, Utterance]]()
     for transcript in matching_paths(part, "*/*/*.trans.txt"):
         speaker, texts = transcript.parent.parent.name, _texts(transcript)
@@ -167,7 +165,6 @@ def _texts(transcript: Path) -> dict[str, str]:
 
 
 def _sexes(path: Path) -> dict[str, str]:
-    """f or m for each speaker; empty if the file was not unpacked."""
     if not path.exists():
         return {}
     rows = (line.split("|") for line in read_utf8(path).splitlines() if not line.startswith(";"))

@@ -199,7 +199,6 @@ _KINDS: dict[str, tuple[Callable[[np.random.Generator], Groups], float]] = {
 
 
 def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
-    """Draw and synthesise one utterance."""
     groups = draw(rng)
     synthesis, samples_N, _ = synthetic.speak(ssml(groups, rng), speaker, rng)
     text = "".join(groups)

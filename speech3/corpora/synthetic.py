@@ -83,8 +83,6 @@ class Spoken:
 
 @dataclass(frozen=True)
 class _Written:
-    """One utterance of the corpus, whose audio is already written."""
-
     id: str
     speaker: str
     text: str

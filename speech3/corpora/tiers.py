@@ -1,13 +1,11 @@
 """Tiers of annotations in Praat and ELAN files: which of them contain the transcript, and who speaks on each.
 
-Read ELAN's .eaf files (EAF 3.0, https://www.mpi.nl/tools/elan/EAFv3.0.xsd).
+ELAN's .eaf files (EAF 3.0, https://www.mpi.nl/tools/elan/EAFv3.0.xsd): an annotation has times of its own
+(``ALIGNABLE_ANNOTATION``), or refers to an annotation of a parent tier (``REF_ANNOTATION``) and has the times of that.
+Several with the same parent, such as its words, are joined in order.
 
-An annotation has times of its own (``ALIGNABLE_ANNOTATION``), or refers to an annotation of a parent tier
-(``REF_ANNOTATION``) and has the times of that. Several with the same parent, such as its words, are joined in order.
-
-Read Praat's TextGrid: the long and the short text format, in UTF-8 or UTF-16.
-
-Praat reads only free-standing numbers, texts in double quotes and flags in angle brackets, and skips all else
+Praat's TextGrid, in the long or the short text format, in UTF-8 or UTF-16: Praat reads only free-standing numbers,
+texts in double quotes and flags in angle brackets, and skips all else
 (https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html), so both formats are the same sequence of values.
 """
 
@@ -29,11 +27,11 @@ _NAMED_SPEAKER = re.compile(
     r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)"
     r"|(?!(?:IPA|X?SAMPA|ARPABET|ORT|POS|ASR|ID|FT)_)(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"  # IPA_words: no speaker
 )
-_ANNOTATIONS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
-_VALUE = re.compile(
+_ANNOTATION_TAGS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
+_TEXTGRID_VALUE = re.compile(
     r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
 )
-_SAVE = "open it in Praat and save it with Save as text file"
+_SAVE_AS_TEXT = "open it in Praat and save it with Save as text file"
 
 
 @dataclass(frozen=True)
@@ -256,7 +254,7 @@ def _origin_ms(root: ElementTree.Element, path: Path) -> int:
 
 
 def _stored(tier: ElementTree.Element) -> list[_Stored]:
-    found = (entry for annotation in tier.iter("ANNOTATION") for entry in annotation if entry.tag in _ANNOTATIONS)
+    found = (entry for annotation in tier.iter("ANNOTATION") for entry in annotation if entry.tag in _ANNOTATION_TAGS)
     return [
         _Stored(
             entry.get("ANNOTATION_ID", ""),
@@ -303,7 +301,6 @@ def _of_parents(tier: list[_Stored], by_id: dict[str, _Stored], times_s: dict[st
 
 
 def _place(each: _Stored, by_id: dict[str, _Stored]) -> int:
-    """How many annotations of the same parent come before it."""
     place = 0
     while each.previous in by_id and place < len(by_id):
         each, place = by_id[each.previous], place + 1
@@ -323,18 +320,18 @@ def read_textgrid(path: Path) -> list[Tier]:
     Speech3Error
         The file cannot be read, is not UTF-8 or UTF-16, is no TextGrid in a text format, or ends too early.
     """
-    values = _values(read_utf8(path))
+    values = _textgrid_values(read_utf8(path))
     try:
         if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":
-            raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE}")
+            raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE_AS_TEXT}")
         span_s = _seconds(next(values)), _seconds(next(values))
-        tiers = [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+        tiers = [tier for _ in range(_whole(next(values))) if (tier := _next_tier(values))]
         return [replace(tier, span_s=span_s) for tier in tiers]
     except (StopIteration, TypeError, ValueError, OverflowError) as error:
-        raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE}") from error
+        raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE_AS_TEXT}") from error
 
 
-def _tier(values: Iterator[str | float]) -> Tier | None:
+def _next_tier(values: Iterator[str | float]) -> Tier | None:
     """Read the next tier; None for a point tier."""
     kind, name = next(values), str(next(values))
     if kind not in ("IntervalTier", "TextTier"):
@@ -357,8 +354,8 @@ def _seconds(value: str | float) -> float:
     return value
 
 
-def _values(text: str) -> Iterator[str | float]:
-    for match in _VALUE.finditer(text):
+def _textgrid_values(text: str) -> Iterator[str | float]:
+    for match in _TEXTGRID_VALUE.finditer(text):
         if match["text"] is not None:
             yield match["text"].replace('""', '"')
         elif match["number"]:

@@ -134,7 +134,6 @@ def _recording(files: dict[str, Path], labels: Path) -> Path:
 
 
 def _labels(path: Path) -> list[tuple[int, int, str]]:
-    """First sample, sample after the last, and phone of each label."""
     known, track = set(phones61()), []
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
         if not line.strip():

@@ -146,7 +146,6 @@ def _discs(source: Path) -> _Discs:
 
 
 def _listed(discs: _Discs, name: str) -> dict[str, Path]:
-    """The recordings of a set, by utterance."""
     found: dict[str, Path] = {}
     missing: dict[str, list[str]] = {}
     for index in SETS[name].indices:

@@ -1,9 +1,8 @@
 """Read audio from files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
 
 Waveforms are float32 in [-1, 1). A file that cannot be used raises an `AudioError` that names the file, the problem and
-the remedy. libsndfile believes the header of a file; `speech3.data.containers` compares it with the content.
-
-Which channels of a recording to use, where several become one: an average can cancel the speech.
+the remedy. libsndfile believes the header of a file; `containers` compares it with the content. Where several channels
+become one, `Listener` chooses among them: an average can cancel the speech.
 
 Axes: S samples, C channels, W windows of 20 ms.
 """
@@ -38,9 +37,7 @@ from speech3.runtime import atomic_path
 
 _WINDOW_S = 0.02
 _SILENT_DB = 40.0  # a channel that is quieter than the loudest by more than this has no sound of its own
-_ALIKE = (
-    0.75  # the average's share of the channels' mean energy: 1 if they are equal, 0.5 if independent, 0 if opposite
-)
+_ALIKE = 0.75  # the average's share of the channels' mean energy: 1 if equal, 0.5 if independent, 0 if opposite
 _SAME_SOURCE = 0.6  # correlation of the levels, in dB, of two channels that hear the same speech
 _SPEECH_DB = 12.0  # from the quietest to the loudest tenth: noise alone varies less
 _EQUAL_DB = 1.0  # of two channels that differ by less, the first is taken
@@ -101,17 +98,16 @@ class Listener:
         energy_C = covariance_CC.diagonal().clip(0)
         if not energy_C.max() > _FLOOR:
             return Mix(everything)  # all are silent
+        # Leave out silent channels.
         loud = tuple(np.flatnonzero(energy_C > energy_C.max() * 10 ** (-_SILENT_DB / 10)).tolist())
+        silent = [channel for channel in everything if channel not in loud]
+        are = "is silent" if len(silent) == 1 else "are silent"
         if len(loud) == 1:
-            silent = [channel for channel in everything if channel != loud[0]]
-            are = "is silent" if len(silent) == 1 else "are silent"
             return Mix(loud, f"channel {loud[0] + 1} is used: {_named(silent)} {are}")
         among_CC = covariance_CC[np.ix_(loud, loud)]
         if among_CC.mean() >= _ALIKE * among_CC.diagonal().mean():
             if len(loud) == len(everything):
                 return Mix(everything)
-            silent = [channel for channel in everything if channel not in loud]
-            are = "is silent" if len(silent) == 1 else "are silent"
             return Mix(loud, f"channels {_counted(loud)} are averaged: {_named(silent)} {are}")
         return self._differing(loud, energy_C, among_CC)
 
@@ -121,6 +117,7 @@ class Listener:
         if levels_CW.shape[-1] < 2:
             best = max(loud, key=lambda channel: energy_C[channel])
             return Mix((best,), f"channel {best + 1} is used, the loudest: the channels cancel each other")
+        # Several speakers: average those that have speech, if their levels rise and fall at different times.
         range_C = np.percentile(levels_CW, 90, axis=1) - np.percentile(levels_CW, 10, axis=1)
         spoken = [channel for channel in loud if range_C[channel] >= _SPEECH_DB] or list(loud)
         level = [levels_CW[channel] for channel in spoken]
@@ -132,6 +129,7 @@ class Listener:
                 f"channels {_counted(spoken)} are averaged although they differ, as those of several speakers do;"
                 " recognise each by itself for better results",
             )
+        # One speaker: the channel with the widest range, of equal ones the loudest, of equal ones the first.
         widest = max(range_C[channel] for channel in spoken)
         good = [channel for channel in spoken if range_C[channel] > widest - _EQUAL_DB]
         loudest = max(energy_C[channel] for channel in good)
@@ -213,7 +211,7 @@ def load(
         The rate required; None for the recording's own.
     resample, mix_channels
         Convert another rate, or make one channel of several, instead of raising an error: their average, or those that
-        `speech3.data.audio` chooses because others are silent or cancel them.
+        `Listener` chooses because others are silent or cancel them.
     note
         Called with the choice of channels, in words, if it is not the average of all.
 
@@ -265,7 +263,7 @@ def read_file(
     Parameters
     ----------
     path_or_pipe
-        The file, or, as a string that ends in ``|``, a command (`speech3.data.paths`).
+        The file, or, as a string that ends in ``|``, a command (`paths`).
     directory
         Where relative paths are looked up first; the working directory is next.
     start_s, end_s
@@ -278,12 +276,10 @@ def read_file(
     sound, missing_s, _ = _opened(name, source)
     with sound:
         if sound.channels > 1 and not mix_channels:
-            raise AudioError(
-                "several channels",
-                name,
-                f"has {sound.channels} channels",
-                "set mix_channels: true in the feature configuration to make one of them, or convert it to one channel",
+            remedy = (
+                "set mix_channels: true in the feature configuration to make one of them, or convert it to one channel"
             )
+            raise AudioError("several channels", name, f"has {sound.channels} channels", remedy)
         rate_hz = int(sound.samplerate)
         wanted_hz = sample_rate_hz or rate_hz
         if rate_hz != wanted_hz and not (resample and can_resample(rate_hz, wanted_hz)):

@@ -29,7 +29,7 @@ _FIXED = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, WAVE_FORMAT_EXTENSIB
 _OTHER_CHUNKS = frozenset(
     b"LIST bext iXML axml chna fact PEAK cue smpl inst JUNK PAD FLLR DISP afsp _PMX acid levl umid".split()
 ) | {b"id3", b"ID3"}
-_FEW = 4096
+_MOST_INSERTED = 4096
 
 
 @dataclass(frozen=True)
@@ -101,25 +101,20 @@ class Corrected(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def tell(self) -> int:
-        """The current position."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read as many bytes as `buffer` takes."""
         prefix = self._container.prefix
         view = memoryview(buffer).cast("B")[: max(0, self._size - self._at)]
         begin = self._at + self._container.skipped - len(prefix)  # in the file
@@ -136,7 +131,6 @@ class Corrected(io.RawIOBase):
         return len(content)
 
     def close(self) -> None:
-        """Close the file."""
         if not self.closed:
             self._stream.close()
         super().close()
@@ -243,7 +237,6 @@ def _chunked(stream: IO[bytes], size: int, layout: _Layout) -> Container:
 
 
 def _of_aiff(head: bytes) -> tuple[int, int]:
-    """Bytes per second and per sample of all channels, from a COMM chunk; zero if it is compressed."""
     channels, _, bits, exponent, mantissa = struct.unpack(">HIHHQ", head[:18])
     block, shift = channels * ((bits + 7) // 8), 16383 + 63 - (exponent & 0x7FFF)
     packed = head[18:22] not in (b"", b"NONE", b"sowt", b"twos", b"raw ")
@@ -309,7 +302,6 @@ def _explained(stream: IO[bytes], size: int, layout: _Layout, end: int, after: i
 
 
 def _ends_file(last: _Chunk, size: int) -> bool:
-    """Is a chunk the last one of a file? It may have lost its end, if it is of a known kind."""
     known = last.identifier[:4].strip() in _OTHER_CHUNKS
     return last.begin <= size <= last.after and (known or last.after - size <= 8)
 
@@ -632,7 +624,6 @@ def _mp3(stream: IO[bytes], size: int, begin: int) -> Container:
 
 
 def _side_bytes(header: bytes) -> int:
-    """Bytes of side information after the header: by version, and by whether there is one channel."""
     one = header[3] >> 6 == 3
     return (17 if one else 32) if header[1] >> 3 & 1 else (9 if one else 17)
 
@@ -667,7 +658,11 @@ def pcm16(stream: IO[bytes]) -> Pcm16 | None:
         if chunk.identifier == b"data" and about:
             known = 0 < chunk.length < STREAMED_BYTES
             # A few bytes more than the header says may have been put in; more are other chunks.
-            end = min(size, chunk.begin + chunk.length + _FEW) if known and not _next_chunk(stream, chunk) else size
+            end = (
+                min(size, chunk.begin + chunk.length + _MOST_INSERTED)
+                if known and not _next_chunk(stream, chunk)
+                else size
+            )
             if known and _next_chunk(stream, chunk):
                 end = min(size, chunk.begin + chunk.length)
             return Pcm16(chunk.begin, end, chunk.length if known else None, about[0], order, about[1])

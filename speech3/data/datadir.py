@@ -1,14 +1,10 @@
 """The Kaldi data directory: `wav.scp`, `text`, `utt2spk`, `spk2utt`, `segments`, `spk2gender`, `feats.scp`, `cmvn.scp`.
 
-One tolerant parser (`parse`) reads what it can and collects the faults; `read_datadir` raises them, `validate` lists
-them with those of the audio, `fix` repairs them. The order of lines does not matter.
+One tolerant parser (`parse`) reads what it can, line by line, and collects the faults; `read_datadir` raises them,
+`validate` lists them with those of the audio, `fix_datadir` repairs them. The order of lines does not matter. Symbols
+of language models, graphs and Kaldi's lexicons that nobody speaks are faults in transcripts.
+
 Format: https://kaldi-asr.org/doc/data_prep.html
-
-Parsers for the tables of a data directory, which collect faults; `datadir.parse` combines their results.
-
-Read the text files of a data directory line by line; whatever is wrong becomes a `Fault`, not an exception.
-
-Symbols of language models, graphs and Kaldi's lexicons that nobody speaks.
 """
 
 import math
@@ -80,16 +76,8 @@ def read_table(path: Path, faults: list[Fault]) -> Table | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        faults.append(
-            Fault(
-                "unreadable file",
-                str(path),
-                "",
-                f"cannot be read ({error.strerror})",
-                "make it a readable file",
-                repair="taken as missing",
-            )
-        )
+        problem, remedy = f"cannot be read ({error.strerror})", "make it a readable file"
+        faults.append(Fault("unreadable file", str(path), "", problem, remedy, repair="taken as missing"))
         return None
     if (text := _unicode(path, data, faults)) is None:
         return None
@@ -170,13 +158,8 @@ def no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
         return Fault("no recordings", f"{path}/wav.scp", "", "is empty", remedy)
     if any(tables.values()):
         return Fault("no recordings", str(path), "", "has no wav.scp", remedy)
-    return Fault(
-        "no recordings",
-        str(path),
-        "",
-        "the data directory has no wav.scp, text or utt2spk",
-        "write them (https://kaldi-asr.org/doc/data_prep.html)",
-    )
+    remedy = "write them (https://kaldi-asr.org/doc/data_prep.html)"
+    return Fault("no recordings", str(path), "", "the data directory has no wav.scp, text or utt2spk", remedy)
 
 
 def read_locations(table: Table, faults: list[Fault]) -> dict[str, str]:
@@ -212,16 +195,8 @@ def read_spans(
             continue
         start_s, end_s = float(times[0] or 0), None if times[1] == -1 else times[1]  # -1: Kaldi's "to the end"
         if start_s < 0:
-            faults.append(
-                Fault(
-                    kind,
-                    table.where(key),
-                    key,
-                    f"starts at {start_s:g} s, before the recording",
-                    "correct the times",
-                    repair="start set to 0",
-                )
-            )
+            problem = f"starts at {start_s:g} s, before the recording"
+            faults.append(Fault(kind, table.where(key), key, problem, "correct the times", repair="start set to 0"))
         spans[key] = (fields[0], max(start_s, 0.0), end_s)
     return spans
 
@@ -240,16 +215,8 @@ def read_texts(
     """Words of each utterance, without symbols that are no words; None if there is no file `text`."""
     if table is None:
         if need_text:
-            faults.append(
-                Fault(
-                    "no text",
-                    str(path),
-                    "",
-                    "has no file `text`",
-                    "write one line `utterance word word ...` for each, or add --no-text if you only decode",
-                    repair="left without text",
-                )
-            )
+            remedy = "write one line `utterance word word ...` for each, or add --no-text if you only decode"
+            faults.append(Fault("no text", str(path), "", "has no file `text`", remedy, repair="left without text"))
         return None
     _unknown_keys(table, known, faults)
     for key in sorted(spans):
@@ -300,28 +267,14 @@ def read_speakers(
         _unknown_keys(utt2spk, known, faults)
         for key, entry in utt2spk.entries.items():
             speaker, *more = entry.value.split() or [""]
+            repair = f"taken as {speaker}"
             if more:
-                faults.append(
-                    Fault(
-                        "malformed line",
-                        utt2spk.where(key),
-                        key,
-                        "names more than one speaker",
-                        "write `utterance speaker`",
-                        repair=f"taken as {speaker}",
-                    )
-                )
+                problem, remedy = "names more than one speaker", "write `utterance speaker`"
+                faults.append(Fault("malformed line", utt2spk.where(key), key, problem, remedy, repair=repair))
             if speaker and listed.get(key, speaker) != speaker:
-                faults.append(
-                    Fault(
-                        "speakers disagree",
-                        utt2spk.where(key),
-                        key,
-                        f"the speaker is {speaker} here and {listed[key]} in spk2utt",
-                        "remove spk2utt if utt2spk is right: it has no other information",
-                        repair=f"taken as {speaker}",
-                    )
-                )
+                problem = f"the speaker is {speaker} here and {listed[key]} in spk2utt"
+                remedy = "remove spk2utt if utt2spk is right: it has no other information"
+                faults.append(Fault("speakers disagree", utt2spk.where(key), key, problem, remedy, repair=repair))
             speakers[key] = speaker
     else:
         speakers = listed
@@ -335,16 +288,8 @@ def _missing_speakers(
     missing = [key for key in sorted(spans) if not speakers.get(key)]
     remedy = "add a line `utterance speaker` to utt2spk"
     if not any_file:
-        faults.append(
-            Fault(
-                "no speaker",
-                str(path),
-                "",
-                f"has no utt2spk: {len(spans)} utterances without a speaker",
-                f"{remedy} for each of them",
-                repair="each utterance its own speaker",
-            )
-        )
+        problem, repair = f"has no utt2spk: {len(spans)} utterances without a speaker", "each utterance its own speaker"
+        faults.append(Fault("no speaker", str(path), "", problem, f"{remedy} for each of them", repair=repair))
         return
     for key in missing:
         faults.append(
@@ -360,16 +305,9 @@ def _inverted(spk2utt: Table, known: Known, faults: list[Fault]) -> dict[str, st
                 remedy = "add its recording, or remove it from the line"
                 faults.append(known.unknown(spk2utt.where(speaker), key, remedy, repair="dropped"))
             elif speakers.setdefault(key, speaker) != speaker:
-                faults.append(
-                    Fault(
-                        "duplicate id",
-                        spk2utt.where(speaker),
-                        key,
-                        f"already belongs to {speakers[key]}",
-                        "remove it from one of the speakers",
-                        repair=f"taken as {speakers[key]}",
-                    )
-                )
+                problem, repair = f"already belongs to {speakers[key]}", f"taken as {speakers[key]}"
+                remedy = "remove it from one of the speakers"
+                faults.append(Fault("duplicate id", spk2utt.where(speaker), key, problem, remedy, repair=repair))
     return speakers
 
 
@@ -377,15 +315,9 @@ def read_genders(table: Table | None, speakers: set[str], faults: list[Fault]) -
     genders = {}
     for speaker, entry in (table.entries if table else {}).items():
         if table and entry.value not in ("m", "f"):
+            problem, remedy = f"gender {entry.value!r}", "write m or f, or remove the line"
             faults.append(
-                Fault(
-                    "malformed line",
-                    table.where(speaker),
-                    speaker,
-                    f"gender {entry.value!r}",
-                    "write m or f, or remove the line",
-                    repair="line dropped",
-                )
+                Fault("malformed line", table.where(speaker), speaker, problem, remedy, repair="line dropped")
             )
         elif table and speaker not in speakers:
             faults.append(_unused_speaker(table, speaker))
@@ -558,18 +490,10 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     feats = read_feats(tables["feats.scp"], spans, known, faults)
     cmvn = read_cmvn(tables["cmvn.scp"], set(speakers.values()), faults)
     genders = read_genders(tables["spk2gender"], set(speakers.values()), faults)
-    utterances = {
-        key: Utterance(
-            key,
-            recording,
-            speakers[key],
-            texts[key] if texts is not None else None,
-            start_s,
-            end_s,
-            genders.get(speakers[key]),
-        )
-        for key, (recording, start_s, end_s) in sorted(spans.items())
-    }
+    utterances = {}
+    for key, (recording, start_s, end_s) in sorted(spans.items()):
+        speaker, text = speakers[key], texts[key] if texts is not None else None
+        utterances[key] = Utterance(key, recording, speaker, text, start_s, end_s, genders.get(speaker))
     return DataDir(path, dict(sorted((recordings or {}).items())), utterances, feats, cmvn), faults
 
 

@@ -1,11 +1,9 @@
-"""Paths of audio (`wav.scp`) and archives (`feats.scp`), relative to the data directory or to the working directory.
+"""Where recordings and archives are: paths in a data directory, and commands that write audio.
 
-Also: names in a directory whatever their case, and all files below it.
-
-Recordings that come from commands: lines of `wav.scp` that end in ``|`` are handed to a shell, as in Kaldi.
-
-Whoever reads a data directory runs the commands in it. `SPEECH3_NO_COMMANDS` in the environment, or the option
-``--no-commands``, refuses them; processes that are started inherit the choice.
+Paths of audio (`wav.scp`) and archives (`feats.scp`) are relative to the data directory or to the working directory.
+Lines of `wav.scp` that end in ``|`` are commands, handed to a shell, as in Kaldi: whoever reads a data directory runs
+them. `SPEECH3_NO_COMMANDS` in the environment, or the option ``--no-commands``, refuses them; processes that are
+started inherit the choice.
 """
 
 import functools
@@ -70,7 +68,7 @@ def moved_value(value: str, old: Path, new: Path) -> str:
 
 
 def moved_rspecifier(value: str, old: Path, new: Path) -> str:
-    """`moved` for a line of feats.scp or cmvn.scp: a pipe or an archive, with offset and range (``:123[0:9]``)."""
+    """`moved_value` for a line of feats.scp or cmvn.scp: a pipe, or an archive with offset and range (``:12[0:9]``)."""
     parts = re.fullmatch(r"(.*?)((?::\d+)?(?:\[[^\]]*\])?)", value)
     assert parts  # both parts may be empty
     return moved_value(parts[1].rstrip(), old, new) + parts[2]

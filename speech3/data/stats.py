@@ -1,6 +1,6 @@
 """Statistics of a data directory: hours, speakers, sample rates, words.
 
-The length of each utterance: from the headers of the audio, from `segments`, or from the features.
+Lengths of utterances come from the headers of the audio, from `segments`, or from the features.
 """
 
 import re
@@ -267,7 +267,6 @@ def _missing(texts: dict[str, list[str]], lexicon: set[str]) -> OutOfVocabulary:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean and quantiles, with linear interpolation."""
     points = np.quantile(values, QUANTILES)
     names = ["min", *(f"{100 * q:g}%" for q in QUANTILES[1:-1]), "max"]
     return {"mean": float(np.mean(values)), **dict(zip(names, map(float, points), strict=True))}

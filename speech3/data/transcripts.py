@@ -1,18 +1,14 @@
-"""Normalisation of transcripts: letter case, punctuation, Unicode composition, phone classes.
+"""Transcripts and texts: letter case, punctuation, Unicode composition, phone classes, sentences in files.
 
-Lower case by the rules of a language (Unicode's SpecialCasing.txt), where they differ from those of English.
-
+Lower case follows the rules of a language (Unicode's SpecialCasing.txt), where they differ from those of English.
 Turkish and Azeri have i with a dot and ı without one: I becomes ı, and İ becomes i. In Lithuanian, i and j keep their
 dot below another accent. Greek writes ς at the end of words. German ß is SS in capitals, so STRASSE may be straße.
 
-Text for language models: files with one sentence per line, or Kaldi's `text`, in blocks of whole lines.
+Text for language models has one sentence per line, or is Kaldi's `text`, each line of which begins with the id of its
+utterance; files are read in blocks of whole lines.
 
-In Kaldi's `text` each line begins with the id of its utterance, which is not a word.
-
-TIMIT's 61 phones, Lee and Hon's 48 phones for training, and their 39 classes for scoring.
-
-K.-F. Lee, H.-W. Hon: Speaker-independent phone recognition using hidden Markov models, IEEE Trans. ASSP 37 (11), 1989.
-The table is ``data/timit/phones.txt``. The glottal stop ``q`` is deleted.
+TIMIT's 61 phones are folded to 48 for training and to 39 classes for scoring (Lee and Hon 1989, "Speaker-independent
+phone recognition using hidden Markov models"; ``data/timit/phones.txt``). The glottal stop ``q`` is deleted.
 """
 
 import re
@@ -100,7 +96,7 @@ def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | Non
     language
         Its code, such as ``tr``, ``tr-TR`` or an espeak-ng voice; empty if it is not known.
     spellings
-        For words that are in capitals, their spelling in lower case, as `sharp_s` finds it.
+        For words that are in capitals, their spelling in lower case, as `words_with_sharp_s` finds it.
     """
     if text.isascii() and (text.islower() or (not language and not spellings)):
         return text.lower()
@@ -120,7 +116,7 @@ def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | Non
 def words_with_sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
     """Words of German texts that occur with ß in lower case, by their spelling with ss; not those that have both.
 
-    >>> sharp_s(["Die Straße", "DIE STRASSE"], "de")
+    >>> words_with_sharp_s(["Die Straße", "DIE STRASSE"], "de")
     {'strasse': 'straße'}
     """
     if _code(language) not in _GERMAN:
@@ -376,10 +372,10 @@ def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") ->
     Parameters
     ----------
     graphemes
-        As `speech3.language.graphemes.read_graphemes` returns them. Where one of them matches, also at the edge of a
+        As `speech3.language.read_graphemes` returns them. Where one of them matches, also at the edge of a
         word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
     language
-        Its code, for the rules of lower case (`speech3.data.transcripts`); empty if it is not known.
+        Its code, for the rules of lower case; empty if it is not known.
     """
     listed = _matching(tuple(graphemes))
     words: list[str] = []
@@ -393,7 +389,6 @@ def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") ->
 
 @cache
 def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
-    """The longest of the graphemes that matches, as in spelling."""
     longest_first = sorted(graphemes, key=lambda grapheme: (-len(grapheme), grapheme))
     return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
 
@@ -461,12 +456,12 @@ def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] 
     ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
     character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
     ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
-    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.data.transcripts`).
+    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes.
 
     Parameters
     ----------
     lower
-        What ``lower`` does; `speech3.data.transcripts.lower_case` with the language, if that is known.
+        What ``lower`` does; `lower_case` with the language, if that is known.
 
     Raises
     ------

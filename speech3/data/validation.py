@@ -1,13 +1,11 @@
-"""Find all faults of a data directory at once: a registry of small validators over one scan of the audio.
+"""Find all faults of a data directory at once, and write a repaired copy.
 
-A validator gets the parsed directory and the results of the scan, and yields faults. The faults of the text files
-themselves come from `datadir.parse`.
-
-Faults of feature archives: entries that cannot be read, are not numbers, or do not fit their recordings.
+Validators are small functions in a registry: each gets the parsed directory and the results of one scan of the audio,
+and yields faults. Faults of the text files come from `datadir.parse`. Entries of feature archives are faults if they
+cannot be read, are not numbers, or do not fit their recordings. `fix_datadir` repairs what it can and leaves out
+unusable utterances.
 
 Axes: T frames, F features.
-
-Write a repaired copy of a data directory: faults are repaired where possible, unusable utterances left out.
 """
 
 import dataclasses
@@ -35,14 +33,12 @@ _NEAR = 0.05  # of the usual shift: the median of the features is as near to one
 _SLACK = 0.02, 10  # share of an utterance's frames, and number of frames, by which features may be longer or shorter
 FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
 # With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
-_MANY = 5000
+_MANY_RECORDINGS = 5000
 _BLOCK_S = 60.0  # of a recording in memory
 
 
 @dataclass(frozen=True)
 class _Matrix:
-    """What is known about one matrix; `problem` says why it cannot be used."""
-
     frames: int = 0
     values: int = 0
     problem: str = ""
@@ -80,9 +76,9 @@ def feature_faults(
     ids = [key for key in data.utterances if key in locations]
     look = functools.partial(_look, directory)
     found = dict(zip(ids, parallel_map(look, [locations[key] for key in ids], jobs, f"reading {path}"), strict=True))
-    faults += _faults(data, path, found)
-    faults += _lengths(path, found, lengths_s)
-    faults += _statistics(data) if scp is None else ()
+    faults += _matrix_faults(data, path, found)
+    faults += _length_faults(path, found, lengths_s)
+    faults += _statistics_faults(data) if scp is None else ()
     return faults
 
 
@@ -98,7 +94,7 @@ def _look(directory: Path, location: str) -> _Matrix:
     return _Matrix(len(matrix), matrix.shape[1], key=ark_key_at(location, directory))
 
 
-def _faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator[Fault]:
+def _matrix_faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator[Fault]:
     sizes = Counter(matrix.values for matrix in found.values() if matrix.values)
     usual = max(sizes, key=lambda values: (sizes[values], values)) if sizes else 0
     again = "compute them again, or remove the utterance"
@@ -113,7 +109,7 @@ def _faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator
             yield Fault("wrong offset", str(path), key, problem, "write the scp again", drop=(key,))
 
 
-def _lengths(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[str, float]) -> Iterator[Fault]:
+def _length_faults(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[str, float]) -> Iterator[Fault]:
     """Features that are much longer or shorter than their recordings, at the frame shift that most of them have."""
     usable = {key: matrix.frames for key, matrix in found.items() if not matrix.problem and key in lengths_s}
     if not usable:
@@ -134,7 +130,7 @@ def _lengths(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[str, f
             yield Fault("other length", str(path), key, problem, remedy, drop=(key,))
 
 
-def _statistics(data: DataDir) -> Iterator[Fault]:
+def _statistics_faults(data: DataDir) -> Iterator[Fault]:
     path, speakers = data.path / "cmvn.scp", data.speakers()
     for speaker, location in data.cmvn.items():
         try:
@@ -271,7 +267,7 @@ def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
     for utterance in data.utterances.values() if data.recordings else ():
         parts.setdefault(utterance.recording, []).append(utterance)
     items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
-    jobs = jobs or (available_jobs() if len(items) >= _MANY else 1)
+    jobs = jobs or (available_jobs() if len(items) >= _MANY_RECORDINGS else 1)
     scans = parallel_map(functools.partial(_scan, data.path), items, jobs, f"reading the audio of {data.path}")
     return dict(zip(parts, scans, strict=True))
 
@@ -289,7 +285,6 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
-    """The utterances of a recording in which all samples have the same value."""
     first = [round(utterance.start_s * rate_hz) for utterance in utterances]
     last = [sys.maxsize if u.end_s is None else round(u.end_s * rate_hz) for u in utterances]
     lowest, highest = np.full(len(utterances), np.inf), np.full(len(utterances), -np.inf)
@@ -330,16 +325,17 @@ def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
     for recording, scan in scanned.scans.items():
         if damage := scan.damage:
             ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
-            yield Fault(
-                "lost byte",
-                scanned.where(recording),
-                _named(ids),
-                str(damage),
-                "get the file again, in binary mode" + ", or run `speech3 fix`" * damage.mended,
-                drop=() if damage.mended else ids,
-                repair=f"{damage.count} {how}, in a copy of the recording" if damage.mended else "",
-                mend=recording if damage.mended else "",
+            fault = Fault(
+                "lost byte", scanned.where(recording), _named(ids), str(damage), "get the file again, in binary mode"
             )
+            if damage.mended:
+                repair, remedy = (
+                    f"{damage.count} {how}, in a copy of the recording",
+                    f"{fault.remedy}, or run `speech3 fix`",
+                )
+                yield dataclasses.replace(fault, remedy=remedy, repair=repair, mend=recording)
+            else:
+                yield dataclasses.replace(fault, drop=ids)
 
 
 @validator
@@ -363,14 +359,9 @@ def several_channels(scanned: ScannedData) -> Iterator[Fault]:
         if scan.info and scan.info.channels > 1:
             ids = scanned.of_recording[recording]
             how = f"; as one channel, {scan.channels}" if scan.channels else ""
-            yield Fault(
-                "several channels",
-                scanned.where(recording),
-                _named(ids),
-                f"has {scan.info.channels} channels{how}",
-                "convert it to one channel, or set mix_channels: true in the feature configuration",
-                drop=ids,
-            )
+            problem = f"has {scan.info.channels} channels{how}"
+            remedy = "convert it to one channel, or set mix_channels: true in the feature configuration"
+            yield Fault("several channels", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
 
 
 @validator
@@ -384,14 +375,8 @@ def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
         if scan.info and scan.info.sample_rate_hz != usual_hz:
             ids = scanned.of_recording[recording]
             problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
-            yield Fault(
-                "other sample rate",
-                scanned.where(recording),
-                _named(ids),
-                problem,
-                "convert it, or set resample: true in the feature configuration",
-                drop=ids,
-            )
+            remedy = "convert it, or set resample: true in the feature configuration"
+            yield Fault("other sample rate", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
 
 
 @validator
@@ -399,18 +384,13 @@ def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
     """Segments that reach beyond their recording: clipped if a part lies inside."""
     for utterance, found in scanned:
         problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
-        inside = utterance.start_s < found.duration_s
         if problem:
-            yield Fault(
-                "segment",
-                str(scanned.data.path / "segments"),
-                utterance.id,
-                problem,
-                "correct the times",
-                drop=() if inside else (utterance.id,),
-                end_s=found.duration_s if inside else None,
-                repair=f"end clipped to {found.duration_s:.3f} s" if inside else "",
-            )
+            fault = Fault("segment", str(scanned.data.path / "segments"), utterance.id, problem, "correct the times")
+            if utterance.start_s < found.duration_s:
+                repair = f"end clipped to {found.duration_s:.3f} s"
+                yield dataclasses.replace(fault, end_s=found.duration_s, repair=repair)
+            else:
+                yield dataclasses.replace(fault, drop=(utterance.id,))
 
 
 @validator
@@ -419,14 +399,9 @@ def too_short(scanned: ScannedData) -> Iterator[Fault]:
     for utterance, found in scanned:
         length_s = duration_s(utterance, found)
         if 0 < length_s < FRAME_S:
-            yield Fault(
-                "too short",
-                scanned.where(utterance.recording),
-                utterance.id,
-                f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms",
-                "remove the utterance",
-                drop=(utterance.id,),
-            )
+            where, ids = scanned.where(utterance.recording), (utterance.id,)
+            problem = f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms"
+            yield Fault("too short", where, utterance.id, problem, "remove the utterance", drop=ids)
 
 
 @validator
@@ -434,14 +409,8 @@ def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
     """Utterances without any sound; only a warning, since features can still be computed."""
     for utterance, _ in scanned:
         if utterance.id in scanned.scans[utterance.recording].silent:
-            yield Fault(
-                "digital silence",
-                scanned.where(utterance.recording),
-                utterance.id,
-                "all its samples are equal",
-                "check the recording, or remove the utterance",
-                warning=True,
-            )
+            where, remedy = scanned.where(utterance.recording), "check the recording, or remove the utterance"
+            yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,20 @@
-"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc; feat/feature-functions.cc, SlidingWindowCmn).
+"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc; feat/feature-functions.cc, SlidingWindowCmn;
+feat/online-feature.cc, OnlineCmvn).
 
-Frames of digital silence (`speech3.features.cmvn`) do not count, which is not so in Kaldi, and their normalised
-features are within `SILENCE_DEVIATIONS` standard deviations of the mean, as those of a quiet background are.
+Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches, which no microphone recorded) do not
+count. Log energies of zeros are at the floor of the logarithm, -15.9, ten standard deviations below speech: 100 ms of
+them would change the features of a whole utterance. Their own features are limited to `SILENCE_DEVIATIONS` standard
+deviations from the mean, where the background of a recording is.
 
-Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count.
+In a recording in progress, `OnlineSlidingCmvn` normalises over a sliding window. `OnlineCmvn` is for models whose
+features are normalised over an utterance or speaker: a frame is normalised by the frames up to it, together with the
+training data (the prior), which counts as `PRIOR_FRAMES` frames, and earlier speech of the same recording, of which at
+most `CARRIED_FRAMES` count. What was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled
+up until it looked like speech. The first `WAIT_FRAMES` frames wait for one another; digital silence at the beginning
+does not, since a muted microphone would fill the memory.
 
-CMVN of a recording in progress.
-
-`OnlineSlidingCmvn` is for features normalised over a sliding window, `OnlineCmvn` for models whose features are
-normalised over an utterance or speaker. There, a frame is normalised by the mean (and deviation) of the frames up to
-it, together with two kinds of earlier statistics (Kaldi feat/online-feature.cc, OnlineCmvn): those of the training data
-(the prior), which count as `PRIOR_FRAMES` frames, and those of earlier speech in the same recording, of which at most
-`CARRIED_FRAMES` count. What was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled up
-until it looked like speech.
-
-The first `WAIT_FRAMES` frames of a recording wait for one another, and are normalised by what they have together.
-
-Digital silence (`speech3.features.cmvn`) does not count. At the beginning it does not wait either: a muted
-microphone would otherwise fill the memory.
-
-Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
-
-Digital silence: muted, edited or padded stretches of a recording, which no microphone recorded.
-
-Log energies of zeros are at the floor of the logarithm, -15.9, ten standard deviations below speech (Kaldi's dither
-raises them to about 4, a few below it). If such frames counted, 100 ms of them in an utterance would change the
-features of its speech. So they are left out of every mean and variance, and their own normalised features are limited.
-
-Axes: S samples, T frames, P samples of a part of a frame, B samples of a block, F features.
+Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
+P samples of a part of a frame, B samples of a block.
 """
 
 from collections.abc import Sequence
@@ -370,7 +357,6 @@ class OnlineCmvn:
         return self._carried_2G is None and self._present_2G is None
 
     def _before(self, like_TF: Tensor) -> Tensor:
-        """Statistics of all that comes before the next frame."""
         total_2G = torch.zeros(2, like_TF.shape[1] + 1, dtype=torch.float64)
         for each_2G in (self._prior_2G, self._carried_2G, self._present_2G):
             if each_2G is not None:
@@ -422,7 +408,7 @@ class OnlineCmvn:
 
 
 class OnlineSlidingCmvn:
-    """`speech3.features.cmvn.sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
+    """`sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
 
     Windows end early where too much digital silence comes before the frames that would complete them.
     """

@@ -1,13 +1,10 @@
 """Waveforms to static features, and static features to a model's input: static -> CMVN -> deltas -> splicing.
 
-Axes: N utterances, S samples, T frames, F features.
+`OnlineFeatures` does the same for a recording in progress, in bounded memory (Kaldi feat/online-feature.cc): it takes
+pieces of any size, applies the same functions to the samples and frames around them, and returns frames as soon as they
+are complete.
 
-Features of a recording in progress: takes pieces of any size and returns frames as soon as they are complete.
-
-Each step applies the same functions as for whole recordings to the samples and frames around it. Memory is bounded
-(Kaldi feat/online-feature.cc).
-
-Axes: S samples, T frames, F features, P values of the pitch.
+Axes: N utterances, S samples, T frames, F features, P values of the pitch.
 """
 
 from collections.abc import Sequence
@@ -141,7 +138,7 @@ def finish_features(
     statics
         float32 (T, F) each.
     silent
-        For each, which frames are digital silence (`speech3.features.cmvn`); None: none.
+        For each, which frames are digital silence (`silent_frames`); None: none.
 
     Returns
     -------
@@ -163,7 +160,7 @@ class OnlineFeatures:
     """Extracts the features of one utterance: `accept` its samples piece by piece, then `finish`.
 
     Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
-    lags behind, so the other features wait for it, and it may differ (`pitch_online` says how).
+    lags behind, so the other features wait for it, and it may differ (`OnlinePitch` says how).
 
     Parameters
     ----------
@@ -315,7 +312,6 @@ class _Context:
         return self._give(self._add(feats_TF))
 
     def _add(self, feats_TF: Tensor) -> int:
-        """Keep new frames; return how many there have been so far."""
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
         return self._first + len(self._kept_TF)
 

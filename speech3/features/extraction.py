@@ -1,15 +1,11 @@
-"""From a data directory to features on disk (`extract`) or in this process (`features_of`).
+"""From a data directory to features on disk (`extract`) or in this process (`features_of`), unit by unit (`units`).
 
-Features are computed unit by unit (`features.units`); units that a killed run finished are kept (`features.parts`).
+A killed extraction leaves two hidden files beside its output. ``.NAME.parts`` has the bytes of the finished units.
+``.NAME.journal`` has a line of JSON with the fingerprint of the work, then one for each unit: its record, where its
+bytes end, and their CRC-32. The next run computes again what was cut short or does not match its CRC, and all units
+after it; once it succeeds, it renames the parts and removes the journal.
 
 Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
-
-What a killed extraction leaves for the next run: the bytes of the finished units, and a journal of them.
-
-Both are hidden files beside the output. ``.NAME.parts`` grows unit by unit. ``.NAME.journal`` has a line of JSON with
-the fingerprint of the work, then one for each unit: its record, where its bytes end, and their CRC-32. A unit that was
-cut short or does not match its CRC is computed again, as are all units after it. A run that succeeds renames the parts
-and removes the journal.
 """
 
 import contextlib
@@ -216,7 +212,7 @@ class ExtractReport:
     """What was extracted and what was skipped.
 
     `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in. (Where
-    features are normalised by utterance or speaker, only streams use those statistics: `features.online_cmvn`.)
+    features are normalised by utterance or speaker, only streams use those statistics: `OnlineCmvn`.)
     """
 
     config: FeatureConfig
@@ -251,7 +247,7 @@ def extract(
     out
         Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
         there is CMVN, the statistics of the whole directory. If CMVN is global, an extraction with that file uses the
-        same ones; if it is by utterance or speaker, only streams use them (`features.online_cmvn`).
+        same ones; if it is by utterance or speaker, only streams use them (`OnlineCmvn`).
     jobs
         Processes; 0: one per core.
     compress
@@ -279,6 +275,7 @@ def extract(
         raise Speech3Error(
             "augmentation changes audio, but kind: given reads features that exist already: leave out one of the two"
         )
+    # Divide the work, and identify it, so that a killed run can be resumed.
     units = units_of(data, config)
     config = _with_rate(data, config)
     work = fingerprint(data, units, config, compress, augmenter)
@@ -291,19 +288,19 @@ def extract(
         located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
         if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
+        # Write the other files around the finished archive.
         scp = out / "feats.scp"
         scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
         parts.finish()
         index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
         write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
-        if report.skipped:
-            write_text(out / "skipped.txt", _listing(report.skipped))
-        else:
-            (out / "skipped.txt").unlink(missing_ok=True)
-        if report.silent:
-            write_text(out / SILENT, "".join(f"{utterance}\n" for utterance in sorted(report.silent)))
-        else:
-            (out / SILENT).unlink(missing_ok=True)
+        skipped = [f"{utterance} {' '.join(why.split())}\n" for utterance, why in sorted(report.skipped.items())]
+        silent = [f"{utterance}\n" for utterance in sorted(report.silent)]
+        for name, lines in (("skipped.txt", skipped), (SILENT, silent)):
+            if lines:
+                write_text(out / name, "".join(lines))
+            else:
+                (out / name).unlink(missing_ok=True)
         write_text(scp, "".join(index))
         for finished in (parts, sums):
             finished.remove()
@@ -384,7 +381,6 @@ def _extracted(
 
 
 def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a unit in the archive, and its record for the journal."""
     stream, utterances, values = _Bytes(), [], 0
     for utterance, feats_TF in unit.features.items():
         offset = write_entry(stream, utterance, feats_TF.numpy(), compress=compress, name=parts.target)
@@ -530,7 +526,3 @@ def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], comple
     if config.kind == "given":
         remedy = f"make the features again, or remove these utterances with `speech3 subset {data.path} OUT`"
     check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
-
-
-def _listing(skipped: dict[str, str]) -> str:
-    return "".join(f"{utterance} {' '.join(reason.split())}\n" for utterance, reason in sorted(skipped.items()))

@@ -1,30 +1,14 @@
-"""Triangular filters equally spaced on the mel scale (Kaldi feat/mel-computations.cc).
+"""Mel filterbank, MFCC and PLP features (Kaldi feat/mel-computations.cc, feature-{fbank,mfcc,plp}.cc).
 
-Axes: R frames, B bins of the spectrum, M mel bins.
+The filters are triangles, spaced equally on the mel scale. For PLP (Hermansky 1990) the mel spectrum is weighted by an
+equal-loudness curve and compressed to loudness, and modelled by an all-pole filter, whose cepstrum is the feature; all
+recursions run over the filter's order, for all frames at once, with the frames in the last axis.
 
-Log-mel filterbank (Kaldi feat/feature-fbank.cc).
+Chunks of spectra, which fit the cache, are gathered into blocks of thousands of frames (`mel_blocks`): the steps after
+the mel bins are many small operations, which would otherwise take most of their time to call.
 
-Axes: R frames, M mel bins, F features.
-
-Mel-frequency cepstral coefficients (Kaldi feat/feature-mfcc.cc).
-
-Axes: R frames, M mel bins, C cepstral coefficients.
-
-Perceptual linear prediction (Hermansky 1990; Kaldi feat/feature-plp.cc).
-
-The mel spectrum is weighted by an equal-loudness curve and compressed to loudness, the result is modelled by an
-all-pole filter, and that filter's cepstrum is the feature. All recursions run over the filter's order, for all frames
-at once, with the frames in the last axis.
-
-Axes: R frames, M mel bins, E mel bins with the first and the last doubled, K autocorrelation
-coefficients (order + 1), P predictor coefficients, C cepstral coefficients.
-
-Mel energies of a batch of recordings, gathered from chunks that fit the cache into blocks of thousands of frames.
-
-The steps after the mel bins (logarithm, cosine transform, linear prediction) are many small operations; with few frames
-each, most of the time would be call overhead.
-
-Axes: N utterances, S samples, T frames, R frames of a block, M mel bins, F features.
+Axes: N utterances, S samples, T frames, R frames of a block, B bins of the spectrum, M mel bins, F features, E mel bins
+with the first and the last doubled, K autocorrelation coefficients (order + 1), P predictor coefficients, C cepstra.
 """
 
 from collections.abc import Iterator
@@ -247,7 +231,7 @@ def equal_loudness(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _constants(config: FeatureConfig, sample_rate_hz: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _plp_constants(config: FeatureConfig, sample_rate_hz: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Equal-loudness weights (M,), inverse DFT from spectrum to autocorrelation (K, M), scale of the cepstra (C,)."""
     last = config.num_mel_bins + 1
     order_K1, bin_E = np.arange(config.lpc_order + 1)[:, None], np.arange(last + 1)
@@ -297,7 +281,7 @@ def cepstrum(predictor_PR: Tensor, count: int) -> Tensor:
 
 def plp(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
     """PLP cepstra (R, C) of mel energies, which are overwritten; a log energy replaces that of the residual."""
-    loudness_M, idft_KM, scale_C = _constants(config, sample_rate_hz, energies_RM.device)
+    loudness_M, idft_KM, scale_C = _plp_constants(config, sample_rate_hz, energies_RM.device)
     compressed_RM = energies_RM.mul_(loudness_M).pow_(config.compress_factor)
     predictor_PR, energy_R = durbin(idft_KM @ compressed_RM.t())
     features_RC = energies_RM.new_empty(len(energies_RM), config.num_ceps)

@@ -1,21 +1,13 @@
-"""Pitch and voicing: Kaldi's pitch tracker and its post-processing, equal to Kaldi's programs.
+"""Pitch and voicing, equal to Kaldi's programs, of whole recordings and of one in progress.
 
-The tracker (`track`, compute-kaldi-pitch-feats; Ghahremani et al., A pitch extraction algorithm tuned for automatic
-speech recognition, 2014) resamples (`pitch_resample`), correlates each frame with later samples (`pitch_nccf`), and
-finds the best path through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) turns that into features.
+`track_pitch` (compute-kaldi-pitch-feats; Ghahremani et al. 2014, "A pitch extraction algorithm tuned for automatic
+speech recognition") runs the steps of `pitch_tracking`: it resamples, correlates each frame with later samples, and
+finds the best path through the lags. `process` (process-kaldi-pitch-feats) turns that into features. `OnlinePitch` does
+both piece by piece (Kaldi feat/pitch-functions.cc, OnlinePitchFeature and OnlineProcessPitch).
 
 Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
-rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; L and
-K lags, as in `pitch_nccf`.
-
-Pitch features: Kaldi's process-kaldi-pitch-feats (feat/pitch-functions.cc, OnlineProcessPitch).
-
-Axes: N utterances, T frames, 2 correlation and pitch, P values of a frame.
-
-Pitch of a recording in progress (Kaldi OnlinePitchFeature and OnlineProcessPitch).
-
-Axes: S samples, O samples after resampling, T frames, P values of a frame, 2 correlation and pitch; R, W, L, K as in
-`pitch_nccf`.
+rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; W, L
+and K as in `pitch_tracking`.
 """
 
 from collections import deque
@@ -43,10 +35,8 @@ from speech3.features.pitch_tracking import (
 )
 from speech3.features.spectrum import check_waves
 
-__all__ = ["process", "track_pitch"]
 # Rows processed at once: on a CPU, few enough to stay in its caches; on a GPU, enough to keep it busy.
 _ROWS_CPU, _ROWS_GPU = 512, 1 << 15
-_ROWS = 512  # frames correlated at once
 
 
 def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
@@ -55,7 +45,7 @@ def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Te
     Parameters
     ----------
     raw_NT2
-        float32, from `pitch.track`; values beyond an utterance's frames are ignored.
+        float32, from `track_pitch`; values beyond an utterance's frames are ignored.
     noise_NT
         Standard normal; added to delta pitch, scaled by `delta_pitch_noise_stddev`.
 
@@ -108,7 +98,7 @@ def _normalised(
     last_NT = torch.minimum(t_T + config.normalization_right_context + 1, frames_N1)
 
     def around(values_NT: Tensor) -> Tensor:
-        sums_NT = torch.nn.functional.pad(values_NT.cumsum(1), (1, 0))
+        sums_NT = functional.pad(values_NT.cumsum(1), (1, 0))
         return sums_NT.gather(1, last_NT) - sums_NT[:, first_T]
 
     weight_NT = around(voicing_NT)
@@ -202,7 +192,6 @@ def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tupl
 
 
 def _track(signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes, raw_NT2: Tensor) -> None:
-    """Fill `raw_NT2` with correlation and pitch."""
     tracker, out = Tracker(pitch, sizes), raw_NT2.numpy()
     waiting = deque((n, utterance) for n, utterance in enumerate(placed) if utterance.frames)
     given = 0  # frames written of the first waiting utterance
@@ -254,7 +243,7 @@ def _energies(placed: list[_Placed], rows: int) -> tuple[Tensor, Tensor]:
 
 
 class OnlinePitch:
-    """`track` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
+    """`track_pitch` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
 
     A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and the frames
     of its normalisation window and its delta window have arrived. There are as many frames as in the whole recording,
@@ -295,7 +284,7 @@ class OnlinePitch:
         """Return all remaining frames."""
         device = self._wave_S.device
         raw_T2 = self._advance(finished=True)
-        self._look_again()
+        self._recompute_early()
         return self._post.accept(np.concatenate([raw_T2, self._tracker.finish()]), finished=True).to(device)
 
     def _advance(self, *, finished: bool) -> np.ndarray:
@@ -307,10 +296,10 @@ class OnlinePitch:
         self._signal_O = functional.pad(self._signal_O, (0, max(missing, 0)))  # at the end of the signal only
         raw = [np.empty((0, 2), np.float32)]
         while self._frames < last:
-            stop = min(last, self._frames + _ROWS, RECOMPUTE_FRAME if self._frames < RECOMPUTE_FRAME else last)
+            stop = min(last, self._frames + _ROWS_CPU, RECOMPUTE_FRAME if self._frames < RECOMPUTE_FRAME else last)
             raw.append(self._track(self._signal_O[(self._frames - first) * sizes.shift :], stop - self._frames))
             if stop == RECOMPUTE_FRAME:
-                self._look_again()
+                self._recompute_early()
         self._signal_O = self._signal_O[(last - first) * sizes.shift :].clone()
         return np.concatenate(raw)
 
@@ -337,7 +326,7 @@ class OnlinePitch:
         self._frames, self._given = self._frames + frames, self._given + len(raw_T2)
         return raw_T2
 
-    def _look_again(self) -> None:
+    def _recompute_early(self) -> None:
         """Recompute the early frames if the estimate of the signal's energy has changed since."""
         early, self._early = self._early, None
         if not early:

@@ -1,26 +1,15 @@
-"""Power spectra of the frames of a batch of recordings, in chunks small enough to stay in a core's cache.
+"""Framing (Kaldi feat/feature-window.cc), and power spectra in chunks small enough to stay in a core's cache.
 
-The mean of each frame is subtracted, then preemphasis and window follow (Kaldi feat/feature-window.cc, ProcessWindow).
-Preemphasis of the whole recording, before it is cut into frames, would save a few per cent of the time; but a frame of
-constant samples would then not be exactly zero, and its logarithm would be far from Kaldi's.
+The mean of each frame is subtracted, then preemphasis and window follow. Preemphasis of the whole recording, before it
+is cut into frames, would save a few per cent of the time; but a frame of constant samples would then not be exactly
+zero, and its logarithm would be far from Kaldi's.
 
-Axes: N utterances, S samples, T frames, L samples of a frame, B bins of the spectrum.
-
-The steps of `spectrum` before and after the FFT as single passes over a frame, for the CPU.
-
-As tensor operations, each of which passes through memory once, they take as long as the FFT. Other devices use the
-tensor operations in `spectrum`; the results are the same but for rounding.
+On the CPU, the steps before and after the FFT are compiled, as single passes over a frame (`cut`, `power`): as tensor
+operations, each of which passes through memory once, they take as long as the FFT. Other devices use the tensor
+operations; the results are the same but for rounding.
 
 Axes: N utterances, S samples, T frames, L samples of a frame, D values of the FFT's input, R rows, B bins of the
 spectrum, C real and imaginary parts.
-
-Framing: cutting a recording into frames (Kaldi feat/feature-window.cc).
-
-Axes: N utterances, S samples, L samples of a frame.
-
-A check of the waveforms that are passed to feature extraction.
-
-Axes: N utterances, S samples.
 """
 
 import math
@@ -286,8 +275,6 @@ def _power(spectrum_NTB: Tensor) -> Tensor:
 
 
 def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing) -> Tensor | None:
-    """As `_cut`, in one pass over the frames."""
-
     none_NT, energy_NT = part_NS.new_empty(0, 0), part_NS.new_empty(out_NTD.shape[:2])
     raw_NT = energy_NT if config.use_energy and config.raw_energy else none_NT
     windowed_NT = energy_NT if config.use_energy and not config.raw_energy else none_NT
@@ -301,7 +288,6 @@ def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Fra
 
 
 def _power_cpu(spectrum_NTB: Tensor) -> Tensor:
-
     out_NTB = torch.empty(spectrum_NTB.shape)
     parts_RC = torch.view_as_real(spectrum_NTB).flatten(0, 1).flatten(1)
     power(parts_RC.numpy(), out_NTB.flatten(0, 1).numpy())

@@ -1,12 +1,9 @@
 """Units of work: the features of a few utterances of a data directory, such as those that CMVN normalises together.
 
-Features of the kind `given` are read from the directory (`features.given`); all others are computed from its audio.
+Features of the kind `given` are read from the directory's ``feats.scp``, perhaps normalised by its ``cmvn.scp`` (as
+Kaldi's apply-cmvn does); all others are computed from its audio.
 
 Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count.
-
-Features that exist in a data directory (`feats.scp`), normalised by its `cmvn.scp` (Kaldi's apply-cmvn).
-
-Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
 import contextlib

@@ -1,19 +1,16 @@
-"""SpecAugment: masks stretches of time and bands of frequency, so that the network learns to do without them (Park et
-al. 2019). Masked values become the mean of the features.
+"""Changes of the frames of a minibatch: SpecAugment's masks, and warps of the frequency axis.
 
-torchaudio's masks draw from the global generator, so a minibatch would depend on everything drawn before it; these are
-pure functions of random numbers that are passed to them.
+SpecAugment (Park et al. 2019) masks stretches of time and bands of frequency, so that the network learns to do without
+them; masked values become the mean of the features. torchaudio's masks draw from the global generator, so a minibatch
+would depend on everything drawn before it; these are pure functions of random numbers that are passed to them.
 
-Axes: B windows, chunks or utterances, T their frames, F feature bins, M mel bins, K masks of each.
+Vocal tract length perturbation (Jaitly and Hinton 2013) simulates other speakers, of whom small corpora have too few.
+The warp f -> a f is applied to the log mel bins by linear interpolation, so it is a product with a small matrix, cheap
+enough to draw a new factor for every few frames. Derivatives are warped like their bins, and so are subtracted means;
+energy and pitch are not changed.
 
-Vocal tract length perturbation: warps the frequency axis of log mel features (Jaitly and Hinton 2013).
-
-It simulates other speakers, of whom small corpora have too few. The warp f -> a f is applied to the log mel bins by
-linear interpolation, so it is a product with a small matrix, cheap enough to draw a new factor for every few frames of
-every minibatch. Derivatives are warped like their bins, and so are subtracted means; energy and pitch are not changed.
-
-Axes: B minibatch, W context window, F feature bins, M mel bins, P values of a frame before derivatives and splicing,
-G groups of frames.
+Axes: B windows, chunks or utterances of a minibatch, T their frames, W context window, F feature bins, M mel bins, K
+masks of each, P values of a frame before derivatives and splicing, G groups of frames.
 """
 
 from dataclasses import dataclass

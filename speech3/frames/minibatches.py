@@ -1,18 +1,12 @@
-"""Minibatches of spliced frames, gathered on the training device.
+"""Minibatches of spliced frames, gathered on the training device in an order that is computed instead of stored.
 
-Axes: N frames of the corpus, B minibatch, W context window, F feature bins.
+`Shuffle` is the order of an epoch: any process computes any part of it in constant memory. A Feistel network is a
+bijection of the numbers of k bits, whatever its round function. Numbers that are not below the count are passed through
+it again until they are ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), which yields
+a bijection of the numbers below the count. `Resident` holds frames on the device and gathers windows of them.
 
-Frames on the training device, and the windows gathered from them.
-
-Axes: B minibatch, W context window, F feature bins, P spans, R copied rows, U utterances (U1: and the end of the last).
-
-The order of an epoch, computed instead of stored: any process can compute any part of it in constant memory.
-
-A Feistel network is a bijection of the numbers of k bits, whatever its round function. Numbers that are not below the
-count are passed through it again until they are ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary
-finite domains"), which yields a bijection of the numbers below the count.
-
-Axes: B requested positions, P pieces of the corpus (P1: and the end of the last).
+Axes: N frames of the corpus, B minibatch or requested positions, W context window, F feature bins, P pieces of the
+corpus or spans (P1: and the end of the last), R copied rows, U utterances (U1: and the end of the last).
 """
 
 import math
@@ -301,7 +295,6 @@ class Minibatches:
         self._order = Order(self.num_frames, chunk_frames, seed, 0)
 
     def __len__(self) -> int:
-        """Number of minibatches in an epoch."""
         return num_minibatches(self.num_frames, self.minibatch)
 
     def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:

@@ -1,23 +1,16 @@
-"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.packed`).
+"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`pack_aligned`, `open_packed`).
 
 Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Of a large file, opening
 reads only the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
-
-Axes: N frames of all utterances, F feature bins, T frames of one utterance, U utterances, S senones.
-
-A file of named sections: written once, read through a memory map, checksummed block by block.
 
 Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the
 sections, each at a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
 JSON with the writer's description and the position of each section. Opening reads only footer and checksums.
 
-Segments (phones, words) as labels of frames: twice the number of the segment, plus one in its first frame.
+In place of senones there may be labels of segments (phones, words): twice the number of the segment, plus one in its
+first frame, so that two consecutive segments with the same number remain separate.
 
-Thus two consecutive segments with the same number remain separate.
-
-Axes: N segments, T frames.
-
-Packs a data directory with its alignment into the frames that `speech3 train` reads.
+Axes: N frames of all utterances (or segments), F feature bins, T frames of one utterance, U utterances, S senones.
 """
 
 import json
@@ -270,7 +263,7 @@ class PackedFrames:
     counts_S
         int64, number of frames of each senone.
     mean_F, variance_F
-        float64, over all frames but those of digital silence (`speech3.features.cmvn.repeated_frames`).
+        float64, over all frames but those of digital silence (`speech3.features.repeated_frames`).
     info
         Information that the writer was given.
     digest
@@ -528,15 +521,13 @@ class _Packer:
         """
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
+            if self.sum_F is not None and not isinstance(usable, str) and usable[0].shape[1] != len(self.sum_F):
+                usable = f"{usable[0].shape[1]} feature bins, those before it have {len(self.sum_F)}"
             if isinstance(usable, str):
                 skipped[utterance] = usable
                 check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
                 continue
             feats_TF, senones_T = usable
-            if self.sum_F is not None and feats_TF.shape[1] != len(self.sum_F):
-                skipped[utterance] = f"{feats_TF.shape[1]} feature bins, those before it have {len(self.sum_F)}"
-                check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
-                continue
             self._count(utterance, feats_TF, senones_T)
             spool.write(senones_T.astype(self.senone_dtype).tobytes())
             yield feats_TF.tobytes()

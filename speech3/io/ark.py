@@ -1,21 +1,13 @@
 """Kaldi archives: matrices of features and integer vectors of alignments.
 
-They are read and written with the kaldi-io library, except for compressed matrices (`io.compressed`), which its version
-0.9.8 cannot read with NumPy 2.4.
+They are read and written with the kaldi-io library, except for compressed matrices, which its version 0.9.8 cannot read
+with NumPy 2.4. `CM`, for features: one byte per value, with four percentiles for each column, between which the 256
+levels are spaced evenly (64 steps below the first quartile, 128 between the quartiles, 63 above). `CM2` and `CM3`: two
+bytes or one byte per value, spaced evenly from the smallest value of the matrix to the largest.
 
-Finds the matrices of an archive without its scp, by seeking from header to header.
+Layout: Kaldi util/kaldi-holder-inl.h, matrix/kaldi-matrix.cc, matrix/compressed-matrix.{h,cc}.
 
-Layout: Kaldi util/kaldi-holder-inl.h, matrix/kaldi-matrix.cc, matrix/compressed-matrix.cc.
-
-Kaldi's compressed matrices, read and written (Kaldi matrix/compressed-matrix.{h,cc}).
-
-`CM`, for features: one byte per value, with four percentiles for each column, between which the 256 levels are spaced
-evenly (64 steps below the first quartile, 128 between the quartiles, 63 above). `CM2` and `CM3`: two bytes or one byte
-per value, spaced evenly from the smallest value of the matrix to the largest.
-
-Axes: T frames, F feature bins, 4 percentiles (0, 25, 75, 100).
-
-A mapping whose values are computed on access.
+Axes: T frames, F feature bins, L levels, 4 percentiles (0, 25, 75, 100).
 """
 
 import gzip
@@ -141,7 +133,6 @@ def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.
 
 
 def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
-    """The level nearest to each value, (T, F) uint8."""
     p0, p25, p75, p100 = percentiles_F4.T
 
     def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
@@ -174,9 +165,9 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
     try:
         with ark.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            while (key := _scanned_key(stream)) is not None:
+            while (key := _next_key(stream)) is not None:
                 start = stream.tell()
-                _hop(stream)
+                _skip_value(stream)
                 if stream.tell() > size:
                     raise EOFError
                 last = key
@@ -187,7 +178,7 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
         raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
 
 
-def _scanned_key(stream: IO[bytes]) -> str | None:
+def _next_key(stream: IO[bytes]) -> str | None:
     letters = bytearray()
     while (byte := stream.read(1)) != b" ":
         if not byte:
@@ -198,12 +189,12 @@ def _scanned_key(stream: IO[bytes]) -> str | None:
     return letters.strip().decode("utf-8")
 
 
-def _hop(stream: IO[bytes]) -> None:
+def _skip_value(stream: IO[bytes]) -> None:
     """Seek from the beginning of a value to its end."""
     start = stream.tell()
-    if stream.read(2) != b"\0B":
+    if stream.read(len(_BINARY)) != _BINARY:
         stream.seek(start)
-        _hop_text(stream)
+        _skip_text(stream)
         return
     token = stream.read(3)
     if token in _PLAIN:
@@ -223,7 +214,7 @@ def _hop(stream: IO[bytes]) -> None:
         raise ValueError(token)
 
 
-def _hop_text(stream: IO[bytes]) -> None:
+def _skip_text(stream: IO[bytes]) -> None:
     line = stream.readline()
     if b"[" not in line:
         raise ValueError(line)

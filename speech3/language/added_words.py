@@ -1,4 +1,4 @@
-"""Adding words to an n-gram model that was estimated without them.
+"""Words that an n-gram model was estimated without: added to it, or spelled by a model of letters.
 
 A new word w gets a probability p(w | h) after every history h. To make up for the added probability A(h), the sum of
 p(w | h) over the new words, all words are scaled down by the same factor:
@@ -8,25 +8,20 @@ p(w | h) over the new words, all words are scaled down by the same factor:
 for all words, old and new; h' is h without its first word. So the probabilities after every history keep their sum, and
 the ratio of the probabilities of any two old words stays the same.
 
-Axes: G n-grams of all orders, H histories, R n-grams of one order.
-
-Words that an n-gram model lacks, spelled with an n-gram model of the letters of words.
-
 An unseen word is drawn letter by letter where the word model expects a new word (Bazzi and Glass 2000, "Modeling
 out-of-vocabulary words for robust speech recognition"; Kaldi's utils/lang/make_unk_lm.sh does the same with phones):
 
     p(spelled w | h) = p(new | h) p(letters of w)
 
-`new` is a word added to the word model with only a unigram probability. So p(new | h) is large
-after histories that many different words have followed, because their Kneser-Ney back-off weights are large. The word
-after a spelled one has its unigram probability.
+`new` is a word added to the word model with only a unigram probability. So p(new | h) is large after histories that
+many different words have followed, because their Kneser-Ney back-off weights are large. The word after a spelled one
+has its unigram probability. The letters are units, which show their places in the word: ``c￭ ￭a￭ ￭t``. Both models
+together are one n-gram model, whose unigrams are those of two distributions: of words and first letters, and of further
+letters. A decoding graph allows further letters only within spelled words, and nothing else there
+(`speech3.decode`). So the first of the two is backed off to between words, the second within words, and each sums to
+one.
 
-The letters are units, which show their places in the word: ``c￭ ￭a￭ ￭t``. Both models together are one n-gram model,
-whose unigrams are those of two distributions: of words and first letters, and of further letters. A decoding graph
-allows further letters only within spelled words, and nothing else there (`speech3.decode.grammar`). So the first
-of the two is backed off to between words, the second within words, and each sums to one.
-
-Axes: R n-grams of one order.
+Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
 
 import math
@@ -47,9 +42,9 @@ from speech3.runtime import composed, read_utf8
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | SYMBOLS
-_MOST = 0.5  # largest share of the probability that new words may take; more must be a mistake
+_LARGEST_SHARE = 0.5  # largest share of the probability that new words may take; more must be a mistake
 _ROUNDS = 60  # of bisection
-_NEW = "new"  # the class of unseen words, while its weight is sought
+_NEW_WORD = "new"  # the class of unseen words, while its weight is sought
 
 
 @dataclass(frozen=True)
@@ -225,7 +220,7 @@ def _median(lm: ArpaLm) -> float:
 
 
 def _check_share(added: float, source: Path) -> None:
-    if added > _MOST * (1 + added):
+    if added > _LARGEST_SHARE * (1 + added):
         raise Speech3Error(
             f"{source}: together, the words would take {added / (1 + added):.0%} of the probability; lower their"
             " weights (1: as probable as the median word)"
@@ -235,7 +230,7 @@ def _check_share(added: float, source: Path) -> None:
 def letter_units(letters: Sequence[str]) -> tuple[str, ...]:
     """The letters of a word, at least two, marked with their places in it.
 
-    >>> units_of("cat")
+    >>> letter_units("cat")
     ('c￭', '￭a￭', '￭t')
     """
     first, *inner, last = letters
@@ -314,14 +309,14 @@ def new_word_weight(lm: ArpaLm, sentences: Iterable[Sequence[str]]) -> float:
     sentences
         Words of each sentence. If none is new, half a word counts as new.
     """
-    known = with_unigrams(lm, {_NEW: 0.0})
-    new, number = known.numbers[_NEW], {word: place for word, place in known.numbers.items() if word != UNKNOWN}
+    known = with_unigrams(lm, {_NEW_WORD: 0.0})
+    new, number = known.numbers[_NEW_WORD], {word: place for word, place in known.numbers.items() if word != UNKNOWN}
     found, share_T = 0, []
     for sentence in sentences:
         state = known.start
         for word in (*sentence, EOS):
             share = 10.0 ** step(known.trie, state, new)[1]
-            share_T.append(share / (1 - share))  # A(h) of `speech3.language.added_words`, at weight 1
+            share_T.append(share / (1 - share))  # A(h) at weight 1
             following = number.get(word, new)
             found += following == new
             state = step(known.trie, state, following)[2]

@@ -1,14 +1,10 @@
 """Reading and writing ARPA files of n-gram models (Doug Paul's format, as SRILM and KenLM write it).
 
-Axes: R n-grams of one order, N orders.
+Plain lines, which are nearly all of them, are parsed by compiled code: those that consist of a number, words of the
+vocabulary and perhaps another number, separated by ASCII spaces; numbers have only digits and at most one point, after
+a minus sign if negative. Other lines, and their errors, are left to Python.
 
-A compiled parser for the plain lines of an ARPA file, which are nearly all of them.
-
-A line is plain if it consists of a number, words of the vocabulary and perhaps another number, separated by ASCII
-spaces; numbers have only digits and at most one point, after a minus sign if negative. Other lines, and their errors,
-are left to the caller.
-
-Axes: C bytes, V words, S slots of a hash table (a power of two, FNV-1a), R n-grams.
+Axes: C bytes, V words, S slots of a hash table (a power of two, FNV-1a), R n-grams of one order, N orders.
 """
 
 import gzip
@@ -79,7 +75,6 @@ def _fill(text_C, ends_V, slots_S):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The number of a word, -1 if it is not in the vocabulary."""
     slot = _slot(text_C, begin, end, len(table.slots_S))
     while True:
         word = table.slots_S[slot]

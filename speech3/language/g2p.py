@@ -1,14 +1,12 @@
 """Pronunciations of new words by joint-sequence n-grams, learnt from a lexicon (Bisani and Ney 2008).
 
-The words of the lexicon are cut into graphones (`graphones`), an n-gram model of graphones is estimated
-with modified Kneser-Ney smoothing, and a word is pronounced by the phones of the graphones
-that are most probable given its letters (`g2p_search`). As the model is one of both sides together, it
-also spells phones.
+The words of the lexicon are cut into graphones (`graphones`), an n-gram model of graphones is estimated with modified
+Kneser-Ney smoothing, and a word is pronounced by the phones of the graphones that are most probable given its letters
+(`g2p_search`). As the model is one of both sides together, it also spells phones. It is learnt when it is needed, and
+kept in a file (`learnt`).
 
 Chosen on a tenth of minilibri's lexicon (`tests/benchmarks/g2p.py` measures another): orders above 6, and cutting the
 words again with the n-gram model, changed nothing.
-
-A model of the pronunciations of a lexicon (`speech3.language.g2p`), learnt when it is needed and kept in a file.
 """
 
 import hashlib
@@ -359,7 +357,7 @@ def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | No
 
     Returns
     -------
-    None if the lexicon has too few words (`speech3.language.g2p.LEAST_WORDS`).
+    None if the lexicon has too few words (`LEAST_WORDS`).
     """
     if len(table) - len(held_out) < LEAST_WORDS:
         return None

@@ -1,4 +1,6 @@
-"""Grammars in the JSpeech Grammar Format (W3C note of 2000; pocketsphinx and Sphinx-4 read it).
+"""Finite acceptors of words: grammars in the JSpeech Grammar Format, and lists of sentences.
+
+JSGF (W3C note of 2000; pocketsphinx and Sphinx-4 read it):
 
     #JSGF V1.0;
     grammar lamp;
@@ -9,11 +11,8 @@ Rules, alternatives with weights, groups, `[optional]`, `*`, `+`, words in quote
 supported; tags in braces are ignored; imports are errors. The sentences of the grammar are those of its public rules,
 which are equally probable if there are several. Alternatives without weights are equally probable, and weights are
 normalised to sum to one. Optional parts have probability 1/2, and so has each further repetition of `*` and `+`.
-
 A rule may refer to itself, directly or through other rules, only at its end; recursion elsewhere is an error, because
 no finite graph can represent it.
-
-Finite acceptors of words, made from a list of sentences or from the parts of a grammar.
 
 Costs are negative natural logarithms of probabilities. A sentence with several paths in a grammar has the probability
 of the most probable one.
@@ -48,7 +47,7 @@ _TOKEN = re.compile(
     |(?P<word>(?:\\.|[^\\\s;=|*+<>()\[\]{}/"])+)""",
     re.VERBOSE | re.DOTALL,
 )
-_HALF = 0.5
+_OPTIONAL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,7 +419,7 @@ class _Parser:
 
 
 def _optional(part: Node) -> Node:
-    return Choice(((_HALF, part), (1 - _HALF, WordSequence(()))))
+    return Choice(((_OPTIONAL, part), (1 - _OPTIONAL, WordSequence(()))))
 
 
 class _Builder:
@@ -478,8 +477,8 @@ class _Builder:
                 first, last = self._parts.state(), self._parts.state()
                 self._parts.arc(start, first)
                 self._build(part, first, last, begun)
-                self._parts.arc(last, first, cost=-math.log(_HALF))
-                self._parts.arc(last, end, cost=-math.log(1 - _HALF))
+                self._parts.arc(last, first, cost=-math.log(_OPTIONAL))
+                self._parts.arc(last, end, cost=-math.log(1 - _OPTIONAL))
 
     def _say(self, words: tuple[str, ...], start: int, end: int) -> None:
         for word in words[:-1]:

@@ -258,7 +258,6 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> P
 
 
 def _heard(words: Sequence[str], voice: str) -> tuple[PronunciationTable, dict[str, str]]:
-    """Pronunciations of each word, by itself and before another word; and the remarks of `_spoken`."""
     alone, reasons = _spoken(words, voice, stress=False)
     again, _ = _spoken([f"{word} {word}" for word in words], voice, stress=False)
     table: PronunciationTable = {}
@@ -334,7 +333,7 @@ def _converted(
 ) -> tuple[PronunciationTable, dict[str, str], str]:
     """Pronounce words in the phones of a lexicon, where that is possible; with the remarks of `_spoken`, and how.
 
-    By its own words (`speech3.language.g2p`) or, if there is a language, by espeak-ng: by whichever is better on words
+    By its own words (`g2p`) or, if there is a language, by espeak-ng: by whichever is better on words
     that are held out. The other pronounces what this one cannot. No word is pronounced, and `how` is empty, if the
     lexicon has too few words for the first and there is no language for the second.
     """
@@ -365,7 +364,6 @@ def _converted(
 
 
 def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
-    """The conversion from espeak's phones to the lexicon's, learned from the words of the lexicon."""
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < _ENOUGH_PAIRS:
         raise Speech3Error(
@@ -387,8 +385,8 @@ def from_spelling(
 ) -> tuple[dict[str, Phones], float]:
     """Pronounce words by their letters, as learnt from the words of a lexicon.
 
-    By n-grams of letters with phones (`speech3.language.g2p`), or by the phones of each letter between its neighbours
-    (`speech3.language.pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
+    By n-grams of letters with phones (`g2p`), or by the phones of each letter between its neighbours
+    (`pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
     lexicon has few words, or spells words by their letters; then so does this.
 
     Parameters

@@ -6,29 +6,21 @@ c is the count in the text for n-grams of the highest order and those that begin
 number of distinct words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary.
 N-grams that are too rare for the model pass all of their count to gamma(h).
 
-For texts that do not fit in memory, each step processes one of the word ranges of `counts` at a time: c(h) and gamma(h)
-are computed where n-grams are sorted by their first words, p where they are sorted by their last words, and results
-are passed between the two orders by each n-gram's place in the other. A small text is one range and stays in memory.
+For texts that do not fit in memory, the vocabulary is split into ranges, and each step processes one of them at a time;
+memory is needed for the vocabulary and one range, which has about four million words of the text, and more only if a
+single word has more. A text is read as word numbers in blocks of whole sentences, int32 (T,), where each sentence ends
+in the number of `</s>`; arrays are sorted on disk by way of a `Spool`. A small text is one range and stays in memory.
 
-Axes: R n-grams of one order in a range, H histories, V words of the vocabulary, N orders.
+Counting: only n-grams of the highest order are extracted, one for each word and each end of a sentence, with `<s>`
+repeated before the start of a sentence. They are sorted by their last word, then by the one before it, and so on, for
+each range of last words. In this order the n-grams of lower orders (suffixes of the longer ones) are contiguous, too,
+so one pass counts them all (as in Heafield et al. 2013).
 
-Counting the n-grams of texts that do not fit in memory, by sorting one range of words at a time.
+Estimating: c(h) and gamma(h) are computed where n-grams are sorted by their first words, p where they are sorted by
+their last words, and results are passed between the two orders by each n-gram's place in the other.
 
-Only n-grams of the highest order are extracted, one for each word and each end of a sentence, with `<s>` repeated
-before the start of a sentence. They are sorted by their last word, then by the one before it, and so on. In this order
-the n-grams of lower orders (suffixes of the longer ones) are contiguous, too, so one pass counts them all (as in
-Heafield et al. 2013). The vocabulary is split into ranges, and n-grams are sorted separately for each range of last
-words. Memory is needed for the vocabulary and one range, which has about four million words of the text, and more only
-if a single word has more.
-
-Axes: T words of the text, R n-grams of one order, N words of an n-gram, K integers into which they are packed, V words
-of the vocabulary, B ranges.
-
-Arrays stored by key, in memory up to a limit and then in a temporary directory, for sorting on disk.
-
-Text as word numbers in blocks of whole sentences, from files with one sentence per line or from Python sequences.
-
-A block is int32 (T,): the words of its sentences, where each sentence ends in the number of `</s>`.
+Axes: T words of the text, R n-grams of one order in a range, N words of an n-gram or orders, K integers into which the
+words are packed, H histories, V words of the vocabulary, B ranges.
 """
 
 import tempfile
@@ -163,7 +155,7 @@ class Known(dict[str, int]):
 def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
     """Read text files with one sentence per line, in blocks; lines without words are skipped.
 
-    Raises what `speech3.data.transcripts.read_sentences` raises.
+    Raises what `read_sentences` raises.
     """
     for lines in with_progress(read_sentences(paths), paths, "reading text"):
         words = lines.text.replace("\n", f" {EOS} ").split()
@@ -215,7 +207,7 @@ class Counts:
     first_B
         The first word of each range.
     count_V
-        int64: the counts c of `kneser_ney`, as are all counts here.
+        int64: the counts c of the formula, as are all counts here.
     of_counts_N4
         For each order from 0: how many n-grams have the count 1, 2, 3 and 4.
     kept_N
@@ -261,7 +253,7 @@ def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> W
     ends_V, longest = np.zeros(0, np.int64), 0
     sizes: list[int] = []
     for word_T in blocks:
-        ends_V = _sum(ends_V, np.bincount(word_T))
+        ends_V = _padded_sum(ends_V, np.bincount(word_T))
         longest = max(longest, int(np.diff(np.flatnonzero(word_T == EOS_NUMBER), prepend=-1).max()))
         spool.add(("text", len(sizes)), word_T)
         sizes.append(len(word_T))
@@ -294,8 +286,8 @@ def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int,
     for words_RN, count_R in pieces:
         rows_R = np.empty(len(words_RN), dtype)
         rows_R["words"], rows_R["count"] = words_RN, count_R
-        ends_V = _sum(ends_V, np.bincount(words_RN[:, 0]))
-        occurs_V = _sum(occurs_V, np.bincount(words_RN[:, 0], count_R).astype(np.int64))
+        ends_V = _padded_sum(ends_V, np.bincount(words_RN[:, 0]))
+        occurs_V = _padded_sum(occurs_V, np.bincount(words_RN[:, 0], count_R).astype(np.int64))
         spool.add(("text", blocks), rows_R)
         blocks += 1
     taken = (spool.take(("text", block), dtype) for block in range(blocks))
@@ -303,7 +295,7 @@ def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int,
     return Windows(order if blocks else 0, ends_V, occurs_V, (blocks, rows))
 
 
-def _sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:
+def _padded_sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:
     longer = max(len(one_V), len(other_V))
     return np.pad(one_V, (0, longer - len(one_V))) + np.pad(other_V, (0, longer - len(other_V)))
 
@@ -319,7 +311,7 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
         For each order from 1: how often an n-gram must occur in the text to be in the model.
     """
     order = windows.order
-    first_B = _ranges(_sum(windows.ends_V, np.zeros(words, np.int64)))
+    first_B = _ranges(_padded_sum(windows.ends_V, np.zeros(words, np.int64)))
     packing = _Packing(order, words)
     total, pieces = windows.pieces
     for words_RN, count_R in progress(pieces, total, "counting: pieces"):
@@ -339,7 +331,6 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
 
 
 def _ranges(ends_V: np.ndarray) -> np.ndarray:
-    """The first words of ranges with about `RANGE` n-grams each."""
     firsts, held = [0], 0
     for word, ends in enumerate(ends_V.tolist()):
         if held and held + ends > RANGE:
@@ -393,7 +384,6 @@ def _changes(columns_RN: np.ndarray) -> np.ndarray:
 
 
 def _sums(value_R: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The sum of each group of rows, given where the groups start."""
     return np.add.reduceat(value_R, starts) if len(starts) else value_R[:0]
 
 
@@ -405,6 +395,7 @@ def _count_range(
     lower_R = words_RN[:, 0].astype(np.int64)  # place of each row's n-gram of the order below
     new_R = _changes(words_RN[:, :1])
     for length in range(1, order + 1):
+        # Rows with the same last `length` words are one n-gram of this order.
         longer_R = new_R | _changes(words_RN[:, length : length + 1]) if length < order else new_R
         starts = np.flatnonzero(new_R)
         raw, first = _sums(raw_R, starts), words_RN[starts, length - 1]
@@ -412,6 +403,7 @@ def _count_range(
         if length == 1:
             counts.count_V[first] = seen
         else:
+            # Leave out those that begin with two `<s>`, and keep the others by first and by last word.
             real = ~((first == BOS_NUMBER) & (words_RN[starts, length - 2] == BOS_NUMBER))
             place = np.cumsum(real) - 1
             rows = np.empty(np.count_nonzero(real), grams_dtype(length))
@@ -444,7 +436,6 @@ class Estimate:
     orders: Iterator[Iterator[Rows]]
 
     def model(self, source: str) -> ArpaLm:
-        """Load the model into memory."""
         rows = [Rows(*map(np.concatenate, zip(*pieces, strict=True))) for pieces in self.orders]
         return from_rows(self.vocabulary, rows, source)
 
@@ -509,7 +500,7 @@ def estimated(
     given = list(minimums) or [1]
     counts = count(windows, len(numbers), [*given, *given[-1:] * windows.order], spool)
     discounts_N4 = [discounts(seen) for seen in counts.of_counts_N4]
-    prob_V = _words(counts.count_V, discounts_N4[1])
+    prob_V = _unigrams(counts.count_V, discounts_N4[1])
     backoff_V = np.ones(len(numbers))
     ranges = range(len(counts.first_B))
     for part in progress(ranges, len(ranges), "histories: ranges of words"):
@@ -545,7 +536,7 @@ def _words_dtype(order: int) -> np.dtype:
     return np.dtype([("words", "i4", (order,)), ("kept", "?")])
 
 
-def _words(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
+def _unigrams(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
     """Unigram probabilities; the uniform distribution is over all words but `<s>`, which is never predicted."""
     taken_V, total = discount_4[np.minimum(count_V, 3)], count_V.sum()
     return (count_V - taken_V) / total + taken_V.sum() / total / (len(count_V) - 1)

@@ -1,18 +1,12 @@
-"""The lexicon: words with their pronunciations, the phone inventory, silence.
+"""The lexicon: words with their pronunciations, the phone inventory, silence; where a user's files have them.
 
-A user's language resources: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa``, ``text``.
+``lang/`` has ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa``, and ``text`` (or ``lm_train.txt``), compressed or not. It
+may come from Kaldi's prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``. Sphinx dictionaries, as AN4 and
+TED-LIUM have them, have lines ``WORD PH PH ...``, and ``WORD(2) ...`` for a second pronunciation. CMUdict is one, too:
+``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place, danish``).
 
-The text may be called ``lm_train.txt``; it and the model may be compressed. The directory may come from Kaldi's
-prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``.
-
-Sphinx dictionaries, as AN4 and TED-LIUM have them: ``WORD PH PH ...``, ``WORD(2) ...`` a second pronunciation.
-
-CMUdict is one, too: ``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place,
-danish``).
-
-Segment words into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation).
-
-Kudo and Richardson 2018; https://github.com/google/sentencepiece. A piece that begins a word begins with ``▁``.
+Words may be cut into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation;
+https://github.com/google/sentencepiece). A piece that begins a word begins with ``▁``.
 """
 
 import io
@@ -42,9 +36,9 @@ from speech3.runtime import (
 )
 
 WORD_START = "▁"
-JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.language.added_words`)
+JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
-_SPHINX_NO_WORD = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
+_NOT_SPHINX_WORDS = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
 NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
 _ALIGN_LEXICON = "align_lexicon.txt"
@@ -52,11 +46,11 @@ _PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compress
 _TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
 _COMMAS = re.compile(r".[,;].")
 _DISAMBIGUATION = re.compile(r"#\d+")  # of Kaldi's lexicon_disambig.txt
-_NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
+_BRACKETED = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 # A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
-_NO_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
-_KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
+_NUMBER_NOT_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
+_LANG_FILES = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 SILENCE = "SIL"
 SPOKEN_NOISE = "SPN"
 UNKNOWN = "<unk>"
@@ -114,7 +108,6 @@ class Cutter:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def __call__(self, word: str) -> tuple[str, ...]:
-        """Pieces of a word, which must have a letter."""
         if word not in self._known:
             self._known[word] = _voiced(self._processor.encode(word, out_type=str))
         return self._known[word]
@@ -158,7 +151,7 @@ def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     return [
         (without_variant(word), tuple(phones))
         for word, *phones in (row for row in rows if row)
-        if phones and not word.startswith(_SPHINX_NO_WORD)
+        if phones and not word.startswith(_NOT_SPHINX_WORDS)
     ]
 
 
@@ -198,13 +191,13 @@ def find_lang(directory: Path) -> LangDir:
     if not (lexicons or arpas or text):
         kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: add its lexicon.txt"
         hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
-        raise Speech3Error(f"{directory}: contains none of {_KNOWN}{hint}")
+        raise Speech3Error(f"{directory}: contains none of {_LANG_FILES}{hint}")
     return LangDir(lexicons[0] if lexicons else None, arpas[0] if arpas else None, text)
 
 
 def is_word(entry: str) -> bool:
     """Is an entry of a lexicon a word, not a noise or a silence?"""
-    return entry not in NOT_WORDS and not _NO_WORD.fullmatch(entry)
+    return entry not in NOT_WORDS and not _BRACKETED.fullmatch(entry)
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -315,7 +308,6 @@ def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
 
 
 def _is_entry(fields: list[str], phones: set[str]) -> bool:
-    """Is a line that begins with ``#`` an entry, not a comment?"""
     return fields[0] in SYMBOLS or not phones.isdisjoint(fields[1:])
 
 
@@ -333,6 +325,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         A word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has phones that are not
         silence, or there is no word.
     """
+    # What the numbers after words mean, in the whole file.
     rows = lexicon_rows(text)
     if rows and sum(bool(_COMMAS.search(word)) for _, (word, *_) in rows) > 0.8 * len(rows):
         raise Speech3Error(
@@ -344,7 +337,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     if columns:
         _say_left_out(path)
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
-    no_phones = set(filter(_NO_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
+    no_phones = set(filter(_NUMBER_NOT_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
+    # Each line: its numbers, then its phones.
     for number, (word, *rest) in rows:
         word = composed(word, path)  # only the word: models have their phones as they were written
         if columns:
@@ -508,12 +502,10 @@ class Lexicon:
 
     @cached_property
     def phone_ids(self) -> dict[str, int]:
-        """Number of each phone, from 1."""
         return {phone: number for number, phone in enumerate(self.phones, 1)}
 
     @cached_property
     def by_word(self) -> dict[str, tuple[Pronunciation, ...]]:
-        """The pronunciations of each word."""
         table: dict[str, list[Pronunciation]] = {}
         for pron in self.pronunciations:
             table.setdefault(pron.word, []).append(pron)
@@ -521,7 +513,6 @@ class Lexicon:
 
     @cached_property
     def word_numbers(self) -> dict[str, int]:
-        """Number of each word, from 0."""
         return {word: number for number, word in enumerate(self.by_word)}
 
     @property
@@ -563,7 +554,7 @@ def mark_positions(lexicon: Lexicon) -> Lexicon:
     """Mark phones with their position in the word: begin ``_B``, end ``_E``, internal ``_I``, singleton ``_S``.
 
     Silence and noises are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a
-    spelled word (`speech3.language.added_words`) are marked with their place in that word.
+    spelled word are marked with their place in that word.
     """
     unmarked = {*lexicon.silence_phones, *lexicon.noise_phones}
 

@@ -1,28 +1,22 @@
-"""Linear interpolation of several models, with weights tuned on a held-out text.
-
-The exact average is not a back-off model, because each model backs off on its own. The mixture here is one (static
-interpolation, as SRILM's -mix-lm): it lists the n-grams of all models with the averages of their probabilities and
-backs off elsewhere, with back-off weights that make the probabilities after every history sum to one.
-
-Axes: M models, T words of a text, X n-grams of the mixture, V words.
-
-Checking that the probabilities after each history sum to one, and back-off weights that make them do so.
+"""Models made of others: linear interpolation, pruning, and back-off weights that make probabilities sum to one.
 
 The sum after a history is that of its listed words, plus its back-off weight times the sum of all other words'
-probabilities after the shorter history.
+probabilities after the shorter history (`check_sums`, `normalized`).
 
-Axes: G n-grams of all orders, H histories, R n-grams of one order.
+Interpolation, with weights tuned on a held-out text: the exact average is not a back-off model, because each model
+backs off on its own. The mixture here is one (static interpolation, as SRILM's -mix-lm): it lists the n-grams of all
+models with the averages of their probabilities and backs off elsewhere.
 
-Pruning of n-grams that hardly change the model (Stolcke 1998, "Entropy-based pruning").
-
-Without an n-gram (h, w), the word has the probability a' p(w | h'), where h' is h without its first word, and the
-back-off weight of h changes from a to a'. The relative entropy between the two models,
+Pruning of n-grams that hardly change the model (Stolcke 1998, "Entropy-based pruning"): without an n-gram (h, w), the
+word has the probability a' p(w | h'), where h' is h without its first word, and the back-off weight of h changes from a
+to a'. The relative entropy between the two models,
 
     -p(h) { p(w | h) [log p(w | h') + log a' - log p(w | h)] + [log a' - log a] sum of p(v | h) over unlisted v },
 
 is computed for each n-gram as if it alone were removed, as in SRILM.
 
-Axes: G n-grams of all orders, H histories, R n-grams of one order.
+Axes: M models, T words of a text, X n-grams of the mixture, V words, G n-grams of all orders, H histories, R n-grams of
+one order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,9 +32,8 @@ from speech3.language.ngrams import BOS, EOS, ROOT, ArpaLm, Trie, backed_off, fo
 
 TOLERANCE = 0.01  # 10,000 probabilities, rounded to five digits as some tools do, are off by 1e-4
 _NOTHING = 1e-10  # values below this are zero but for rounding
-_NEVER = 1e-99  # probability of <s>
+_BOS_PROB = 1e-99  # probability of <s>
 _SAME, _ROUNDS = 1e-6, 1000
-_NOT_PRUNED = 1e-10  # values below this are zero but for rounding
 
 
 @dataclass(frozen=True)
@@ -256,8 +249,8 @@ def interpolate(models: Sequence[ArpaLm], weights: Sequence[float], source: str)
         number_V = _numbers_in(model, vocabulary)
         word_X = np.concatenate([[-1], number_V[mixture.word_G[1:]]])
         prob_X += weight * 10.0 ** follow(model.trie, history_X, word_X)
-    mixture.prob_G[:] = np.log10(np.maximum(prob_X, _NEVER))
-    mixture.prob_G[0], mixture.prob_G[mixture.starts_N[1] + mixture.numbers[BOS]] = 0, np.log10(_NEVER)
+    mixture.prob_G[:] = np.log10(np.maximum(prob_X, _BOS_PROB))
+    mixture.prob_G[0], mixture.prob_G[mixture.starts_N[1] + mixture.numbers[BOS]] = 0, np.log10(_BOS_PROB)
     return normalized(mixture)
 
 
@@ -318,15 +311,17 @@ def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
         if order == 2:
             words_H[lm.numbers[BOS]] = words_H[lm.numbers[EOS]]  # sentences have as many starts as ends
         log_prob_H[nodes] = log_prob_H[history_G[nodes]] + words_H * np.log(10)
+        # What is left for unlisted words, here and after the shorter history.
         left_H = np.maximum(1 - found.sum_H, 0)
         lower_left_H = np.maximum(total_H[trie.fail_H[nodes]] - found.lower_sum_H, 0)
         total_H[nodes] = np.where(found.number_H > 0, 1.0, total_H[trie.fail_H[nodes]])
         at_R = found.history_R - found.first
         left_R, lower_left_R = left_H[at_R], lower_left_H[at_R]
+        # a' / a and the change of unlisted words, then that of the word itself.
         with np.errstate(divide="ignore", invalid="ignore"):
             weight_R = np.log((left_R + found.prob_R) / (lower_left_R + found.lower_R))
             others_R = left_R * (weight_R - np.log(left_R / lower_left_R))
-        others_R[(left_R < _NOT_PRUNED) | (lower_left_R < _NOT_PRUNED)] = 0
+        others_R[(left_R < _NOTHING) | (lower_left_R < _NOTHING)] = 0
         word_R = found.prob_R * (np.log(found.lower_R) + weight_R - np.log(found.prob_R))
         changes.append(np.expm1(-np.exp(log_prob_H[found.history_R]) * (word_R + others_R)))
     return changes
@@ -339,11 +334,5 @@ def _part(lm: ArpaLm, kept_G: np.ndarray, history_G: np.ndarray) -> ArpaLm:
     children_H = np.bincount(history_G[1:][kept_G[1:]], minlength=len(lm.first_H) - 1)
     kept_H = kept_G[: lm.starts_N[order]]
     first_H = 1 + np.concatenate([[0], np.cumsum(children_H[: len(kept_H)][kept_H])])
-    return replace(
-        lm,
-        starts_N=starts_N[: order + 2],
-        first_H=first_H,
-        word_G=lm.word_G[kept_G],
-        prob_G=lm.prob_G[kept_G],
-        backoff_H=lm.backoff_H[: len(kept_H)][kept_H],
-    )
+    word_G, prob_G, backoff_H = lm.word_G[kept_G], lm.prob_G[kept_G], lm.backoff_H[: len(kept_H)][kept_H]
+    return ArpaLm(lm.vocabulary, starts_N[: order + 2], first_H, word_G, prob_G, backoff_H, lm.source)

@@ -1,17 +1,15 @@
-"""Pronunciations for words that have none: from espeak-ng's symbols or from letters, and replacements of rare phones.
+"""Pronunciations by rule: from espeak-ng's symbols or from letters, and by conversion from other phones.
 
-Pure functions. A pronunciation is a tuple of phones; an empty one means that the word cannot be pronounced.
+Pure functions. A pronunciation is a tuple of phones; an empty one means that the word cannot be pronounced. Rare phones
+are replaced by similar ones (`replace_rare`).
 
-Conversion from one phone set to another, learned from words that have pronunciations in both.
+A conversion from one phone set to another is learned from words that have pronunciations in both. A source phone
+becomes none, one or two target phones, which are found by expectation maximisation over all monotone alignments (as in
+Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to letter-to-phoneme conversion",
+without its HMM). The conversion of a phone depends on its neighbours if they were seen together often enough.
 
-A source phone becomes none, one or two target phones, which are found by expectation maximisation over all monotone
-alignments (as in Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to
-letter-to-phoneme conversion", without its HMM). The conversion of a phone depends on its neighbours if they were seen
-together often enough.
-
-Check that transcripts and lexicon have the same words, once for all utterances, before each is looked up.
-
-Otherwise a lexicon with `<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
+`check_vocabulary` compares transcripts and lexicon once, before each word is looked up: otherwise a lexicon with
+`<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
 """
 
 import math
@@ -36,14 +34,16 @@ ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, 
 LONGEST = 2  # maximum number of phones that one phone may become
 EDGE = "#"
 _ROUNDS = 6
-_SEEN = 3  # times a context must have been seen to be used
-_TAUGHT = 30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
+_LEAST_SEEN = 3  # times a context must have been seen to be used
+_PAIRS_PER_PHONE = (
+    30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
+)
 Pair = tuple[Phones, Phones]
 _Chunks = dict[str, dict[Phones, float]]
 _MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
-_SHOWN = 5
+_SHOWN_WORDS = 5
 # Words that are equal after one of these are the same word to a reader.
-_SAME: dict[str, Callable[[str], str]] = {
+_SAME_WORD: dict[str, Callable[[str], str]] = {
     "upper and lower case": str.casefold,
     "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
 }
@@ -266,7 +266,7 @@ def _contexts(phones: Phones) -> Iterator[tuple[tuple[str, ...], ...]]:
 
 def learn(pairs: Sequence[Pair]) -> Conversion:
     """Learn a conversion from pairs of pronunciations of the same words."""
-    taught = _some(pairs)
+    taught = _taught_pairs(pairs)
     probs = _uniform(taught)
     for _ in range(_ROUNDS):
         counts: defaultdict[str, defaultdict[Phones, float]] = defaultdict(lambda: defaultdict(float))
@@ -279,11 +279,11 @@ def learn(pairs: Sequence[Pair]) -> Conversion:
         }
     tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in range(4)]
     for source, target in pairs:
-        chunks = _best(source, target, probs)
+        chunks = _best_alignment(source, target, probs)
         for keys, chunk in zip(_contexts(source), chunks, strict=False):
             for table, key in zip(tables, keys, strict=True):
                 table[key][chunk] += 1
-    least = [_SEEN, _SEEN, _SEEN, 1]
+    least = [_LEAST_SEEN, _LEAST_SEEN, _LEAST_SEEN, 1]
     return Conversion(tuple(
         {key: min(seen, key=lambda chunk: (-seen[chunk], chunk)) for key, seen in table.items()
          if sum(seen.values()) >= enough}
@@ -291,14 +291,14 @@ def learn(pairs: Sequence[Pair]) -> Conversion:
     ))  # fmt: skip
 
 
-def _some(pairs: Sequence[Pair]) -> list[Pair]:
+def _taught_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs drawn until each phone of either side is in enough of them, or in all that there are."""
     drawn, seen = list(pairs), Counter[tuple[int, str]]()
     random.Random(0).shuffle(drawn)
     chosen = []
     for pair in drawn:
         phones = {(side, phone) for side, spoken in enumerate(pair) for phone in spoken}
-        if any(seen[phone] < _TAUGHT for phone in phones):
+        if any(seen[phone] < _PAIRS_PER_PHONE for phone in phones):
             seen.update(phones)
             chosen.append(pair)
     return chosen
@@ -357,7 +357,7 @@ def _posteriors(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tupl
                 yield source[i], chunk, share
 
 
-def _best(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
+def _best_alignment(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
     """The most probable alignment: the target phones of each source phone; empty if there is no alignment."""
     best: dict[tuple[int, int], tuple[float, tuple[Phones, ...]]] = {(0, 0): (0.0, ())}
     for i, j, chunk, prob in _moves(source, target, probs):
@@ -394,13 +394,13 @@ def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) ->
     raise Speech3Error(
         f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
         f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"
-        f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN)}\n"
-        f"  in the lexicon: {listed(spelled, _SHOWN)}"
+        f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN_WORDS)}\n"
+        f"  in the lexicon: {listed(spelled, _SHOWN_WORDS)}"
     )
 
 
 def _cause(unknown: Counter[str], spelled: list[str]) -> str:
-    for difference, plain in _SAME.items():
+    for difference, plain in _SAME_WORD.items():
         known = {plain(word) for word in spelled}
         if sum(count for word, count in unknown.items() if plain(word) in known) > unknown.total() / 2:
             return f"most of them differ from its words only in {difference}: write both the same way"

@@ -1,6 +1,4 @@
-"""Training n-gram models from texts or counts of any size into ARPA files (`speech3 lm train`).
-
-Perplexity: how well a model predicts a text.
+"""Training n-gram models from texts or counts of any size into ARPA files, and measuring their perplexity.
 
 Axes: T words and sentence ends of the text, N orders.
 """
@@ -59,7 +57,7 @@ def train(
     minimums: Sequence[int] = (),
     counted: bool = False,
 ) -> Trained:
-    """Estimate a model (`speech3.language.kneser_ney`) and write it as an ARPA file.
+    """Estimate a model (`kneser_ney`) and write it as an ARPA file.
 
     Parameters
     ----------
@@ -161,7 +159,6 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
 
 
 def _count(fields: list[str], lines: Lines, number: int) -> int:
-    """The count at the end of a line."""
     place, *_, last = f"{lines.path}:{number}", *fields
     if len(fields) < 2 or not last.isdecimal():
         raise Speech3Error(f"{place}: not words and a whole number: `{' '.join(fields)[:60]}`; remove the line")
@@ -240,7 +237,7 @@ def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
     Raises
     ------
     Speech3Error
-        There is no sentence; also what `speech3.language.kneser_ney.read_tokens` raises.
+        There is no sentence; also what `read_tokens` raises.
     """
     found = measure(lm, read_tokens(texts, Known(lm.numbers)))
     if not found.sentences:
@@ -249,7 +246,7 @@ def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
 
 
 def measure(lm: ArpaLm, blocks: Iterable[np.ndarray]) -> Perplexity:
-    """Perplexity of a text in blocks of `speech3.language.kneser_ney`, numbered with `Known(lm.numbers)`."""
+    """Perplexity of a text in blocks, numbered with `Known(lm.numbers)`."""
     end, unknown = lm.numbers[EOS], lm.numbers.get(UNKNOWN, -1)
     sentences = tokens = strange = 0
     sums, hits_N = np.zeros(2), np.zeros(lm.order + 1, np.int64)

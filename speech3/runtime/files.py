@@ -1,8 +1,6 @@
-"""Atomic writes: to a temporary name, which is then renamed, so that a reader sees the old file or the new one.
+"""Files that several processes use: written atomically, read while they grow, directories locked by one writer.
 
-The lock of a directory that only one process at a time may write.
-
-Reads a file of JSON records, one per line, while another process appends to it.
+A file is written to a temporary name, which is then renamed, so a reader sees the old file or the new one.
 """
 
 import errno
@@ -119,7 +117,6 @@ class Tail:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._stream:
             self._stream.close()
         self._stream = None

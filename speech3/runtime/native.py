@@ -1,12 +1,8 @@
-"""How the loops over integers and costs are compiled (numba).
-
-Keeps freed memory within the process, which will soon need it again.
+"""Compiled loops (numba), the memory of this process, and copies to devices.
 
 Training allocates and frees the same megabytes in every minibatch. glibc returns them to the kernel, which clears them
 page by page when they are allocated again: 670 to 2,250 page faults and a tenth of the time of a minibatch of a 4 x 512
-network.
-
-Copies from host memory to device memory.
+network. `keep_freed_memory` prevents that.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""A map over several processes, with results in the order of the inputs.
+"""A map over several processes, with results in the order of the inputs; what to set when a limit is reached.
 
-Limits of the system or container: open files, processes, memory, shared memory; what to set when one is reached.
+Limits are those of the system or of a container: open files, processes, memory, shared memory.
 """
 
 import contextlib

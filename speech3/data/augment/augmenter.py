@@ -1,15 +1,12 @@
-"""Augmentation of one utterance: the seed and the utterance's key determine all changes, whichever process makes them.
+"""Augmentation of recordings: noise, other speakers, rooms, speed, volume, the telephone.
 
-Their order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
+The changes are pure functions of float32 tensors, on the CPU or a GPU: sounds to add are passed as tensors, random
+values as numbers. All but `change_speed` keep lengths and timing, so alignments stay valid. Samples beyond an
+utterance's length are zero in the output. Signal-to-noise ratios are ratios of mean powers over whole utterances, as in
+Kaldi's wav-reverberate and torchaudio, so that figures are comparable.
 
-Legend: S samples.
-
-Augmentation of waveforms: noise, other speakers, rooms, speed, volume, the telephone.
-
-Pure functions of float32 tensors, on the CPU or a GPU: sounds to add are passed as tensors, random values as numbers.
-All functions but `change_speed` keep lengths and timing, so alignments stay valid. Samples beyond an utterance's length
-are zero in the output. Signal-to-noise ratios are ratios of mean powers over whole utterances, as in Kaldi's
-wav-reverberate and torchaudio, so that figures are comparable.
+`Augmenter` draws the changes of an utterance from the seed and the utterance's key, whichever process makes them. Their
+order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
 
 Axes: N utterances, S samples, M samples of another speaker's speech, R taps of an impulse response.
 """
@@ -153,7 +150,6 @@ def _cut(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
 
 
 def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
-    """Mean square of waves that are zero beyond their lengths."""
     return waves_NS.square().sum(1) / lengths_N.clamp_min(1)
 
 
@@ -343,7 +339,6 @@ class _Chain:
         return sounds[int(self.rng.integers(len(sounds)))]
 
     def _others(self, voices: Sequence[Sound]) -> Sequence[Sound]:
-        """Utterances of other speakers, or, if there are none, other utterances of the same speaker."""
         others_speech = [voice for voice in voices if voice.speaker != self.utterance.speaker]
         return others_speech or [voice for voice in voices if voice.name != self.utterance.id]
 

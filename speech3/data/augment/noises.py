@@ -1,10 +1,9 @@
-"""Sounds for augmentation: directories of noise, in MUSAN's layout, and of room impulse responses, in Kaldi's.
+"""Sounds for augmentation: recorded noise and room responses, and synthesised ones.
 
-Legend: S samples, R taps of an impulse response.
+Directories of noise are in MUSAN's layout, those of room impulse responses in Kaldi's. Synthesis: pure functions of
+waveforms and a random generator; waveforms are float, full scale 1, and no function shifts speech in time.
 
-Noise and reverberation that make a clean recording harder: pure functions of waveforms and a random generator.
-
-Legend: N samples. Waveforms are float, full scale 1. No function shifts speech in time.
+Axes: S or N samples, R taps of an impulse response.
 """
 
 from collections.abc import Sequence
