@@ -66,10 +66,7 @@ def _completed(values: Any, model: str | None = None, training: str | None = Non
 
     What does not fit is left as it is: errors are reported where the fields are checked.
 
-    Parameters
-    ----------
-    model, training
-        Presets that are used where `values` has none.
+    `model` and `training`: presets that are used where `values` has none.
     """
     if not isinstance(values, dict):
         return values

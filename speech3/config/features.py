@@ -236,7 +236,6 @@ class PitchConfig(Config):
 
     @property
     def dim(self) -> int:
-        """Values per frame."""
         wanted = (self.add_pov_feature, self.add_normalized_log_pitch, self.add_delta_pitch, self.add_raw_log_pitch)
         return sum(wanted)
 

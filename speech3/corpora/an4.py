@@ -104,7 +104,6 @@ def _recording(place: Path, converted: Path) -> Path:
 
 
 def _movable(data: DataDir, out: Path, name: str) -> DataDir:
-    """The part with paths relative to its directory for converted recordings: an experiment may be moved with them."""
     directory, converted = (out / name).absolute(), (out / _CONVERTED).absolute()
     directory.mkdir(parents=True, exist_ok=True)  # the paths lead through it
     recordings = {

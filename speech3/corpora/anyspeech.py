@@ -128,10 +128,7 @@ def _by_utterance(
 ) -> dict[str, DataDir]:
     """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on.
 
-    Parameters
-    ----------
-    taken
-        Number of speakers that test has already been given, for the message.
+    `taken`: number of speakers that test has already been given, for the message.
     """
     total_s = max(_total_s(data, seconds), 1e-9)
     wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
@@ -412,7 +409,6 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
 
 
 def _write_pieces(out: Path, text: Iterable[list[str]], words: PronouncedVocabulary, vocabulary: int) -> list[str]:
-    """Write the model, the pieces and the text in pieces; return the pieces' lines for the lexicon."""
     counts = Counter(word for sentence in text for word in sentence if word in words.known)
     model = train_pieces(counts, vocabulary)
     cut = Cutter(model)
@@ -430,13 +426,7 @@ def _write_pieces(out: Path, text: Iterable[list[str]], words: PronouncedVocabul
 
 
 def _held_out(parts: Mapping[str, DataDir], words: PronouncedVocabulary) -> PronunciationTable:
-    """Pronounce words that only dev and test have: to align them, never to recognise them.
-
-    Raises
-    ------
-    Speech3Error
-        Most words of dev have no pronunciation, so it could not be aligned.
-    """
+    """Pronounce words that only dev and test have: to align them, never to recognise them."""
     new = sorted({*_words(parts["dev"]), *_words(parts["test"])} - words.known)
     found = words.further(new) if new else {}
     texts = {key: utterance.text for key, utterance in parts["dev"].utterances.items()}

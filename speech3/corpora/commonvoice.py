@@ -106,7 +106,6 @@ def _tables(source: Path) -> tuple[dict[str, Path], str]:
 
 
 def _is_empty(table: Path) -> bool:
-    """Whether a table has nothing but its heading, as some of small languages have."""
     with table.open("rb") as lines:
         return not any(line.strip() for line in islice(lines, 1, None))
 
@@ -145,7 +144,6 @@ def _clip(row: dict[str, str]) -> str:
 
 
 def _locale(tables: Iterable[Path]) -> str:
-    """The language that the first sentence is in, from the column `locale`; empty if there is none."""
     row = next((row for table in tables for row in _rows(table)), {})
     return (row.get("locale") or "").strip()
 

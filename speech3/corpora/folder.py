@@ -65,7 +65,6 @@ class Item:
 
 
 def has_recordings(source: Path) -> bool:
-    """Does the folder, or a folder in it, contain recordings?"""
     return bool(recordings_in(source))
 
 
@@ -86,11 +85,6 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
     """Find the recordings with a transcript, and what cannot be used.
 
     Of several recordings that have the same name, those of a lossless format are preferred.
-
-    Raises
-    ------
-    Speech3Error
-        No recording has a transcript.
     """
     # Recordings, transcripts, and the transcripts by place and by name.
     everything = _files(source)
@@ -291,11 +285,6 @@ def read_folder(
     -------
     data, faults
         The utterances; what was left out, and warnings.
-
-    Raises
-    ------
-    Speech3Error
-        No recording has a transcript, the tier is not clear, recordings differ in rate, or nothing is left.
     """
     items, faults = find_pairs(source)
     found = _Found(faults=faults, graphemes=graphemes, language=language)
@@ -398,7 +387,6 @@ def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
 def _add_tiers(
     found: _Found, item: Item, tiers: Sequence[Tier], header: AudioInfo, otherwise: str, voices: set[str]
 ) -> set[str]:
-    """Add the annotations that can be used; return the speakers whom the tiers name."""
     spoken: list[tuple[str, Annotation]] = []
     named = set[str]()
     for tier in tiers:
@@ -423,7 +411,6 @@ def _add_tiers(
 
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
-    """The annotation with its words, and an end within the recording; None if it cannot be used."""
     place = _place(annotation)
     words = found.words(annotation.text, item.transcript, place)
     if not words:
@@ -617,14 +604,12 @@ def _copies_of_known(paths: Mapping[str, str], covered: Mapping[str, object]) ->
 
 
 def _absolute(location: str, directory: Path) -> str:
-    """The resolved path of a recording; a command as `write_datadir` writes it."""
     if location.endswith("|"):
         return moved_value(location, directory, Path.cwd())
     return str(resolve_path(location, directory).resolve())
 
 
 def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:
-    """The spans of all utterances, in seconds, by the paths of their recordings."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for data in known:
         for utterance in data.utterances.values():

@@ -99,7 +99,6 @@ def spell_digits(digits: str, yao: bool = False) -> str:
 
 
 def draw(rng: np.random.Generator) -> Groups:
-    """Draw the text of an utterance, in parts."""
     kinds = list(_KINDS)
     shares = np.array([share for _, share in _KINDS.values()])
     groups: Groups = []

@@ -82,11 +82,6 @@ def shifted(tiers: Sequence[Tier], duration_s: float, tolerance_s: float) -> tup
 
     Praat keeps the times of the whole recording in a TextGrid that was extracted from it ("preserve times"), but not in
     the sound; ELAN has a time origin, which does not count if the recording was cut there.
-
-    Raises
-    ------
-    Speech3Error
-        The times do not begin at 0, and it is not clear whether those of the recording do.
     """
     if not tiers:
         return [], ""
@@ -127,11 +122,6 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
     wanted
         Their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the files
         have only one kind of tier with text.
-
-    Raises
-    ------
-    Speech3Error
-        `wanted` is in no file; or it is None and there are several kinds. The message lists the kinds.
     """
     spoken = [tier for tiers in files.values() for tier in tiers if any(a.text.strip() for a in tier.annotations)]
     if wanted is None:
@@ -174,7 +164,6 @@ def _kinds(files: Mapping[str, Sequence[Tier]]) -> list[tuple[str, set[str], lis
 
 
 def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
-    """One line for each kind of tier: files, annotations with text, an example."""
     ordered, lines = _kinds(files), []
     for kind, holders, texts in ordered[:_MOST_KINDS]:
         example = max(texts[:5], key=len, default="")
@@ -238,7 +227,6 @@ def read_elan(path: Path) -> list[Tier]:
 
 
 def _origin_ms(root: ElementTree.Element, path: Path) -> int:
-    """The time in the recording from which the annotations are counted."""
     media: list[tuple[str, int]] = []
     for each in root.iter("MEDIA_DESCRIPTOR"):
         origin = each.get("TIME_ORIGIN", "")
@@ -332,7 +320,6 @@ def read_textgrid(path: Path) -> list[Tier]:
 
 
 def _next_tier(values: Iterator[str | float]) -> Tier | None:
-    """Read the next tier; None for a point tier."""
     kind, name = next(values), str(next(values))
     if kind not in ("IntervalTier", "TextTier"):
         raise ValueError(kind)

@@ -237,7 +237,6 @@ def normalized(transcript: str) -> str:
 
 
 def _recordings(name: str, sounds: Mapping[str, Path]) -> dict[str, str]:
-    """Values of wav.scp; pipes through sph2pipe for files that are compressed by shorten."""
     compressed = {key for key, path in sounds.items() if _shortened(path)}
     program = shutil.which(_SPH2PIPE)
     if compressed and not program:

@@ -89,7 +89,6 @@ class Listener:
         self._count += len(samples_SC)
 
     def choose(self) -> Mix:
-        """The channels to average."""
         if self._joint is None or self._sums is None:
             return Mix((0,))
         everything = tuple(range(len(self._sums)))
@@ -179,7 +178,6 @@ class AudioInfo:
 
     @property
     def duration_s(self) -> float:
-        """Length in seconds."""
         return self.samples / self.sample_rate_hz
 
 

@@ -345,7 +345,6 @@ def _nist(stream: IO[bytes], size: int) -> Container:
 
 
 def _nist_fields(stream: IO[bytes]) -> tuple[dict[str, str], int]:
-    """The fields of a NIST header, and its size; 0 if it does not say so."""
     stream.seek(0)
     lines = stream.read(1024).decode("latin-1").split("\n")
     fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
@@ -375,7 +374,6 @@ def _ogg(stream: IO[bytes], size: int) -> Container:
 
 
 def _ogg_page_size(page: bytes) -> int:
-    """Bytes of a page; more than there are if its header is not complete."""
     if len(page) < 27 or len(page) < 27 + page[26]:
         return len(page) + 1
     return 27 + page[26] + sum(page[27 : 27 + page[26]])
@@ -469,7 +467,6 @@ def _flac_frame(head: bytes, block: int) -> tuple[int, int] | None:
 
 
 def _flac_frame_whole(frame: bytes) -> bool:
-    """Does the frame end with its checksum? Tags may follow it."""
     for tag in (b"TAG", b"APETAGEX"):
         place = frame.rfind(tag)
         if place > 0 and _crc(frame[:place], 16, 0x8005) == 0:

@@ -152,7 +152,6 @@ class Known:
 
 
 def no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
-    """The fault of a directory with neither audio nor features."""
     remedy = "write one line `utterance path-of-the-audio` for each recording"
     if tables["wav.scp"]:
         return Fault("no recordings", f"{path}/wav.scp", "", "is empty", remedy)
@@ -348,7 +347,6 @@ def read_feats(table: Table | None, spans: Spans, known: Known, faults: list[Fau
 
 
 def read_cmvn(table: Table | None, speakers: set[str], faults: list[Fault]) -> dict[str, str]:
-    """Rspecifier of each speaker's statistics."""
     if table is None:
         return {}
     faults += [_unused_speaker(table, speaker) for speaker in table.entries if speaker not in speakers]
@@ -465,11 +463,6 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
 
     Where something is wrong, the result has what `fix` keeps: the first of two lines with the same id, the utterance's
     id as its speaker if none is named, an empty text if there is none.
-
-    Raises
-    ------
-    Speech3Error
-        `path` is not a directory.
     """
     path = Path(path)
     if not path.is_dir():

@@ -124,7 +124,6 @@ def files_below(directory: Path, *, conflicts: bool = False) -> Iterator[Path]:
 
 
 def is_command(location: str) -> bool:
-    """Is a value of `wav.scp` a command, and not a path?"""
     return location.rstrip().endswith("|")
 
 

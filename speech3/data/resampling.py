@@ -27,13 +27,7 @@ _MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
 
 
 def torchaudio_functional() -> Any:
-    """Return the module `torchaudio.functional`.
-
-    Raises
-    ------
-    Speech3Error
-        torchaudio is not installed, or is not compatible with the installed torch.
-    """
+    """Return the module `torchaudio.functional`."""
     try:
         return importlib.import_module("torchaudio.functional")
     except (OSError, ImportError, RuntimeError, AttributeError):

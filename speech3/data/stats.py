@@ -131,7 +131,6 @@ def _of_sph2pipe(data: DataDir) -> dict[str, float]:
 
 
 def _frames(rspecifier: str, directory: Path) -> int:
-    """Rows of a binary Kaldi matrix, from its header (matrix/kaldi-matrix.cc, matrix/compressed-matrix.cc)."""
     parts = re.fullmatch(r"(.*?)(?::(\d+))?(?:\[(?:(\d+):(\d+))?[^\]]*\])?", rspecifier)
     if not parts or parts[1].rstrip().endswith("|"):
         raise ValueError("not a file")
@@ -191,7 +190,6 @@ class Stats:
 
     @property
     def hours(self) -> float:
-        """Total length of the utterances."""
         return sum(self.lengths_s) / 3600
 
     def as_json(self) -> dict[str, Any]:

@@ -50,15 +50,7 @@ def feature_faults(
 ) -> list[Fault]:
     """The faults of the features of `data`, from its ``feats.scp`` or another one, and of its ``cmvn.scp``.
 
-    Parameters
-    ----------
-    lengths_s
-        Seconds of the utterances whose recordings could be read.
-
-    Raises
-    ------
-    Speech3Error
-        `scp` cannot be read.
+    `lengths_s`: seconds of the utterances whose recordings could be read.
     """
     faults: list[Fault] = []
     path, locations, directory = data.path / "feats.scp", data.feats, data.path
@@ -170,12 +162,10 @@ class ScannedData:
                 yield utterance, scan.info
 
     def where(self, recording: str) -> str:
-        """The file of a recording as the user wrote it."""
         return self.data.recordings[recording]
 
     @functools.cached_property
     def of_recording(self) -> dict[str, tuple[str, ...]]:
-        """The utterances of each recording."""
         table: dict[str, list[str]] = {}
         for utterance in self.data.utterances.values():
             table.setdefault(utterance.recording, []).append(utterance.id)
@@ -228,7 +218,6 @@ VALIDATORS: list[Validator] = []
 
 
 def validator(function: Validator) -> Validator:
-    """Register a check."""
     VALIDATORS.append(function)
     return function
 
@@ -463,7 +452,6 @@ def _kept(report: Report, drop: set[str]) -> DataDir:
 
 
 def _with_mended(kept: DataDir, report: Report, out: Path) -> DataDir:
-    """The directory with mended copies of recordings in which bytes are missing or too many."""
     mended = {}
     for fault in report.faults:
         if fault.mend in kept.recordings:

@@ -87,10 +87,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
 def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
     """Statistics of one utterance without its frames `silent_T`; those of several utterances are their sum.
 
-    Returns
-    -------
-    Tensor
-        float64 (2, G): sums and the frame count; sums of squares and 0. The layout of Kaldi's CMVN archives.
+    Returns float64 (2, G): sums and the frame count; sums of squares and 0. The layout of Kaldi's CMVN archives.
     """
     feats_TF = (feats_TF if silent_T is None else _counted(feats_TF, silent_T)).double()
     stats_2G = feats_TF.new_zeros(2, feats_TF.shape[-1] + 1)
@@ -142,13 +139,7 @@ def limit_silence(centred_TF: Tensor, variance_TF: Tensor, silent_T: Tensor) -> 
 def apply_global_cmvn(
     stats: Sequence[Sequence[float]], feats_TF: Tensor, norm_vars: bool = False, silent_T: Tensor | None = None
 ) -> Tensor:
-    """`apply_cmvn` with the statistics of a config (its ``global_stats``).
-
-    Raises
-    ------
-    Speech3Error
-        The statistics do not fit the features.
-    """
+    """`apply_cmvn` with the statistics of a config (its ``global_stats``)."""
     width = feats_TF.shape[1] + 1
     if [len(row) for row in stats] != [width, width] or stats[0][-1] < 1:
         found, count = " and ".join(str(len(row)) for row in stats), stats[0][-1] if stats[0] else 0

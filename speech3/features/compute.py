@@ -265,8 +265,6 @@ class _OnlineSpectral:
 
 
 class _OnlinePitchBeside:
-    """Appends pitch to the other features, frame by frame; these wait for it."""
-
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
         from speech3.features.pitch import OnlinePitch  # imports numba, which takes a second to load
 
@@ -296,8 +294,6 @@ class _OnlinePitchBeside:
 
 
 class _Context:
-    """Deltas and splicing; keeps the earlier frames that these need for the next one."""
-
     def __init__(self, config: FeatureConfig) -> None:
         self._config = config.model_copy(update={"cmvn": "none"})
         derivatives = config.deltas * config.delta_window

@@ -78,13 +78,7 @@ class Parts:
         return len(data) == size and zlib.crc32(data) == record["crc"]
 
     def append(self, data: bytes, record: dict[str, Any]) -> None:
-        """Add a unit; once this returns, it survives a kill of the process.
-
-        Raises
-        ------
-        Speech3Error
-            The disk is full.
-        """
+        """Add a unit; once this returns, it survives a kill of the process."""
         with explained_disk_errors(self.target):
             self._data.write(data)
             self._data.flush()
@@ -97,7 +91,6 @@ class Parts:
         self._journal.flush()
 
     def finish(self) -> None:
-        """Rename the parts to the target."""
         with explained_disk_errors(self.target):
             _parts(self.target).replace(self.target)
 
@@ -109,13 +102,7 @@ class Parts:
 
 @contextlib.contextmanager
 def open_parts(target: Path) -> Iterator[Parts]:
-    """Open the parts of `target`, creating them if there are none.
-
-    Raises
-    ------
-    Speech3Error
-        Another process has them open; the directory cannot be written to.
-    """
+    """Open the parts of `target`, creating them if there are none."""
     with contextlib.ExitStack() as stack:
         with explained_disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -410,7 +397,6 @@ def _summed(
     work: str,
     augmenter: Augmenter | None,
 ) -> np.ndarray:
-    """CMVN statistics of the whole directory, float64 (2, G); `sums` keeps those of the units so far."""
     skipped: dict[str, str] = {}
     total_2G: np.ndarray | None = None
     for record in sums.taken_over(work):
@@ -460,11 +446,6 @@ def features_of(
     ----------
     skipped
         Receives the reason for each utterance that cannot be used. Without it the first such utterance is an error.
-
-    Raises
-    ------
-    Speech3Error
-        As `extract`.
     """
     units = [part_of(data, ids) for ids in units_of(data, config)]
     config = _with_rate(data, config)

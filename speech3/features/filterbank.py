@@ -71,15 +71,7 @@ def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
 def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Weight of every bin of the spectrum in every mel bin.
 
-    Returns
-    -------
-    ndarray
-        float64 (B, M); B = FFT size / 2: as in Kaldi, the bin at the Nyquist frequency is in no filter.
-
-    Raises
-    ------
-    Speech3Error
-        As `mel_edges`; or a filter lies between two bins of the spectrum, so that it would be empty.
+    Returns float64 (B, M); B = FFT size / 2: as in Kaldi, the bin at the Nyquist frequency is in no filter.
     """
     fft, edges = frame_sizes(config, sample_rate_hz).fft, mel_edges(config, sample_rate_hz)
     left_M, centre_M, right_M = edges[:-2], edges[1:-1], edges[2:]
@@ -181,7 +173,6 @@ class Block:
     places: list[tuple[int, int, int, int]]
 
     def put(self, feats_RF: Tensor, out_NTF: Tensor) -> None:
-        """Copy the features of the frames to their places in `out_NTF`."""
         row = 0
         for first, start, n, t in self.places:
             out_NTF[first : first + n, start : start + t] = feats_RF[row : row + n * t].view(n, t, -1)

@@ -42,17 +42,9 @@ _ROWS_CPU, _ROWS_GPU = 512, 1 << 15
 def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
     """Voicing feature, normalised log pitch, delta pitch, raw log pitch, in this order; those that `config` asks for.
 
-    Parameters
-    ----------
-    raw_NT2
-        float32, from `track_pitch`; values beyond an utterance's frames are ignored.
-    noise_NT
-        Standard normal; added to delta pitch, scaled by `delta_pitch_noise_stddev`.
-
-    Returns
-    -------
-    feats_NTP
-        float32; zeros beyond an utterance's frames.
+    `raw_NT2`: float32, from `track_pitch`; values beyond an utterance's frames are ignored.
+    `noise_NT`: standard normal; added to delta pitch, scaled by `delta_pitch_noise_stddev`.
+    Returns float32; zeros beyond an utterance's frames.
     """
     frames, device = raw_NT2.shape[1], raw_NT2.device
     if raw_NT2.shape[0] * frames == 0:
@@ -91,7 +83,6 @@ def voicing_probability(nccf_NT: Tensor) -> Tensor:
 def _normalised(
     log_pitch_NT: Tensor, nccf_NT: Tensor, beyond_NT: Tensor, frames_N1: Tensor, config: PitchConfig
 ) -> Tensor:
-    """Log pitch minus its mean over the surrounding frames, weighted by their probability of voicing."""
     voicing_NT = voicing_probability(nccf_NT).double().masked_fill_(beyond_NT, 0.0)
     t_T = torch.arange(log_pitch_NT.shape[1], device=log_pitch_NT.device)
     first_T = (t_T - config.normalization_left_context).clamp_(min=0)
@@ -120,8 +111,6 @@ def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
 
 @dataclass
 class _Placed:
-    """One utterance within the long signal."""
-
     row: int
     frames: int
     early: int  # frames that Kaldi computes before it is told that the input is finished
@@ -256,11 +245,6 @@ class OnlinePitch:
     - With `max_frames_latency` frames are returned before all paths agree.
 
     Delta pitch gets no noise. Memory is bounded: a few MB, or 120 MB after minutes of silence.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
@@ -304,7 +288,6 @@ class OnlinePitch:
         return np.concatenate(raw)
 
     def _resample(self, until: int) -> None:
-        """Resample the kept wave up to sample `until` of the signal, and drop what is no longer needed of it."""
         new_O = self._wave_S.new_empty(until - self._resampled)
         moments_2 = resample(self._wave_S, self._origin, self._resampled, new_O, self._sizes.resampler)
         self._moments_2 = self._moments_2.to(new_O.device) + moments_2
@@ -314,7 +297,6 @@ class OnlinePitch:
         self._wave_S, self._origin = self._wave_S[origin - self._origin :].clone(), origin
 
     def _track(self, signal_O: Tensor, frames: int) -> np.ndarray:
-        """Correlate and track the next frames; the raw (T, 2) of those that became settled."""
         sizes, pitch = self._sizes, self._pitch
         frames_RW = signal_O.as_strided((frames, sizes.span), (sizes.shift, 1))
         energy_R = signal_O.new_full((frames,), variance(self._moments_2, self._resampled))
@@ -341,8 +323,6 @@ class OnlinePitch:
 
 @dataclass
 class _Early:
-    """Some of the first frames: what is needed to recompute them."""
-
     heard_R: Tensor
     norm_R: Tensor
     nccf_RK: np.ndarray

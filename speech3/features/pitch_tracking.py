@@ -57,7 +57,6 @@ class Resampler:
 
     @property
     def width(self) -> int:
-        """Samples that a block is computed from."""
         start, last_IO = self.groups[-1]
         return start + len(last_IO)
 
@@ -101,15 +100,8 @@ def resampler(rate_in: int, rate_out: int, cutoff_hz: float, zeros: int) -> Resa
 def resample(piece_S: Tensor, origin: int, first: int, out_O: Tensor, by: Resampler) -> Tensor:
     """Fill `out_O` with the resampled signal from its sample `first` on, on Kaldi's scale (16-bit values).
 
-    Parameters
-    ----------
-    piece_S
-        float32 in [-1, 1): the signal from its sample `origin` on. Outside of it the signal is taken as zero.
-
-    Returns
-    -------
-    Tensor
-        float64 (2): sum and sum of squares of `out_O`.
+    `piece_S`: float32 in [-1, 1): the signal from its sample `origin` on. Outside of it the signal is taken as zero.
+    Returns float64 (2): sum and sum of squares of `out_O`.
     """
     moments_2 = out_O.new_zeros(2, dtype=torch.float64)
     step = _AT_ONCE_CPU if out_O.device.type == "cpu" else _AT_ONCE_GPU
@@ -156,7 +148,6 @@ class PitchSizes:
 
     @property
     def span(self) -> int:
-        """Samples of a window plus the largest lag."""
         return self.window + self.last_lag
 
     @property
@@ -176,13 +167,7 @@ class PitchSizes:
 
 @lru_cache(maxsize=16)
 def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
-    """Sizes and filters at a sample rate.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate.
-    """
+    """Sizes and filters at a sample rate."""
     pitch = config.pitch or PitchConfig()
     rate = int(pitch.resample_freq)
     if 2 * pitch.lowpass_cutoff > min(sample_rate_hz, rate):
@@ -227,7 +212,6 @@ def _lags(pitch: PitchConfig) -> np.ndarray:
 
 
 def _lag_weights(pitch: PitchConfig, lags_K: np.ndarray, first: int, last: int, rate: int) -> np.ndarray:
-    """Interpolation from whole to logarithmic lags (Kaldi ArbitraryResample), float32 (L, K)."""
     offset_K = lags_K - np.float32(first) / np.float32(rate)
     place_L = np.arange(last + 1 - first, dtype=np.float32) / np.float32(rate)
     distance_LK = (offset_K - place_L[:, None]).astype(np.float64)
@@ -246,12 +230,8 @@ class Correlations:
 def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Correlations:
     """Normalised correlations of frames (Kaldi ComputeCorrelation, ComputeNccf).
 
-    Parameters
-    ----------
-    frames_RW
-        float32, on Kaldi's scale.
-    energy_R
-        float32: energy of the signal (`variance`), as estimated for each frame.
+    `frames_RW`: float32, on Kaldi's scale.
+    `energy_R`: float32, energy of the signal (`variance`), as estimated for each frame.
     """
     # Inner products of frame and lagged frame, by FFT.
     window, lags = sizes.window, slice(sizes.first_lag, sizes.last_lag + 1)
@@ -304,7 +284,6 @@ def _fft_points(least: int) -> int:
 
 
 def at_states(nccf_RL: Tensor, sizes: PitchSizes) -> Tensor:
-    """Correlations at logarithmic lags, float32 (R, K)."""
     return nccf_RL @ _lag_weights_on(sizes, nccf_RL.device)
 
 
@@ -354,17 +333,9 @@ class Tracker:
     def push(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> np.ndarray:
         """Add frames.
 
-        Parameters
-        ----------
-        nccf_RK
-            float32: correlations with ballast, at the states' lags.
-        pov_RL
-            float32: correlations without ballast, at whole lags.
-
-        Returns
-        -------
-        ndarray
-            float32 (frames that became settled, 2): correlation, and pitch in Hz.
+        `nccf_RK`: float32, correlations with ballast, at the states' lags.
+        `pov_RL`: float32, correlations without ballast, at whole lags.
+        Returns float32 (frames that became settled, 2): correlation, and pitch in Hz.
         """
         self._add(nccf_RK, pov_RL)
         back_TK = self._back_TK[self._first : self._last]

@@ -160,13 +160,7 @@ def power(spectrum_RC: np.ndarray, out_RB: np.ndarray) -> None:
 
 
 def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
-    """Refuse arguments from which features would be wrong, or an error come much later.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the argument.
-    """
+    """Refuse arguments from which features would be wrong, or an error come much later."""
     checked_rate(sample_rate_hz, "sample_rate_hz")
     # Samples that are no numbers are no error here: they may be padding, and harm only their own recording.
     check_wave(waves_NS, "waves_NS", 2, finite=False)
@@ -179,12 +173,7 @@ def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
 
 
 def check_wave(wave: Any, name: str, axes: int, *, finite: bool = True) -> None:
-    """Refuse what is no tensor of (finite) float samples with that many axes; the message names the argument.
-
-    Raises
-    ------
-    Speech3Error
-    """
+    """Refuse what is no tensor of (finite) float samples with that many axes; the message names the argument."""
     if not isinstance(wave, Tensor) or wave.dim() != axes or not wave.is_floating_point():
         raise Speech3Error(f"{name}: is {_kind(wave)}, not a float tensor of {axes} axes; {_REMEDY}")
     if finite and wave.device.type == "cpu" and not torch.isfinite(wave).all():  # on a GPU, the check would wait for it
@@ -208,7 +197,6 @@ class Chunk:
 
 
 def frames_at_once(device: torch.device, sizes: Framing) -> int:
-    """Largest number of frames in a chunk."""
     return max((_CHUNK_CPU if device.type == "cpu" else _CHUNK_GPU) // sizes.fft, 1)
 
 
@@ -220,12 +208,8 @@ def _window(config: FeatureConfig, length: int, device: torch.device) -> Tensor:
 def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int) -> Iterator[Chunk]:
     """Yield the power spectra (and log energies, if the config asks for them) of all frames.
 
-    Parameters
-    ----------
-    waves_NS
-        float32; frame t of an utterance starts at sample t * shift.
-    frames_N
-        Frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
+    `waves_NS`: float32; frame t of an utterance starts at sample t * shift.
+    `frames_N`: frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
 
     Yields
     ------

@@ -116,13 +116,7 @@ class Unit:
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
-    """Utterances by unit: all of a speaker if CMVN is by speaker, else a handful.
-
-    Raises
-    ------
-    Speech3Error
-        There is no utterance.
-    """
+    """Utterances by unit: all of a speaker if CMVN is by speaker, else a handful."""
     if not data.utterances:
         raise Speech3Error(f"{data.path}: holds no utterance, so there is nothing to extract")
     if config.cmvn == "speaker":
@@ -132,7 +126,6 @@ def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
 
 
 def part_of(data: DataDir, ids: list[str]) -> DataDir:
-    """The part of the directory that a unit needs."""
     # data.subset would go through the whole directory once for every speaker.
     utterances = {key: data.utterances[key] for key in ids}
     used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}

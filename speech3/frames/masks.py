@@ -41,22 +41,13 @@ class MelColumns:
 
     @property
     def block(self) -> int:
-        """P."""
         return self.before + self.bins + self.after
 
 
 def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
     """Where the mel bins are in features of `dim` values per frame; `config` as an extraction wrote it (with its rate).
 
-    Parameters
-    ----------
-    key
-        The setting that needs them, for the error message: ``training.frequency_warp=0.1``.
-
-    Raises
-    ------
-    Speech3Error
-        The features are not log mel bins, or not those of this config.
+    `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``.
     """
     columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)

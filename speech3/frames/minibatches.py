@@ -64,7 +64,6 @@ class Shuffle:
         return items
 
     def all(self) -> Tensor:
-        """The whole order: int64, (count,)."""
         cuts = [*range(0, self.count, _CACHED), self.count]
         return torch.cat([self(*cut) for cut in pairwise(cuts)])
 
@@ -220,12 +219,8 @@ def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1) -> bool:
     """Whether the frames fit on a device: all of them, or with `chunk_frames` two chunks, the old one and the new.
 
-    Parameters
-    ----------
-    free
-        Free bytes, of which four fifths may be used.
-    sharers
-        Number of processes that each have a copy there.
+    `free`: free bytes, of which four fifths may be used.
+    `sharers`: number of processes that each have a copy there.
     """
     frame_bytes = packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
     return sharers * (2 * chunk_frames or len(packed)) * frame_bytes <= _SHARE_OF_FREE * free

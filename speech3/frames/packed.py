@@ -75,13 +75,7 @@ class Sections:
     _raw: np.ndarray
 
     def array(self, name: str, dtype: str) -> np.ndarray:
-        """A section as a view into the memory map.
-
-        Raises
-        ------
-        Speech3Error
-            The section does not hold a whole number of such values, or lies outside the file.
-        """
+        """A section as a view into the memory map."""
         start, size = self._places[name]
         if size % np.dtype(dtype).itemsize or start + size > self.size:
             raise Speech3Error(f"{self.path}: section {name} does not match its description; pack the file again")
@@ -92,13 +86,7 @@ class Sections:
         return (self._places[name][0] + offset - HEAD_BYTES) // BLOCK_BYTES
 
     def verify(self) -> None:
-        """Compare every block with its checksum, in constant memory.
-
-        Raises
-        ------
-        Speech3Error
-            The message names the file, the first block at fault and its bytes.
-        """
+        """Compare every block with its checksum, in constant memory."""
         count = len(self._checksums)
         blocks = progress(range(count), count, f"verify {self.path.name}") if count > _SHOWN_BLOCKS else range(count)
         end = max(start + size for name, (start, size) in self._places.items() if name != "checksums")
@@ -132,13 +120,7 @@ class Sections:
 
 
 def open_sections(path: Path) -> Sections:
-    """Memory-map a file of sections.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, of another kind or version, truncated, or its footer or table of checksums is damaged.
-    """
+    """Memory-map a file of sections."""
     if not path.is_file():
         raise Speech3Error(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
     with path.open("rb") as stream:
@@ -191,7 +173,6 @@ class SectionWriter:
         stream.write(bytes(HEAD_BYTES))
 
     def section(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write one section, given in parts."""
         self.write(bytes(-self.position % _ALIGN))
         start = self.position
         for part in parts:
@@ -199,7 +180,6 @@ class SectionWriter:
         self.places[name] = (start, self.position - start)
 
     def write(self, data: bytes) -> None:
-        """Append to the current section."""
         self.stream.write(data)
         view = memoryview(data)
         while view:
@@ -290,7 +270,6 @@ class PackedFrames:
 
     @property
     def dim(self) -> int:
-        """Feature bins per frame."""
         return self.frames_NF.shape[1]
 
     @cached_property
@@ -465,7 +444,6 @@ def write_frames(
 def _usable(
     feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterance: str, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray] | str:
-    """Features (T, F) and senones (T,) of one utterance, or the reason why it cannot be used."""
     if utterance not in alignments:
         return "no alignment"
     if utterance not in feats:
@@ -512,13 +490,7 @@ class _Packer:
         self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
         skipped: dict[str, str], spool: IO[bytes],
     ) -> Iterator[bytes]:  # fmt: skip
-        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`.
-
-        Raises
-        ------
-        Speech3Error
-            More than 5 % of the utterances are unusable; raised as soon as that is certain.
-        """
+        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`."""
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
             if self.sum_F is not None and not isinstance(usable, str) and usable[0].shape[1] != len(self.sum_F):
@@ -553,7 +525,6 @@ class _Packer:
         self.offsets.append(self.offsets[-1] + len(feats_TF))
 
     def finish(self, writer: SectionWriter, info: dict[str, Any]) -> None:
-        """Write the sections after frames and senones."""
         assert self.sum_F is not None  # not all utterances were skipped
         counted = max(self.counted, 1)
         offset_F = self.sum_F / counted

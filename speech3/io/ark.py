@@ -190,7 +190,6 @@ def _next_key(stream: IO[bytes]) -> str | None:
 
 
 def _skip_value(stream: IO[bytes]) -> None:
-    """Seek from the beginning of a value to its end."""
     start = stream.tell()
     if stream.read(len(_BINARY)) != _BINARY:
         stream.seek(start)
@@ -447,7 +446,6 @@ class ArkReader(Mapping[str, np.ndarray]):
         self._entries = read_scp(scp)
 
     def __getitem__(self, utterance: str) -> np.ndarray:
-        """Matrix (T, F) float32 of one utterance; KeyError if the scp lacks it."""
         location = self._entries[utterance]
         try:
             return np.array(read_matrix(location, self.path.parent), dtype=np.float32)
@@ -523,7 +521,6 @@ class IntArkReader(Mapping[str, np.ndarray]):
             raise self._damaged() from error
 
     def __getitem__(self, utterance: str) -> np.ndarray:
-        """Vector (T,) int32 of one utterance; KeyError if the archive lacks it."""
         place = self._places[utterance]
         if self._stream is None:
             self._stream = self.path.open("rb")  # closed when the reader is dropped

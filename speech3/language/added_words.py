@@ -187,7 +187,6 @@ def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
 
 
 def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
-    """The model renormalised for its last `new` words: all words are scaled down by the same factor."""
     history_G, is_new_G = lm.history_G(), lm.word_G >= len(lm.vocabulary) - new
     share_H = np.zeros(len(lm.first_H) - 1)  # A(h)
     share_H[ROOT] = (10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]])[-new:].sum()

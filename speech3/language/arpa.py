@@ -47,7 +47,6 @@ class Parsed(NamedTuple):
 
 
 def words(vocabulary: Iterable[str]) -> ArpaVocabulary:
-    """Prepare a vocabulary for `parse`."""
     encoded = [word.encode() for word in vocabulary]
     text_C = np.frombuffer(b"".join(encoded), np.uint8)
     ends_V = np.concatenate([[0], np.cumsum([len(word) for word in encoded])])
@@ -193,7 +192,6 @@ class _Parser:
         return Speech3Error(f"{self.path}:{self.number}: {what}")
 
     def _more(self) -> bool:
-        """Make sure that there is text to read; return false at the end of the file."""
         while self._at == len(self._text):
             read = self._stream.read(_PIECE)
             if not read:
@@ -213,7 +211,6 @@ class _Parser:
         return piece if (changed := composed(text, self.path)) is text else changed.encode()
 
     def _line(self) -> str | None:
-        """The next line that is not empty; None at the end of the file."""
         while self._more():
             end = self._text.find(b"\n", self._at) + 1 or len(self._text)
             line, self._at = self._text[self._at : end], end
@@ -319,7 +316,6 @@ class _Parser:
         return Parsed(*(column[:rows].copy() for column in found))
 
     def _row(self, line: str, order: int, last: bool) -> _Row:
-        """The n-gram of a line, plain or not."""
         fields, text = line.split(), line[:60]
         extra = len(fields) - order - 1
         if extra not in ((0,) if last else (0, 1)):

@@ -182,7 +182,6 @@ class G2p:
         return _choices(phones_G2, letters_G2)
 
     def save(self, path: Path | str) -> None:
-        """Write the model to a file, atomically."""
         lm = self.lm
         tensors = {
             "code": self.code_G, "starts": lm.starts_N, "first": lm.first_H.astype(np.int32), "word": lm.word_G,

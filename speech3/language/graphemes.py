@@ -199,10 +199,7 @@ def uses_apostrophes(counts: Mapping[str, int]) -> bool:
 
     Those that are letters in Unicode (U+02BB, U+02BC) always are a sound.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs.
+    `counts`: how often each word occurs.
     """
     apostrophes = letters = 0
     for word, count in counts.items():
@@ -220,10 +217,7 @@ def near_letters(phones: Iterable[str], trained: Mapping[str, int]) -> dict[str,
     Unicode name (``ɓ``, B WITH HOOK: ``b``); a letter that often writes a similar sound; the most frequent vowel or
     consonant.
 
-    Parameters
-    ----------
-    trained
-        How often each phone that has its own model occurs.
+    `trained`: how often each phone that has its own model occurs.
     """
     return {phone: _near(phone, trained) for phone in phones}
 
@@ -257,10 +251,7 @@ def _named(letter: str) -> str:
 def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
     """Describe what has no sound in the words: punctuation and digits, with how often and in what words.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs.
+    `counts`: how often each word occurs.
 
     Returns
     -------

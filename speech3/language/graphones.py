@@ -64,7 +64,6 @@ def _joined(rows: Sequence[np.ndarray | Sequence[int]]) -> tuple[np.ndarray, np.
 
 
 def sides(lefts: Sequence[Sequence[int]], rights: Sequence[Sequence[int]], sizes: tuple[int, int]) -> Sides:
-    """Make `Sides` of the numbers of each word."""
     left_T, left_W = _joined(lefts)
     right_T, right_W = _joined(rights)
     return Sides(left_T, right_T, left_W, right_W, sizes)
@@ -170,7 +169,6 @@ class Graphones:
     prob_G: np.ndarray
 
     def prob_of(self, code_A: np.ndarray) -> np.ndarray:
-        """The probability of each code."""
         place_A = np.minimum(np.searchsorted(self.code_G, code_A), len(self.code_G) - 1)
         return np.where(self.code_G[place_A] == code_A, self.prob_G[place_A], _UNSEEN)
 

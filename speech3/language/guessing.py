@@ -313,7 +313,6 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None, kept: Pa
 
 
 def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
-    """The lines of the user's lexicon without comments; each with a decimal, which is no phone, or none with one."""
     if not with_probabilities:
         return [f"{row.word} {' '.join(row.phones)}" for row in rows]
     return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
@@ -432,7 +431,6 @@ def _by_model(model: g2p.G2p, wanted: Sequence[str]) -> dict[str, Phones]:
 
 
 def _spelled_words(table: Mapping[str, Sequence[Phones]]) -> dict[str, Phones]:
-    """The words of a lexicon that have letters, sorted, with their letters; not noises."""
     words = (word for word in sorted(table) if is_word(word) and not NOISES.intersection(*table[word]))
     return {word: spelling for word in words if not _BRACKETED.fullmatch(word) and (spelling := letters(word))}
 

@@ -74,13 +74,7 @@ class Spool:
             self._directory.cleanup()
 
     def add(self, key: Key, piece: np.ndarray) -> None:
-        """Append a piece to those under the key.
-
-        Raises
-        ------
-        Speech3Error
-            The disk is full.
-        """
+        """Append a piece to those under the key."""
         self._pieces[key].append(piece)
         self._held += piece.nbytes
         if self._held > self._room:
@@ -169,13 +163,7 @@ def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.n
 
 
 def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:
-    """Number the words of sentences, in blocks.
-
-    Raises
-    ------
-    Speech3Error
-        A sentence contains `<s>` or `</s>`; `source` is the name of the text in the message.
-    """
+    """Number the words of sentences, in blocks."""
     remaining = iter(sentences)
     while some := list(islice(remaining, _BLOCK_SENTENCES)):
         words: list[int] = []
@@ -221,7 +209,6 @@ class Counts:
     kept_N: np.ndarray
 
     def range_of(self, word_R: np.ndarray) -> np.ndarray:
-        """The range of each word."""
         return np.searchsorted(self.first_B, word_R, "right") - 1
 
 
@@ -303,12 +290,8 @@ def _padded_sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:
 def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -> Counts:
     """Count the n-grams of all orders.
 
-    Parameters
-    ----------
-    words
-        Size of the vocabulary.
-    minimums
-        For each order from 1: how often an n-gram must occur in the text to be in the model.
+    `words`: size of the vocabulary.
+    `minimums`: for each order from 1: how often an n-gram must occur in the text to be in the model.
     """
     order = windows.order
     first_B = _ranges(_padded_sum(windows.ends_V, np.zeros(words, np.int64)))
@@ -474,7 +457,6 @@ def estimate_lm(
 
 
 def check_order(order: int, source: str) -> None:
-    """Raise an error if the order is not in 1 to 6."""
     if not 1 <= order <= 6:
         raise Speech3Error(f"{source}: n-gram order {order}: must be from 1 to 6")
 
@@ -489,11 +471,6 @@ def estimated(
     minimums
         For each order from 1, how often an n-gram must occur in the text to be in the model; not decreasing from order
         to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
-
-    Raises
-    ------
-    Speech3Error
-        There are no sentences.
     """
     if not windows.order:
         raise Speech3Error(f"{source}: no sentences to estimate a language model from")
@@ -518,10 +495,7 @@ def discounts(of_counts: Sequence[int] | np.ndarray) -> np.ndarray:
     If counts of counts are 0 or imply an impossible discount, as in tiny or repetitive texts, all counts have the same
     discount (Kneser and Ney's n1 / (n1 + 2 n2)), or 0.5 if that is not defined either.
 
-    Parameters
-    ----------
-    of_counts
-        Number of n-grams with the counts 1, 2, 3 and 4.
+    `of_counts`: number of n-grams with the counts 1, 2, 3 and 4.
     """
     n1, n2, n3, n4 = (int(seen) for seen in of_counts)
     shared = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5

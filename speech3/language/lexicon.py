@@ -156,7 +156,6 @@ def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def lexicon_text(entries: list[tuple[str, tuple[str, ...]]]) -> str:
-    """The text of Kaldi's lexicon.txt."""
     return "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
 
 
@@ -526,7 +525,6 @@ class Lexicon:
         return frozenset(n for p, n in self.phone_ids.items() if p in (*self.silence_phones, *self.noise_phones))
 
     def base_phone(self, phone: str) -> str:
-        """The phone without its position in the word."""
         return re.sub(r"_[BIES]$", "", phone) if self.position_dependent else phone
 
     def silences(self, pron: Pronunciation) -> Silences:

@@ -328,7 +328,6 @@ def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
 
 
 def _part(lm: ArpaLm, kept_G: np.ndarray, history_G: np.ndarray) -> ArpaLm:
-    """The model with only some of its n-grams, which must include all their histories."""
     starts_N = np.concatenate([[0], np.cumsum(kept_G)])[lm.starts_N]
     order = int(np.flatnonzero(np.diff(starts_N))[-1])
     children_H = np.bincount(history_G[1:][kept_G[1:]], minlength=len(lm.first_H) - 1)

@@ -192,7 +192,6 @@ class ArpaLm:
 
     @property
     def order(self) -> int:
-        """Length of the longest n-gram."""
         return len(self.starts_N) - 2
 
     @property
@@ -316,7 +315,6 @@ def _from_rows(vocabulary: tuple[str, ...], orders: Sequence[Rows], source: str)
 
 
 def _history_places(words_RN: np.ndarray, keys_N: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The index of each n-gram's history among the n-grams of the history's order."""
     if words_RN.shape[1] == 1:
         return np.zeros(len(words_RN), np.int64)
     place_R = words_RN[:, 0].astype(np.int64)

@@ -56,10 +56,7 @@ def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
     third vowel begins another (``aɪɚ``: ``aɪ ɚ``). A tone is a digit after its vowel (``ɑu2``). Stress is removed, or
     with `stress` put after its vowel (``ɑːˈ``); where it is distinctive (English), the vowel differs as well.
 
-    Parameters
-    ----------
-    symbols
-        As `espeak.pronounce` returns them.
+    `symbols`: as `espeak.pronounce` returns them.
     """
     phones: list[str] = []
     for symbol in symbols:
@@ -102,10 +99,7 @@ def _tone(symbol: str) -> str:
 def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
     """Did espeak name the letters one by one, as it does for a script that the language does not use?
 
-    Parameters
-    ----------
-    symbols
-        espeak's lists of symbols for `word`.
+    `symbols`: espeak's lists of symbols for `word`.
     """
     letters = sum(character.isalpha() for character in word)
     if any(character.isdigit() for character in word) or not letters:
@@ -180,10 +174,7 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
 
     ``é`` becomes ``e``, ``aː3`` becomes ``aː5``, a diphthong its two vowels.
 
-    Parameters
-    ----------
-    trained
-        How often each phone that has its own model occurs.
+    `trained`: how often each phone that has its own model occurs.
 
     Returns
     -------
@@ -212,12 +203,8 @@ def replace_rare(
 ) -> tuple[dict[str, list[Phones]], dict[str, Phones]]:
     """Replace phones with fewer than `least` occurrences in training, if similar phones exist.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs in the training transcripts.
-    alike
-        Finds the replacements of phones among those that are frequent enough.
+    `counts`: how often each word occurs in the training transcripts.
+    `alike`: finds the replacements of phones among those that are frequent enough.
 
     Returns
     -------

@@ -113,10 +113,7 @@ def change_volume(waves_NS: Tensor, lengths_N: Tensor, gain_db_N: Tensor) -> Ten
 def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_law: bool = True) -> Tensor:
     """Limit to the telephone band of 300 to 3400 Hz, by resampling to 8 kHz and back.
 
-    Parameters
-    ----------
-    mu_law
-        Quantise to 8 bits by mu-law, which G.711 approximates; samples above full scale are clipped.
+    `mu_law`: quantise to 8 bits by mu-law, which G.711 approximates; samples above full scale are clipped.
     """
     functional, rate_hz = torchaudio_functional(), min(sample_rate_hz, TELEPHONE_HZ)
     narrow_NS = functional.resample(_cut(waves_NS, lengths_N), sample_rate_hz, rate_hz)

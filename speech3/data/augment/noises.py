@@ -49,7 +49,6 @@ class Sound:
 
 
 def utterance_sounds(data: DataDir) -> list[Sound]:
-    """The utterances of a data directory."""
     return [
         Sound(key, data.recording(utt), data.path, utt.start_s, utt.end_s, utt.speaker)
         for key, utt in data.utterances.items()
@@ -57,13 +56,7 @@ def utterance_sounds(data: DataDir) -> list[Sound]:
 
 
 def find_sounds(directory: Path) -> list[Sound]:
-    """The utterances of a Kaldi data directory (`wav.scp`), or else the audio files of a tree, sorted by name.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such directory, or no audio in it.
-    """
+    """The utterances of a Kaldi data directory (`wav.scp`), or else the audio files of a tree, sorted by name."""
     if (directory / "wav.scp").exists():
         return utterance_sounds(read_datadir(directory))
     found = [path for path in _files(directory) if path.suffix.lower() in SUFFIXES]
@@ -87,11 +80,6 @@ def find_responses(directory: Path) -> list[Sound]:
 
     A line of `rir_list` (wav-reverberate's ``--rir-set-parameters``) ends in the path, relative to where the corpus was
     unpacked: ``--rir-id small-00001 --room-id Room001 RIRS_NOISES/simulated_rirs/smallroom/Room001-00001.wav``.
-
-    Raises
-    ------
-    Speech3Error
-        There is no response, or a listed one is missing.
     """
     lists = [path for path in _files(directory) if path.name == "rir_list"]
     if not lists:
@@ -126,13 +114,7 @@ def some(items: Sequence[T], most: int, rng: np.random.Generator) -> tuple[T, ..
 
 
 def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Read `count` samples, float32 (S,), from a random place; a shorter sound is repeated.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read.
-    """
+    """Read `count` samples, float32 (S,), from a random place; a shorter sound is repeated."""
     end_s = audio.info(sound.location, directory=sound.directory).duration_s if sound.end_s is None else sound.end_s
     spare_s = end_s - sound.start_s - count / sample_rate_hz
     start_s = sound.start_s + (rng.uniform(0, spare_s) if spare_s > 0 else 0.0)
@@ -156,13 +138,7 @@ def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
 
 
 def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
-    """Read an impulse response, float32 (R,): the first channel, since the mean of several is not a room's response.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, is silent, or is too long to be an impulse response.
-    """
+    """Read an impulse response, float32 (R,): the first channel, since the mean of several is not a room's response."""
     about = audio.info(sound.location, directory=sound.directory)
     if about.duration_s > _LONGEST_RESPONSE_S:
         raise Speech3Error(
