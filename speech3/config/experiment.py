@@ -26,8 +26,6 @@ class TrainConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _for_objective(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "data" in values and "frames" not in values:
-            values = {"frames" if key == "data" else key: value for key, value in values.items()}  # its former name
         return _completed(values)
 
     @model_validator(mode="after")

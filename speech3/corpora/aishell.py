@@ -1,8 +1,10 @@
-"""AISHELL-1: 178 hours of read Mandarin, 400 speakers, 16 kHz (Apache 2.0; Bu et al. 2017; https://www.openslr.org/33).
+"""AISHELL-1: 178 hours of read Mandarin, 400 speakers, 16 kHz (Apache 2.0; Bu et al. 2017).
 
-data_aishell/wav/{train,dev,test}/SPEAKER/NAME.wav
-data_aishell/transcript/aishell_transcript_v0.8.txt    lines ``NAME word word ...``
-resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, one per pronunciation
+https://www.openslr.org/33
+
+    data_aishell/wav/{train,dev,test}/SPEAKER/NAME.wav
+    data_aishell/transcript/aishell_transcript_v0.8.txt    lines ``NAME word word ...``
+    resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, one per pronunciation
 """
 
 from pathlib import Path

@@ -48,14 +48,14 @@ def prepare(
     ----------
     source
         The directory of a language: ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if you made one, is as for
-        `speech3.corpora.anyspeech`.
+        `anyspeech`.
     seed
         Random seed of the splits, if the release has none, or an empty one.
     normalize
-        Normalisation steps for the sentences (`speech3.data.transcripts`). Lower case is that of the language in the
+        Normalisation steps for the sentences (`speech3.data.normalize_text`). Lower case is that of the language in the
         column `locale`, or of `lang`.
     lang, lexicon, units, pieces
-        As for `speech3.corpora.anyspeech.prepare`.
+        As for `anyspeech.prepare`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The built-in corpus: connected English digits, synthesised by espeak-ng, with the times of their phones.
 
 Nothing is downloaded, so this is the corpus of the demo and of tests. Speakers (voice, speed, pitch), lexicon and the
-names of the phones are files in ``data/digits``; rooms and noise are those of `speech3.corpora.synthetic`.
+names of the phones are files in ``data/digits``; rooms and noise are those of `synthetic`.
 
 The reference alignment is espeak's, phone by phone, renamed by ``data/digits/phones.txt``, with two corrections.
 First, espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) is part of it,

@@ -60,7 +60,7 @@ def prepare(
         test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech. No part
         is chosen that shares utterances with the other: dev-clean-2 lies in dev-clean.
     lang, lexicon, units, pieces
-        As for `speech3.corpora.anyspeech.prepare`.
+        As for `anyspeech.prepare`.
 
     Raises
     ------

@@ -5,8 +5,7 @@ decimals, percentages, fractions, ordinals, prices and negative numbers. A chara
 initial and the final with the tone, named as in the lexicons of THCHS-30 and AISHELL (``ii``, ``uu``, ``vv`` and ``ee``
 begin a syllable without an initial). Characters whose tone depends on the next one have a pronunciation for each tone:
 一 (yi4 in 一百, yi2 in 一万) and a third tone before another (wu2 bai3: 五百); espeak-ng handles both. Speakers,
-lexicon and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of
-`speech3.corpora.synthetic`.
+lexicon and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of `synthetic`.
 """
 
 from collections.abc import Callable

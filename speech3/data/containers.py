@@ -34,29 +34,18 @@ _MOST_INSERTED = 4096
 
 @dataclass(frozen=True)
 class Container:
-    """What `examine` found.
+    """What `examine` found."""
 
-    Attributes
-    ----------
-    missing_s
-        Seconds that were promised but are missing at the end; infinite if it is not known how many.
-    problem
-        What is missing, if something is.
-    claim
-        How the header's length differs from what there is; empty if it does not.
-    prefix, skipped, replaced
-        Bytes to put in place of the first `skipped` ones, then those to replace, with their offsets in the file.
-    end
-        Where the sound ends, if libsndfile must not see what follows it.
-    """
-
+    # Seconds that were promised but are missing at the end; infinite if it is not known how many.
     missing_s: float = 0.0
-    problem: str = ""
-    claim: str = ""
+    problem: str = ""  # what is missing, if something is
+    claim: str = ""  # how the header's length differs from what there is; empty if it does not
+    # prefix, skipped, replaced: bytes to put in place of the first `skipped` ones, then those to replace, with
+    # their offsets in the file.
     prefix: bytes = b""
     skipped: int = 0
     replaced: tuple[tuple[int, bytes], ...] = ()
-    end: int | None = None
+    end: int | None = None  # where the sound ends, if libsndfile must not see what follows it
 
     @property
     def corrected(self) -> bool:

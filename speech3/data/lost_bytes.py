@@ -32,22 +32,12 @@ _CR, _LF = 0x0D, 0x0A
 
 @dataclass(frozen=True)
 class Damage:
-    """Where bytes are missing or too many.
+    """Where bytes are missing or too many."""
 
-    Attributes
-    ----------
-    first_s
-        Seconds from the beginning.
-    count
-        How many places were found.
-    mended
-        Whether correcting them makes all of the recording smooth.
-    """
-
-    first_s: float
-    count: int
+    first_s: float  # seconds from the beginning
+    count: int  # how many places were found
     inserted: bool
-    mended: bool
+    mended: bool  # whether correcting them makes all of the recording smooth
 
     def __str__(self) -> str:
         what = f"{self.count} bytes" if self.count > 1 else "one byte"

@@ -340,11 +340,11 @@ def _extracted(
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
         report.silent += record["silent"]
-        report.channels.update(record.get("channels", {}))
+        report.channels.update(record["channels"])
         if record["values"]:
             _check_sizes(data, report.values or record["values"], record["values"])
             report.values = record["values"]
-        if record.get("stats"):  # a run of another version may have left none
+        if "stats" in record:
             report.stats_2G = _plus(data, report.stats_2G, np.array(record["stats"]))
         for utterance, offset, frames in record["utterances"]:
             report.utterances += 1

@@ -156,20 +156,11 @@ def mfcc(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig
 
 @dataclass(frozen=True)
 class Block:
-    """Mel energies of frames, one after another, and the places that they belong to.
+    """Mel energies of frames, one after another, and the places that they belong to."""
 
-    Attributes
-    ----------
-    energies_RM
-        float32, at least zero; the last few rows may be padding with arbitrary values.
-    log_energy_R
-        Log energy of each frame, if the config asks for it.
-    places
-        First utterance, first frame, number of utterances, number of frames of each.
-    """
-
-    energies_RM: Tensor
-    log_energy_R: Tensor | None
+    energies_RM: Tensor  # float32, at least zero; the last few rows may be padding with arbitrary values
+    log_energy_R: Tensor | None  # log energy of each frame, if the config asks for it
+    # First utterance, first frame, number of utterances, number of frames of each.
     places: list[tuple[int, int, int, int]]
 
     def put(self, feats_RF: Tensor, out_NTF: Tensor) -> None:

@@ -27,17 +27,11 @@ from speech3.runtime import to_device
 
 @dataclass(frozen=True)
 class MelColumns:
-    """Where the mel bins are in a frame, which consists of equal blocks of P values (static, deltas, spliced frames).
-
-    Attributes
-    ----------
-    before, bins, after
-        Number of values of a block before the mel bins (energy), of mel bins, and of values after them (pitch).
-    """
+    """Where the mel bins are in a frame: in each of its equal blocks of P values (static, deltas, spliced frames)."""
 
     bins: int
-    before: int = 0
-    after: int = 0
+    before: int = 0  # values of a block before the bins: energy
+    after: int = 0  # values after them: pitch
 
     @property
     def block(self) -> int:

@@ -52,21 +52,12 @@ _MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the ed
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """An open file of sections.
-
-    Attributes
-    ----------
-    about
-        The writer's description of the content.
-    checksum
-        Checksum of the table of checksums, which identifies the content.
-    size, mtime_ns
-        Size and time of modification of the mapped file, which may no longer be the one at `path`.
-    """
+    """An open file of sections."""
 
     path: Path
-    about: dict[str, Any]
-    checksum: int
+    about: dict[str, Any]  # the writer's description of the content
+    checksum: int  # checksum of the table of checksums, which identifies the content
+    # size, mtime_ns: size and time of modification of the mapped file, which may no longer be the one at `path`.
     size: int
     mtime_ns: int
     _places: dict[str, tuple[int, int]]

@@ -81,30 +81,16 @@ def letters_of(word: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class G2p:
-    """A model of letters and phones together.
+    """A model of letters and phones together."""
 
-    Attributes
-    ----------
-    letters, phones
-        The symbols of both sides.
-    code_G
-        int64: the graphones (`graphones`), in the order of their numbers in `lm`.
-    lm
-        An n-gram model; the words 0 and 1 are `<s>` and `</s>`, 2 is the first graphone.
-    words
-        How many words it was learnt from.
-    capitals
-        Are the lexicon's words in upper case? Then spellings are.
-    wrong, lexicon
-        Phone error rate, as a fraction, on words that were held out, and a mark of the lexicon (`g2p_kept`).
-    """
-
+    # letters, phones: the symbols of both sides.
     letters: tuple[str, ...]
     phones: tuple[str, ...]
-    code_G: np.ndarray
-    lm: ArpaLm
-    words: int
-    capitals: bool
+    code_G: np.ndarray  # int64: the graphones (`graphones`), in the order of their numbers in `lm`
+    lm: ArpaLm  # an n-gram model; the words 0 and 1 are `<s>` and `</s>`, 2 is the first graphone
+    words: int  # how many words it was learnt from
+    capitals: bool  # are the lexicon's words in upper case? Then spellings are
+    # wrong, lexicon: phone error rate, as a fraction, on words that were held out, and a mark of the lexicon.
     wrong: float = math.nan
     lexicon: str = ""
 

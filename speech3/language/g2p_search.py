@@ -21,21 +21,11 @@ _MIX, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uint64(1)
 
 
 class Choices(NamedTuple):
-    """The graphones by their letters.
+    """The graphones by their letters."""
 
-    Attributes
-    ----------
-    first_K
-        (K + 1,) int64: where the graphones of each key begin.
-    word_G
-        int64: their numbers in the n-gram model.
-    phones_G2
-        (G, 2) int64: their phones, -1 for none.
-    """
-
-    first_K: np.ndarray
-    word_G: np.ndarray
-    phones_G2: np.ndarray
+    first_K: np.ndarray  # (K + 1,) int64: where the graphones of each key begin
+    word_G: np.ndarray  # int64: their numbers in the n-gram model
+    phones_G2: np.ndarray  # (G, 2) int64: their phones, -1 for none
 
 
 @jit

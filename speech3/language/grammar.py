@@ -246,7 +246,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Repeat:
-    """An expression once or more often; in a `Choice` with `Words(())`, any number of times."""
+    """An expression once or more often; in a `Choice` with `WordSequence(())`, any number of times."""
 
     part: "Node"
 

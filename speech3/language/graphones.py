@@ -29,23 +29,15 @@ _UNSEEN = 1e-12  # probability of a graphone that was not in the words which the
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Words as two sequences of numbers: their letters and their phones (or, reversed, phones and letters).
+    """Words as two sequences of numbers: their letters and their phones (or, reversed, phones and letters)."""
 
-    Attributes
-    ----------
-    left_T, right_T
-        int64, numbers from 0.
-    left_W, right_W
-        (W + 1,) int64: where each word begins in them.
-    sizes
-        How many different numbers there are on each side.
-    """
-
+    # left_T, right_T: int64, numbers from 0.
     left_T: np.ndarray
     right_T: np.ndarray
+    # left_W, right_W: (W + 1,) int64: where each word begins in them.
     left_W: np.ndarray
     right_W: np.ndarray
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # how many different numbers there are on each side
 
     def __len__(self) -> int:
         return len(self.left_W) - 1
@@ -74,24 +66,14 @@ class Arcs:
     """The graphones that each word may be cut into: arcs between its cells, in the order of the cells they leave.
 
     A cell is a number of letters and of phones that are behind it: i (phones + 1) + j.
-
-    Attributes
-    ----------
-    starts_W
-        (W + 1,) int64: the first arc of each word.
-    cells_W
-        (W,) int64: the number of cells of each word.
-    from_A, to_A
-        int32: the cells.
-    code_A
-        int64: the graphones.
     """
 
-    starts_W: np.ndarray
-    cells_W: np.ndarray
+    starts_W: np.ndarray  # (W + 1,) int64: the first arc of each word
+    cells_W: np.ndarray  # (W,) int64: the number of cells of each word
+    # from_A, to_A: int32: the cells.
     from_A: np.ndarray
     to_A: np.ndarray
-    code_A: np.ndarray
+    code_A: np.ndarray  # int64: the graphones
 
 
 def arcs_of(words: Sides, shapes: Sequence[tuple[int, int]] = SHAPES) -> Arcs:

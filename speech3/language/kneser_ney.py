@@ -187,26 +187,13 @@ class Counts:
     For an order k from 2 and a range b, the spool has under ("grams", k, b) the n-grams whose first word is in range b,
     as `grams_dtype`; and under ("suffix", k, b) those whose last word is in range b, in the order of their places:
     their first word, and the place of the n-gram without it (if that is a single word, its number).
-
-    Attributes
-    ----------
-    order
-        The highest order that the text has, at most the one requested.
-    first_B
-        The first word of each range.
-    count_V
-        int64: the counts c of the formula, as are all counts here.
-    of_counts_N4
-        For each order from 0: how many n-grams have the count 1, 2, 3 and 4.
-    kept_N
-        For each order from 0: how many n-grams are frequent enough.
     """
 
-    order: int
-    first_B: np.ndarray
-    count_V: np.ndarray
-    of_counts_N4: np.ndarray
-    kept_N: np.ndarray
+    order: int  # the highest order that the text has, at most the one requested
+    first_B: np.ndarray  # the first word of each range
+    count_V: np.ndarray  # int64: the counts c of the formula, as are all counts here
+    of_counts_N4: np.ndarray  # for each order from 0: how many n-grams have the count 1, 2, 3 and 4
+    kept_N: np.ndarray  # for each order from 0: how many n-grams are frequent enough
 
     def range_of(self, word_R: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.first_B, word_R, "right") - 1
@@ -214,21 +201,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Windows:
-    """The n-grams of the highest order, not yet merged: an n-gram can occur several times.
-
-    Attributes
-    ----------
-    ends_V
-        int64: how many n-grams end in each word.
-    occurs_V
-        int64: how often each word occurs in the text.
-    pieces
-        The number of pieces, and an iterator over them: words (R, N) int32, the last word first, and counts (R,) int64.
-    """
+    """The n-grams of the highest order, not yet merged: an n-gram can occur several times."""
 
     order: int
-    ends_V: np.ndarray
-    occurs_V: np.ndarray
+    ends_V: np.ndarray  # int64: how many n-grams end in each word
+    occurs_V: np.ndarray  # int64: how often each word occurs in the text
+    # The number of pieces, and an iterator over them: words (R, N) int32, the last word first, and counts (R,) int64.
     pieces: tuple[int, Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
@@ -404,18 +382,11 @@ def _count_range(
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """An estimated model, read piece by piece from the spool.
-
-    Attributes
-    ----------
-    sizes
-        Number of n-grams of each order from 1.
-    orders
-        For each order from 1, its n-grams in pieces, sorted by their words' numbers. Can be read once, in this order.
-    """
+    """An estimated model, read piece by piece from the spool."""
 
     vocabulary: tuple[str, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # number of n-grams of each order from 1
+    # For each order from 1, its n-grams in pieces, sorted by their words' numbers. Can be read once, in this order.
     orders: Iterator[Iterator[Rows]]
 
     def model(self, source: str) -> ArpaLm:

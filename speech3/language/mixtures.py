@@ -38,24 +38,14 @@ _SAME, _ROUNDS = 1e-6, 1000
 
 @dataclass(frozen=True)
 class Listed:
-    """N-grams of one order, and sums of their probabilities for each history.
+    """N-grams of one order, and sums of their probabilities for each history."""
 
-    Attributes
-    ----------
-    history_R
-        int64: the node of each n-gram's history.
-    prob_R, lower_R
-        Probability of the last word, and its probability after the shorter history.
-    first
-        The node of the first history.
-    sum_H, lower_sum_H, number_H
-        Sums of both, and number of n-grams, for each history.
-    """
-
-    history_R: np.ndarray
+    history_R: np.ndarray  # int64: the node of each n-gram's history
+    # prob_R, lower_R: probability of the last word, and its probability after the shorter history.
     prob_R: np.ndarray
     lower_R: np.ndarray
-    first: int
+    first: int  # the node of the first history
+    # sum_H, lower_sum_H, number_H: sums of both, and number of n-grams, for each history.
     sum_H: np.ndarray
     lower_sum_H: np.ndarray
     number_H: np.ndarray

@@ -341,30 +341,17 @@ def _with_histories(orders: Sequence[Rows]) -> list[Rows]:
 
 
 class States(NamedTuple):
-    """The automaton.
+    """The automaton."""
 
-    Attributes
-    ----------
-    start
-        The state at the start of a sentence.
-    node_S
-        int64: the node (n-gram) of each state. The start is first; the others are sorted by length.
-    backoff_S
-        int64: the state that each state backs off to; -1 for the root.
-    node_A
-        int64: the n-grams that are arcs, without those that end in `</s>` and those of probability zero.
-    source_A, target_A
-        int64: the states that the arcs leave and reach.
-    final_S
-        float64 log10 probability of the end of a sentence; minus infinity if the state does not list it.
-    """
-
-    start: int
-    node_S: np.ndarray
-    backoff_S: np.ndarray
+    start: int  # the state at the start of a sentence
+    node_S: np.ndarray  # int64: the node (n-gram) of each state. The start is first; the others are sorted by length.
+    backoff_S: np.ndarray  # int64: the state that each state backs off to; -1 for the root
+    # int64: the n-grams that are arcs, without those that end in `</s>` and those of probability zero.
     node_A: np.ndarray
+    # source_A, target_A: int64: the states that the arcs leave and reach.
     source_A: np.ndarray
     target_A: np.ndarray
+    # float64 log10 probability of the end of a sentence; minus infinity if the state does not list it.
     final_S: np.ndarray
 
 

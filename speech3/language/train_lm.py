@@ -34,17 +34,10 @@ from speech3.runtime import composed, read_utf8
 
 @dataclass(frozen=True)
 class Trained:
-    """Sizes of a trained model and its text.
+    """Sizes of a trained model and its text."""
 
-    Attributes
-    ----------
-    sizes
-        Number of n-grams of each order from 1.
-    words, unknown
-        Number of words in the text, and how many of them are not in the vocabulary.
-    """
-
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # number of n-grams of each order from 1
+    # words, unknown: number of words in the text, and how many of them are not in the vocabulary.
     words: int
     unknown: int
 
@@ -171,29 +164,17 @@ def _count(fields: list[str], lines: Lines, number: int) -> int:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity of a text, with the counts it is computed from.
+    """Perplexity of a text, with the counts it is computed from."""
 
-    Attributes
-    ----------
-    sentences, words
-        Counts in the text; the end of a sentence is an event, but not counted as a word.
-    unknown
-        Number of words that the model lacks.
-    log10_known
-        Sum of log10 probabilities over known words and sentence ends.
-    log10_unknown
-        The same over unknown words, each scored as `<unk>`; minus infinity if the model has no `<unk>` and the text has
-        unknown words.
-    hits_N
-        Known words and sentence ends whose longest n-gram in the model is of order 1, 2, ...
-    """
-
+    # sentences, words: counts in the text; the end of a sentence is an event, but not counted as a word.
     sentences: int
     words: int
-    unknown: int
-    log10_known: float
+    unknown: int  # number of words that the model lacks
+    log10_known: float  # sum of log10 probabilities over known words and sentence ends
+    # The same over unknown words, each scored as `<unk>`; minus infinity if the model has no `<unk>` and the text has
+    # unknown words.
     log10_unknown: float
-    hits_N: tuple[int, ...]
+    hits_N: tuple[int, ...]  # known words and sentence ends whose longest n-gram in the model is of order 1, 2, ..
 
     @property
     def known(self) -> float:

@@ -82,21 +82,12 @@ def read_json(path: Path | str) -> Any:
 
 @dataclass(frozen=True)
 class Appended:
-    """The result of one `Tail.read`.
+    """The result of one `Tail.read`."""
 
-    Attributes
-    ----------
-    afresh
-        The file was replaced or truncated since the last reading, so records read earlier are no longer valid.
-    records
-        New records, in the order of the file.
-    damaged
-        Numbers (from 1) of new lines that are not JSON objects.
-    """
-
+    # The file was replaced or truncated since the last reading, so records read earlier are no longer valid.
     afresh: bool
-    records: tuple[dict[str, Any], ...] = ()
-    damaged: tuple[int, ...] = ()
+    records: tuple[dict[str, Any], ...] = ()  # new records, in the order of the file
+    damaged: tuple[int, ...] = ()  # numbers (from 1) of new lines that are not JSON objects
 
 
 class Tail:

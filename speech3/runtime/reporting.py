@@ -69,7 +69,7 @@ def progress(
                 bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
         return
     # Without a terminal: a line now and then.
-    following = start + _FIRST_SECONDS
+    following = start + min(_FIRST_SECONDS, _QUIET_SECONDS)
     since, before = start, 0
     for count, item in enumerate(items, 1):
         yield item

@@ -28,24 +28,15 @@ SPEED_OF_SOUND_M_S = 343.0
 
 @dataclass(frozen=True)
 class Sound:
-    """A recording or a part of it.
+    """A recording or a part of it."""
 
-    Attributes
-    ----------
-    name
-        For messages: an utterance, or a file's path relative to its directory.
-    location, directory
-        As for `audio.read_file`.
-    speaker
-        Speaker of an utterance; empty for a file.
-    """
-
-    name: str
+    name: str  # for messages: an utterance, or a file's path relative to its directory
+    # location, directory: as for `audio.read_file`.
     location: str
     directory: Path
     start_s: float = 0.0
     end_s: float | None = None
-    speaker: str = ""
+    speaker: str = ""  # speaker of an utterance; empty for a file
 
 
 def utterance_sounds(data: DataDir) -> list[Sound]:
