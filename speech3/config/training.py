@@ -127,8 +127,7 @@ class SimulationConfig(Config):
     bandwidth: float | None = Field(None, description="bytes per second of each link; none: no limit")
     latency_s: float = Field(0.0, ge=0, lt=math.inf, description="latency of a message")
     method: Literal["asgd", "synchronous", "sandblaster"] = Field(
-        "asgd",
-        description="asgd: as world shared; synchronous: workers step together, as in ddp; sandblaster: L-BFGS",
+        "asgd", description="asgd: as world shared; synchronous: workers step together, as in ddp; sandblaster: L-BFGS"
     )
 
     @model_validator(mode="after")

@@ -29,11 +29,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory that holds ``data_aishell`` and ``resource_aishell``.
     seed
         Not used: the splits are official.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, or a part of it was not unpacked.
     """
     data, lexicon = source / "data_aishell", source / "resource_aishell" / "lexicon.txt"
     if not (data / _TRANSCRIPT).is_file():

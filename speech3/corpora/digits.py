@@ -51,11 +51,6 @@ def prepare(
         Number of processes; 0: one per core. The result does not depend on it.
     train, dev, test
         Number of utterances; each speaker of the split has at least one if there are enough.
-
-    Raises
-    ------
-    Speech3Error
-        As for `synthetic.prepare`.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 

@@ -31,13 +31,7 @@ Groups = list[str]  # parts of an item, between which a speaker may pause
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 300
 ) -> None:
-    """Synthesise the corpus into ``out``; parameters and errors as for `digits.prepare`.
-
-    Raises
-    ------
-    Speech3Error
-        Also: espeak's pronunciation of a character differs from ``syllables.txt``.
-    """
+    """Synthesise the corpus into ``out``; parameters and errors as for `digits.prepare`."""
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
 

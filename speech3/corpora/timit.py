@@ -37,11 +37,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory ``TIMIT``, or one that holds it.
     seed
         Not used: the splits are fixed.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, a part or speaker is missing, or labels are damaged.
     """
     train, test = _halves(source)
     wanted = _speakers_of_test()

@@ -101,11 +101,7 @@ def _counted(feats_TF: Tensor, silent_T: Tensor) -> Tensor:
 
 
 def apply_cmvn(
-    stats_2G: Tensor,
-    feats_TF: Tensor,
-    norm_means: bool = True,
-    norm_vars: bool = False,
-    silent_T: Tensor | None = None,
+    stats_2G: Tensor, feats_TF: Tensor, norm_means: bool = True, norm_vars: bool = False, silent_T: Tensor | None = None
 ) -> Tensor:
     """Subtract the mean and, if `norm_vars`, divide by the standard deviation; float32 (T, F).
 

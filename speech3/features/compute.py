@@ -91,11 +91,7 @@ def static_features(
 
 
 def _pitch(
-    waves_NS: Tensor,
-    lengths_N: Tensor,
-    config: FeatureConfig,
-    sample_rate_hz: int,
-    generator: torch.Generator | None,
+    waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rate_hz: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Pitch features (N, T, P) at the times of the other features' frames, and their number for each utterance."""
     from speech3.features.pitch import process, track_pitch  # imports numba, which takes a second to load

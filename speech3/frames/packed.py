@@ -541,15 +541,7 @@ class Packed:
 
 
 def pack_aligned(
-    data: DataDir,
-    alignment: Path,
-    hmm: Path,
-    out: Path,
-    config: FeatureConfig,
-    *,
-    heldout: float,
-    seed: int,
-    jobs: int,
+    data: DataDir, alignment: Path, hmm: Path, out: Path, config: FeatureConfig, *, heldout: float, seed: int, jobs: int
 ) -> Packed:
     """Write ``train.frames``, ``heldout.frames`` and ``features.yaml`` into `out`.
 

@@ -165,7 +165,7 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
     try:
         with ark.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            while (key := _next_key(stream)) is not None:
+            while key := _key(stream):
                 start = stream.tell()
                 _skip_value(stream)
                 if stream.tell() > size:
@@ -176,17 +176,6 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
         raise Speech3Error(f"{ark}: {error.strerror}") from error
     except (EOFError, ValueError, struct.error) as error:
         raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
-
-
-def _next_key(stream: IO[bytes]) -> str | None:
-    letters = bytearray()
-    while (byte := stream.read(1)) != b" ":
-        if not byte:
-            if letters.strip():
-                raise EOFError
-            return None
-        letters += byte
-    return letters.strip().decode("utf-8")
 
 
 def _skip_value(stream: IO[bytes]) -> None:
@@ -257,11 +246,7 @@ _kaldi_io = _import_kaldi_io()
 
 
 def write_ark(
-    ark: Path | str,
-    items: Iterable[tuple[str, np.ndarray]],
-    scp: Path | str | None = None,
-    *,
-    compress: bool = False,
+    ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Path | str | None = None, *, compress: bool = False
 ) -> int:
     """Write ``(utterance, array)`` pairs as a binary archive, optionally with its index; return their number.
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from speech3.data import SYMBOLS
 from speech3.errors import Speech3Error
@@ -149,28 +150,24 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
             )
     _check_share(float((10.0**unigrams).sum()), source)
     copied = {lm.numbers[word]: copies for word, copies in likes.items()}
-    orders = [_with_copies(lm.rows(order), copied) for order in range(2, lm.order + 1)]
-    first = lm.rows(1)
+    longer = [_with_copies(lm.rows(order), copied) for order in range(2, lm.order + 1)]
     likened = [lm.backoff_H[1 + lm.numbers[word.like]] if word.like and lm.order > 1 else 0.0 for word in words]
-    alone = Rows(
-        np.arange(len(lm.vocabulary) + len(words), dtype=np.int32)[:, None],
-        np.concatenate([first.prob_R, unigrams]),
-        np.concatenate([first.backoff_R, likened]),
-    )
-    vocabulary = (*lm.vocabulary, *numbers)
-    return _renormalised(from_rows(vocabulary, [alone, *orders], f"{lm.source} with {source}"), len(words))
+    return _extended(lm, numbers, unigrams, likened, longer, f"{lm.source} with {source}")
 
 
 def with_unigrams(lm: ArpaLm, log10_probs: Mapping[str, float]) -> ArpaLm:
     """Add words that the model lacks, given their unigram probabilities before it is renormalised."""
-    first, size = lm.rows(1), len(lm.vocabulary) + len(log10_probs)
-    alone = Rows(
-        np.arange(size, dtype=np.int32)[:, None],
-        np.append(first.prob_R, list(log10_probs.values())),
-        np.append(first.backoff_R, np.zeros(len(log10_probs))),
-    )
     longer = [lm.rows(order) for order in range(2, lm.order + 1)]
-    return _renormalised(from_rows((*lm.vocabulary, *log10_probs), [alone, *longer], lm.source), len(log10_probs))
+    return _extended(lm, log10_probs, list(log10_probs.values()), [0.0] * len(log10_probs), longer, lm.source)
+
+
+def _extended(
+    lm: ArpaLm, words: Iterable[str], probs: ArrayLike, backoffs: ArrayLike, longer: Sequence[Rows], source: str
+) -> ArpaLm:
+    first, vocabulary = lm.rows(1), (*lm.vocabulary, *words)
+    numbers_R1 = np.arange(len(vocabulary), dtype=np.int32)[:, None]
+    alone = Rows(numbers_R1, np.append(first.prob_R, probs), np.append(first.backoff_R, backoffs))
+    return _renormalised(from_rows(vocabulary, [alone, *longer], source), len(vocabulary) - len(lm.vocabulary))
 
 
 def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:

@@ -307,7 +307,7 @@ class _Parser:
         return Rows(*columns), line_R, end
 
     def _plain(self, order: int, last: bool, table: ArpaVocabulary) -> Parsed:
-        """The n-grams of the plain lines that follow (see `arpa_lines`), up to the end of the piece."""
+        """The n-grams of the plain lines that follow (see `parse`), up to the end of the piece."""
         self._more()
         text_C = np.frombuffer(self._text, np.uint8)
         room = self._text.count(b"\n", self._at) + 1

@@ -24,6 +24,7 @@ _BAND = 4  # phones that a cut may be away from the straight line between both e
 _ROUNDS = 8
 _TAUGHT = 20000  # words from which the probabilities are
 _BLOCK = 20000  # words whose arcs are in memory at once
+_Numbers = Sequence[np.ndarray] | Sequence[Sequence[int]]  # of letters or phones, for each word
 _UNSEEN = 1e-12  # probability of a graphone that was not in the words which the probabilities are from
 
 
@@ -47,15 +48,15 @@ class Sides:
         words = range(first, min(last, len(self)), step)
         lefts = [self.left_T[self.left_W[w] : self.left_W[w + 1]] for w in words]
         rights = [self.right_T[self.right_W[w] : self.right_W[w + 1]] for w in words]
-        return Sides(*_joined(lefts)[:1], *_joined(rights)[:1], _joined(lefts)[1], _joined(rights)[1], self.sizes)
+        return sides(lefts, rights, self.sizes)
 
 
-def _joined(rows: Sequence[np.ndarray | Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _joined(rows: _Numbers) -> tuple[np.ndarray, np.ndarray]:
     starts_W = np.cumsum([0, *map(len, rows)])
     return np.concatenate([np.zeros(0, np.int64), *(np.asarray(row, np.int64) for row in rows)]), starts_W
 
 
-def sides(lefts: Sequence[Sequence[int]], rights: Sequence[Sequence[int]], sizes: tuple[int, int]) -> Sides:
+def sides(lefts: _Numbers, rights: _Numbers, sizes: tuple[int, int]) -> Sides:
     left_T, left_W = _joined(lefts)
     right_T, right_W = _joined(rights)
     return Sides(left_T, right_T, left_W, right_W, sizes)
