@@ -110,11 +110,8 @@ def without_kaldis_own(values: Mapping[str, Any], known: Mapping[str, Any]) -> d
 def read_conf(path: Path) -> dict[str, Any]:
     """Read a `.conf` file of compute-mfcc-feats, compute-fbank-feats or compute-plp-feats as keys of `FeatureConfig`.
 
-    Raises
-    ------
-    Speech3Error
-        It cannot be read, has an unknown option or one of another meaning, or is for no known kind of features; the
-        message names file, line and option.
+    Raises Speech3Error: it cannot be read, has an unknown option or one of another meaning, or is for no known kind of
+    features; the message names file, line and option.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -272,14 +272,9 @@ def read_folder(
 ) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
-    Parameters
-    ----------
-    tier
-        As `wanted` of `choose`.
-    sample_rate
-        Hz, to which recordings will be resampled; None: all must have one rate and one channel.
-    graphemes, language
-        As for `plain_words`.
+    `tier`: as `wanted` of `choose`.
+    `sample_rate`: Hz, to which recordings will be resampled; None: all must have one rate and one channel.
+    `graphemes` and `language`: as for `plain_words`.
 
     Returns
     -------

@@ -115,13 +115,9 @@ def _moved(tier: Tier, seconds: float) -> Tier:
 def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path) -> dict[str, list[Tier]]:
     """Choose the tiers of each file that contain the transcript.
 
-    Parameters
-    ----------
-    files
-        The tiers of each file.
-    wanted
-        Their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the files
-        have only one kind of tier with text.
+    `files`: the tiers of each file.
+    `wanted`: their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the
+    files have only one kind of tier with text.
     """
     spoken = [tier for tiers in files.values() for tier in tiers if any(a.text.strip() for a in tier.annotations)]
     if wanted is None:
@@ -192,11 +188,8 @@ def read_elan(path: Path) -> list[Tier]:
     boundaries were never set (ELAN shows them evenly spaced), become one. Times are those of the recording: ELAN counts
     from the point in it that ``TIME_ORIGIN`` names, if its beginning was cut off in ELAN's media synchronisation.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read or is not an ELAN file, or it names several media with different beginnings, and none of
-        them has its name.
+    Raises Speech3Error: the file cannot be read or is not an ELAN file, or it names several media with different
+    beginnings, and none of them has its name.
     """
     try:
         content, converted = to_utf8(read_bytes(path), path)

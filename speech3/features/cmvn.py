@@ -157,19 +157,14 @@ def sliding_cmvn(
 ) -> Tensor:
     """Subtract the mean over a sliding window from each frame (Kaldi's apply-cmvn-sliding); float32 (T, F).
 
-    Parameters
-    ----------
-    cmn_window
-        Frames in the window: around the frame if `center`, else before it (and, as in Kaldi, the frame itself as one
-        more).
-    min_cmn_window
-        If not `center`: minimum number of frames in the window; for the first frames, some of them are later ones.
-    norm_vars
-        Divide by the standard deviation, too.
-    silent_T
-        Frames to leave out: windows consist of the others. Each of these frames is normalised by the window of the
-        other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
-        away, it becomes zero (a stream cannot wait for ever).
+    `cmn_window`: frames in the window: around the frame if `center`, else before it (and, as in Kaldi, the frame itself
+    as one more).
+    `min_cmn_window`: if not `center`: minimum number of frames in the window; for the first frames, some of them are
+    later ones.
+    `norm_vars`: divide by the standard deviation, too.
+    `silent_T`: frames to leave out: windows consist of the others. Each of these frames is normalised by the window of
+    the other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
+    away, it becomes zero (a stream cannot wait for ever).
     """
     if silent_T is None or not silent_T.any():
         return windows_cmvn(

@@ -442,10 +442,8 @@ def features_of(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
 
-    Parameters
-    ----------
-    skipped
-        Receives the reason for each utterance that cannot be used. Without it the first such utterance is an error.
+    `skipped`: receives the reason for each utterance that cannot be used. Without it the first such utterance is an
+    error.
     """
     units = [part_of(data, ids) for ids in units_of(data, config)]
     config = _with_rate(data, config)

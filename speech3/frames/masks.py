@@ -147,11 +147,8 @@ class SpecAugment:
 def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, size: int) -> np.ndarray:
     """Which of `size` frames or bins are masked, bool (B, size).
 
-    Parameters
-    ----------
-    drawn_BK2
-        In [0, 1): the first number sets a mask's width, from 0 to `widest_B` inclusive; the second its place, from a
-        start at 0 to an end at `lengths_B`.
+    `drawn_BK2`: in [0, 1): the first number sets a mask's width, from 0 to `widest_B` inclusive; the second its place,
+    from a start at 0 to an end at `lengths_B`.
     """
     width_BK = np.floor(drawn_BK2[:, :, 0] * (widest_B[:, None] + 1))
     start_BK = np.floor(drawn_BK2[:, :, 1] * (lengths_B[:, None] - width_BK + 1))

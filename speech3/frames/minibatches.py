@@ -39,12 +39,8 @@ _CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the
 class Shuffle:
     """The order of `count` items in one epoch.
 
-    Parameters
-    ----------
-    count
-        Number of items, at least 1 and below 2^40.
-    seed, epoch, part
-        Together they select the permutation.
+    `count`: number of items, at least 1 and below 2^40.
+    `seed`, `epoch`, `part`: together they select the permutation.
     """
 
     def __init__(self, count: int, seed: int, epoch: int, part: int = 0) -> None:
@@ -90,12 +86,8 @@ class Order:
     shuffles the pieces, combines `PIECES` of them into a chunk, and shuffles the frames within each chunk. Thus a part
     of the epoch needs only one chunk in memory, and yet has speech from all over the corpus, different in each epoch.
 
-    Parameters
-    ----------
-    count
-        Number of frames of the corpus.
-    chunk_frames
-        Maximum number of frames of a chunk (within `PIECES`); 0: all frames are one chunk.
+    `count`: number of frames of the corpus.
+    `chunk_frames`: maximum number of frames of a chunk (within `PIECES`); 0: all frames are one chunk.
     """
 
     def __init__(self, count: int, chunk_frames: int, seed: int, epoch: int) -> None:
@@ -158,15 +150,10 @@ def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, offsets_W
 class Resident:
     """Some frames of a packed file, or all of them, on a device.
 
-    Parameters
-    ----------
-    device
-        The device of the copy.
-    left, right
-        Context, in frames; it is also available for the first and last frame of a span.
-    spans
-        First frame and end of each span to copy, in ascending order. None: all frames, which on the CPU are not copied
-        but gathered from the memory map.
+    `device`: the device of the copy.
+    `left` and `right`: context, in frames; it is also available for the first and last frame of a span.
+    `spans`: first frame and end of each span to copy, in ascending order. None: all frames, which on the CPU are not
+    copied but gathered from the memory map.
     """
 
     def __init__(

@@ -150,10 +150,7 @@ def open_sections(path: Path) -> Sections:
 class SectionWriter:
     """Writes sections one after the other, with a checksum for each block; `close` completes the file.
 
-    Parameters
-    ----------
-    stream
-        A new file, open for writing.
+    `stream`: a new file, open for writing.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

@@ -32,16 +32,11 @@ class Choices(NamedTuple):
 def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore[no-untyped-def] # pragma: no cover
     """Find pronunciations: phones (H, L), -1 before their beginning, and log10 probabilities with the word's letters.
 
-    Parameters
-    ----------
-    trie, start, end_word
-        The n-gram model, its state at the start of a word, and the number of `</s>`.
-    key_I3
-        (I + 1, 3) int64: the keys of the 0, 1 and 2 letters that follow each place; -1 where no graphone has them.
-    beam
-        How many times less probable than the best at the same letter a hypothesis may be, as a log10.
-    width
-        How many hypotheses go on from each letter.
+    `trie`, `start`, `end_word`: the n-gram model, its state at the start of a word, and the number of `</s>`.
+    `key_I3`: (I + 1, 3) int64: the keys of the 0, 1 and 2 letters that follow each place; -1 where no graphone has
+    them.
+    `beam`: how many times less probable than the best at the same letter a hypothesis may be, as a log10.
+    `width`: how many hypotheses go on from each letter.
     """
     letters, size = len(key_I3) - 1, 1
     info_H5, score_H, phones_H = np.empty((256, 5), np.int64), np.empty(256, np.float64), np.empty(256, np.uint64)

@@ -138,11 +138,8 @@ class Parts:
     def determinised(self, start: int, end: int) -> WordGraph:
         """Determinise: the same sentences with their lowest costs, and one arc per word from each state (Mohri 1997).
 
-        Raises
-        ------
-        Speech3Error
-            There is no sentence with a word in it, or loops accept the same words at different costs, so that no finite
-            deterministic acceptor exists.
+        Raises Speech3Error: there is no sentence with a word in it, or loops accept the same words at different costs,
+        so that no finite deterministic acceptor exists.
         """
         alive = self._reaching(end)
         if start not in alive:

@@ -52,11 +52,8 @@ _PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
 class Spool:
     """Stores pieces of arrays under keys and returns those of a key as one array; a context manager.
 
-    Parameters
-    ----------
-    room
-        Bytes to keep in memory. When there are more, the pieces go to files in a directory that Python's `tempfile`
-        chooses (`TMPDIR`).
+    `room`: bytes to keep in memory. When there are more, the pieces go to files in a directory that Python's `tempfile`
+    chooses (`TMPDIR`).
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -119,11 +116,8 @@ class Spool:
 class Numbers(dict[str, int]):
     """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
 
-    Parameters
-    ----------
-    vocabulary
-        Words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first needed if
-        it is not in the vocabulary. If None, every word gets a number.
+    `vocabulary`: words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first
+    needed if it is not in the vocabulary. If None, every word gets a number.
     """
 
     def __init__(self, vocabulary: Collection[str] | None = None) -> None:
@@ -437,11 +431,8 @@ def estimated(
 ) -> Estimate:
     """Estimate a language model from `windows`, whose words must all be in `numbers` by now.
 
-    Parameters
-    ----------
-    minimums
-        For each order from 1, how often an n-gram must occur in the text to be in the model; not decreasing from order
-        to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
+    `minimums`: for each order from 1, how often an n-gram must occur in the text to be in the model; not decreasing
+    from order to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
     """
     if not windows.order:
         raise Speech3Error(f"{source}: no sentences to estimate a language model from")

@@ -78,7 +78,7 @@ def test_what_is_refused() -> None:
     strangers = estimate_lm([["A", "B"]], 1, source="upper.arpa")
     with pytest.raises(Speech3Error, match=r"one \(.*\) and upper\.arpa \(A, B \.\.\.\) have no word in common"):
         interpolate([lms[0], strangers], [0.5, 0.5], "mix")
-    with pytest.raises(Speech3Error, match="two language models or more"):
+    with pytest.raises(Speech3Error, match="at least two language models"):
         interpolate(lms[:1], [1.0], "mix")
     for weights, message in (
         ([0.5], "1 weights for 2"),
