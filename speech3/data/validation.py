@@ -38,6 +38,273 @@ _BLOCK_S = 60.0  # of a recording in memory
 
 
 @dataclass(frozen=True)
+class Scan:
+    """The result of scanning one recording."""
+
+    info: AudioInfo | None
+    error: AudioError | None
+    silent: frozenset[str]  # utterances whose samples are all the same
+    damage: Damage | None = None  # bytes that are missing or too many
+    channels: str = ""  # which of several channels are used, if not the average of all
+
+
+@dataclass(frozen=True)
+class ScannedData:
+    """A data directory with the scan of each recording that has utterances."""
+
+    data: DataDir
+    scans: dict[str, Scan]
+
+    def __iter__(self) -> Iterator[tuple[Utterance, AudioInfo]]:
+        for utterance in self.data.utterances.values():
+            scan = self.scans.get(utterance.recording)
+            if scan and scan.info:
+                yield utterance, scan.info
+
+    def where(self, recording: str) -> str:
+        return self.data.recordings[recording]
+
+    @functools.cached_property
+    def of_recording(self) -> dict[str, tuple[str, ...]]:
+        table: dict[str, list[str]] = {}
+        for utterance in self.data.utterances.values():
+            table.setdefault(utterance.recording, []).append(utterance.id)
+        return {recording: tuple(ids) for recording, ids in table.items()}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `validate` found."""
+
+    data: DataDir
+    scanned: ScannedData
+    faults: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+
+    def summary(self) -> str:
+        """One line: how many faults of each kind, or what the directory contains."""
+        path, data = self.data.path, self.data
+        if self.faults:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
+            count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
+            remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.utterances else ""
+            return f"{path}: {count} ({kinds}){remedy}"
+        counts = f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers"
+        if not data.recordings:
+            return f"{counts}, features without audio"
+        hours = sum(duration_s(utterance, found) for utterance, found in self.scanned) / 3600
+        rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.scanned}))
+        return f"{counts}, {hours:.2f} hours, {rates} Hz"
+
+
+def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
+    """Find every fault of a data directory, including those of its features if it has any.
+
+    Parameters
+    ----------
+    jobs
+        Number of processes that decode the audio; 0: one per core if there are many recordings.
+    need_text
+        Whether a missing file `text` is a fault.
+    features
+        An scp to look at instead of the directory's feats.scp.
+
+    Raises
+    ------
+    Speech3Error
+        `path` is not a directory, or `features` cannot be read.
+    """
+    data, structural = parse(path, need_text=need_text)
+    if not paths.refused():  # if they are, each of them is a fault
+        paths.check(data.path / "wav.scp", data.recordings)
+    scanned = ScannedData(data, _scan_all(data, jobs))
+    found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
+    if data.feats or features:
+        lengths_s = {utterance.id: duration_s(utterance, info) for utterance, info in scanned}
+        found += feature_faults(data, lengths_s, features, jobs or available_jobs())
+    faults = tuple(fault for fault in found if not fault.warning)
+    return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
+
+
+def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
+    parts: dict[str, list[Utterance]] = {}
+    for utterance in data.utterances.values() if data.recordings else ():
+        parts.setdefault(utterance.recording, []).append(utterance)
+    items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
+    jobs = jobs or (available_jobs() if len(items) >= _MANY_RECORDINGS else 1)
+    scans = parallel_map(functools.partial(_scan, data.path), items, jobs, f"reading the audio of {data.path}")
+    return dict(zip(parts, scans, strict=True))
+
+
+def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
+    value, utterances = item
+    try:
+        found = audio_info(value, directory=directory)
+        silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
+        channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
+        damage = find_damage(value, directory=directory)
+    except AudioError as error:
+        return Scan(None, error, frozenset())
+    return Scan(found, None, silent, damage, channels)
+
+
+def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
+    first = [round(utterance.start_s * rate_hz) for utterance in utterances]
+    last = [sys.maxsize if u.end_s is None else round(u.end_s * rate_hz) for u in utterances]
+    lowest, highest = np.full(len(utterances), np.inf), np.full(len(utterances), -np.inf)
+    begin = 0
+    for block_S in blocks:
+        end = begin + len(block_S)
+        for place in range(len(utterances)):
+            part_S = block_S[max(0, first[place] - begin) : max(0, last[place] - begin)]
+            if len(part_S):
+                lowest[place] = min(lowest[place], part_S.min())
+                highest[place] = max(highest[place], part_S.max())
+        begin = end
+    return frozenset(u.id for u, low, high in zip(utterances, lowest, highest, strict=True) if low == high)
+
+
+def duration_s(utterance: Utterance, found: AudioInfo) -> float:
+    """Seconds of the utterance that lie within its recording."""
+    end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
+    return max(end_s - utterance.start_s, 0.0)
+
+
+def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
+    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
+    before: Counter[str] = Counter()
+    ranks = []
+    for place, fault in enumerate(faults):
+        ranks.append((before[fault.kind], place))
+        before[fault.kind] += 1
+    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
+
+
+Validator = Callable[[ScannedData], Iterator[Fault]]
+
+
+VALIDATORS: list[Validator] = []
+
+
+def validator(function: Validator) -> Validator:
+    VALIDATORS.append(function)
+    return function
+
+
+@validator
+def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
+    """Missing, unreadable, empty and truncated files."""
+    for recording, scan in scanned.scans.items():
+        if scan.error:
+            ids = scanned.of_recording[recording]
+            yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
+
+
+@validator
+def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
+    """Files that lack too little at their end for any speech to be missing; they are used as they are."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.missing_s:
+            ids = scanned.of_recording[recording]
+            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
+            yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
+
+
+@validator
+def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that are noise from some place on, because a transfer changed their number of bytes."""
+    for recording, scan in scanned.scans.items():
+        if damage := scan.damage:
+            ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
+            fault = Fault(
+                "lost byte", scanned.where(recording), _named(ids), str(damage), "get the file again, in binary mode"
+            )
+            if damage.mended:
+                repair, remedy = (
+                    f"{damage.count} {how}, in a copy of the recording",
+                    f"{fault.remedy}, or run `speech3 fix`",
+                )
+                yield dataclasses.replace(fault, remedy=remedy, repair=repair, mend=recording)
+            else:
+                yield dataclasses.replace(fault, drop=ids)
+
+
+@validator
+def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
+    """Files whose header gives another length than they have; they are read to their end."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.claim:
+            where, ids = scanned.where(recording), scanned.of_recording[recording]
+            remedy = "the audio in the file is read; listen to check that it is complete"
+            yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
+
+
+@validator
+def several_channels(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that are not mono."""
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.channels > 1:
+            ids = scanned.of_recording[recording]
+            how = f"; as one channel, {scan.channels}" if scan.channels else ""
+            problem = f"has {scan.info.channels} channels{how}"
+            remedy = "convert it to one channel, or set mix_channels: true in the feature configuration"
+            yield Fault("several channels", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
+
+
+@validator
+def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings whose rate is not that of most utterances."""
+    rates = Counter(found.sample_rate_hz for _, found in scanned)
+    if len(rates) < 2:
+        return
+    usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
+    for recording, scan in scanned.scans.items():
+        if scan.info and scan.info.sample_rate_hz != usual_hz:
+            ids = scanned.of_recording[recording]
+            problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
+            remedy = "convert it, or set resample: true in the feature configuration"
+            yield Fault("other sample rate", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
+
+
+@validator
+def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
+    """Segments that reach beyond their recording: clipped if a part lies inside."""
+    for utterance, found in scanned:
+        problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
+        if problem:
+            fault = Fault("segment", str(scanned.data.path / "segments"), utterance.id, problem, "correct the times")
+            if utterance.start_s < found.duration_s:
+                repair = f"end clipped to {found.duration_s:.3f} s"
+                yield dataclasses.replace(fault, end_s=found.duration_s, repair=repair)
+            else:
+                yield dataclasses.replace(fault, drop=(utterance.id,))
+
+
+@validator
+def too_short(scanned: ScannedData) -> Iterator[Fault]:
+    """Utterances of less than one frame."""
+    for utterance, found in scanned:
+        length_s = duration_s(utterance, found)
+        if 0 < length_s < FRAME_S:
+            where, ids = scanned.where(utterance.recording), (utterance.id,)
+            problem = f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms"
+            yield Fault("too short", where, utterance.id, problem, "remove the utterance", drop=ids)
+
+
+@validator
+def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
+    """Utterances without any sound; only a warning, since features can still be computed."""
+    for utterance, _ in scanned:
+        if utterance.id in scanned.scans[utterance.recording].silent:
+            where, remedy = scanned.where(utterance.recording), "check the recording, or remove the utterance"
+            yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
+
+
+def _named(ids: tuple[str, ...]) -> str:
+    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
+
+
+@dataclass(frozen=True)
 class _Matrix:
     frames: int = 0
     values: int = 0
@@ -135,271 +402,6 @@ def _statistics_faults(data: DataDir) -> Iterator[Fault]:
             remedy = "compute them again, or remove the speaker's utterances"
             yield Fault("unusable statistics", str(path), speaker, f"its statistics {problem}", remedy,
                         drop=tuple(speakers.get(speaker, ())))  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Scan:
-    """The result of scanning one recording."""
-
-    info: AudioInfo | None
-    error: AudioError | None
-    silent: frozenset[str]  # utterances whose samples are all the same
-    damage: Damage | None = None  # bytes that are missing or too many
-    channels: str = ""  # which of several channels are used, if not the average of all
-
-
-@dataclass(frozen=True)
-class ScannedData:
-    """A data directory with the scan of each recording that has utterances."""
-
-    data: DataDir
-    scans: dict[str, Scan]
-
-    def __iter__(self) -> Iterator[tuple[Utterance, AudioInfo]]:
-        for utterance in self.data.utterances.values():
-            scan = self.scans.get(utterance.recording)
-            if scan and scan.info:
-                yield utterance, scan.info
-
-    def where(self, recording: str) -> str:
-        return self.data.recordings[recording]
-
-    @functools.cached_property
-    def of_recording(self) -> dict[str, tuple[str, ...]]:
-        table: dict[str, list[str]] = {}
-        for utterance in self.data.utterances.values():
-            table.setdefault(utterance.recording, []).append(utterance.id)
-        return {recording: tuple(ids) for recording, ids in table.items()}
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `validate` found."""
-
-    data: DataDir
-    scanned: ScannedData
-    faults: tuple[Fault, ...]
-    warnings: tuple[Fault, ...]
-
-    def summary(self) -> str:
-        """One line: how many faults of each kind, or what the directory contains."""
-        path, data = self.data.path, self.data
-        if self.faults:
-            kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
-            count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
-            remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.utterances else ""
-            return f"{path}: {count} ({kinds}){remedy}"
-        counts = f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers"
-        if not data.recordings:
-            return f"{counts}, features without audio"
-        hours = sum(duration_s(utterance, found) for utterance, found in self.scanned) / 3600
-        rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.scanned}))
-        return f"{counts}, {hours:.2f} hours, {rates} Hz"
-
-
-def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
-    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
-    before: Counter[str] = Counter()
-    ranks = []
-    for place, fault in enumerate(faults):
-        ranks.append((before[fault.kind], place))
-        before[fault.kind] += 1
-    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
-
-
-def duration_s(utterance: Utterance, found: AudioInfo) -> float:
-    """Seconds of the utterance that lie within its recording."""
-    end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
-    return max(end_s - utterance.start_s, 0.0)
-
-
-Validator = Callable[[ScannedData], Iterator[Fault]]
-VALIDATORS: list[Validator] = []
-
-
-def validator(function: Validator) -> Validator:
-    VALIDATORS.append(function)
-    return function
-
-
-def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
-    """Find every fault of a data directory, including those of its features if it has any.
-
-    Parameters
-    ----------
-    jobs
-        Number of processes that decode the audio; 0: one per core if there are many recordings.
-    need_text
-        Whether a missing file `text` is a fault.
-    features
-        An scp to look at instead of the directory's feats.scp.
-
-    Raises
-    ------
-    Speech3Error
-        `path` is not a directory, or `features` cannot be read.
-    """
-    data, structural = parse(path, need_text=need_text)
-    if not paths.refused():  # if they are, each of them is a fault
-        paths.check(data.path / "wav.scp", data.recordings)
-    scanned = ScannedData(data, _scan_all(data, jobs))
-    found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
-    if data.feats or features:
-        lengths_s = {utterance.id: duration_s(utterance, info) for utterance, info in scanned}
-        found += feature_faults(data, lengths_s, features, jobs or available_jobs())
-    faults = tuple(fault for fault in found if not fault.warning)
-    return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
-
-
-def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
-    parts: dict[str, list[Utterance]] = {}
-    for utterance in data.utterances.values() if data.recordings else ():
-        parts.setdefault(utterance.recording, []).append(utterance)
-    items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
-    jobs = jobs or (available_jobs() if len(items) >= _MANY_RECORDINGS else 1)
-    scans = parallel_map(functools.partial(_scan, data.path), items, jobs, f"reading the audio of {data.path}")
-    return dict(zip(parts, scans, strict=True))
-
-
-def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
-    value, utterances = item
-    try:
-        found = audio_info(value, directory=directory)
-        silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
-        channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
-        damage = find_damage(value, directory=directory)
-    except AudioError as error:
-        return Scan(None, error, frozenset())
-    return Scan(found, None, silent, damage, channels)
-
-
-def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
-    first = [round(utterance.start_s * rate_hz) for utterance in utterances]
-    last = [sys.maxsize if u.end_s is None else round(u.end_s * rate_hz) for u in utterances]
-    lowest, highest = np.full(len(utterances), np.inf), np.full(len(utterances), -np.inf)
-    begin = 0
-    for block_S in blocks:
-        end = begin + len(block_S)
-        for place in range(len(utterances)):
-            part_S = block_S[max(0, first[place] - begin) : max(0, last[place] - begin)]
-            if len(part_S):
-                lowest[place] = min(lowest[place], part_S.min())
-                highest[place] = max(highest[place], part_S.max())
-        begin = end
-    return frozenset(u.id for u, low, high in zip(utterances, lowest, highest, strict=True) if low == high)
-
-
-@validator
-def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
-    """Missing, unreadable, empty and truncated files."""
-    for recording, scan in scanned.scans.items():
-        if scan.error:
-            ids = scanned.of_recording[recording]
-            yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
-
-
-@validator
-def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
-    """Files that lack too little at their end for any speech to be missing; they are used as they are."""
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.missing_s:
-            ids = scanned.of_recording[recording]
-            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
-            yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
-
-
-@validator
-def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
-    """Recordings that are noise from some place on, because a transfer changed their number of bytes."""
-    for recording, scan in scanned.scans.items():
-        if damage := scan.damage:
-            ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
-            fault = Fault(
-                "lost byte", scanned.where(recording), _named(ids), str(damage), "get the file again, in binary mode"
-            )
-            if damage.mended:
-                repair, remedy = (
-                    f"{damage.count} {how}, in a copy of the recording",
-                    f"{fault.remedy}, or run `speech3 fix`",
-                )
-                yield dataclasses.replace(fault, remedy=remedy, repair=repair, mend=recording)
-            else:
-                yield dataclasses.replace(fault, drop=ids)
-
-
-@validator
-def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
-    """Files whose header gives another length than they have; they are read to their end."""
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.claim:
-            where, ids = scanned.where(recording), scanned.of_recording[recording]
-            remedy = "the audio in the file is read; listen to check that it is complete"
-            yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
-
-
-def _named(ids: tuple[str, ...]) -> str:
-    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
-
-
-@validator
-def several_channels(scanned: ScannedData) -> Iterator[Fault]:
-    """Recordings that are not mono."""
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.channels > 1:
-            ids = scanned.of_recording[recording]
-            how = f"; as one channel, {scan.channels}" if scan.channels else ""
-            problem = f"has {scan.info.channels} channels{how}"
-            remedy = "convert it to one channel, or set mix_channels: true in the feature configuration"
-            yield Fault("several channels", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
-
-
-@validator
-def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
-    """Recordings whose rate is not that of most utterances."""
-    rates = Counter(found.sample_rate_hz for _, found in scanned)
-    if len(rates) < 2:
-        return
-    usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.sample_rate_hz != usual_hz:
-            ids = scanned.of_recording[recording]
-            problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
-            remedy = "convert it, or set resample: true in the feature configuration"
-            yield Fault("other sample rate", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
-
-
-@validator
-def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
-    """Segments that reach beyond their recording: clipped if a part lies inside."""
-    for utterance, found in scanned:
-        problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
-        if problem:
-            fault = Fault("segment", str(scanned.data.path / "segments"), utterance.id, problem, "correct the times")
-            if utterance.start_s < found.duration_s:
-                repair = f"end clipped to {found.duration_s:.3f} s"
-                yield dataclasses.replace(fault, end_s=found.duration_s, repair=repair)
-            else:
-                yield dataclasses.replace(fault, drop=(utterance.id,))
-
-
-@validator
-def too_short(scanned: ScannedData) -> Iterator[Fault]:
-    """Utterances of less than one frame."""
-    for utterance, found in scanned:
-        length_s = duration_s(utterance, found)
-        if 0 < length_s < FRAME_S:
-            where, ids = scanned.where(utterance.recording), (utterance.id,)
-            problem = f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms"
-            yield Fault("too short", where, utterance.id, problem, "remove the utterance", drop=ids)
-
-
-@validator
-def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
-    """Utterances without any sound; only a warning, since features can still be computed."""
-    for utterance, _ in scanned:
-        if utterance.id in scanned.scans[utterance.recording].silent:
-            where, remedy = scanned.where(utterance.recording), "check the recording, or remove the utterance"
-            yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
 
 
 @dataclass(frozen=True)

@@ -39,161 +39,6 @@ _FORMAT = 2
 SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
-class Parts:
-    """The parts of `target`, open and locked. Made by `open_parts`.
-
-    Attributes
-    ----------
-    units, position
-        Number of finished units, and of their bytes.
-    """
-
-    def __init__(self, target: Path, journal: IO[bytes], data: IO[bytes]) -> None:
-        self.target, self.units, self.position = target, 0, 0
-        self._journal, self._data = journal, data
-
-    def taken_over(self, fingerprint: str) -> Iterator[dict[str, Any]]:
-        """Yield the record of each unit that a killed run of the same work finished; truncate anything after them."""
-        self._journal.seek(0)
-        head = {"fingerprint": fingerprint}
-        whole, first = 0, _line(self._journal)
-        if first == head:
-            whole = self._journal.tell()
-            while (record := _line(self._journal)) is not None and self._matches(record):
-                whole, self.position = self._journal.tell(), record["end"]
-                self.units += 1
-                yield record
-        elif self._journal.seek(0, os.SEEK_END):
-            say(f"{self.target}: not resuming an interrupted run, which had another config or other data")
-        with explained_disk_errors(self.target):
-            for stream, end in ((self._data, self.position), (self._journal, whole)):
-                stream.truncate(end)
-                stream.seek(end)
-            if not whole:
-                self._write_line(head)
-
-    def _matches(self, record: dict[str, Any]) -> bool:
-        size = record["end"] - self.position
-        data = self._data.read(size)
-        return len(data) == size and zlib.crc32(data) == record["crc"]
-
-    def append(self, data: bytes, record: dict[str, Any]) -> None:
-        """Add a unit; once this returns, it survives a kill of the process."""
-        with explained_disk_errors(self.target):
-            self._data.write(data)
-            self._data.flush()
-            self.position += len(data)
-            self.units += 1
-            self._write_line({**record, "end": self.position, "crc": zlib.crc32(data)})
-
-    def _write_line(self, record: dict[str, Any]) -> None:
-        self._journal.write(json.dumps(record).encode() + b"\n")
-        self._journal.flush()
-
-    def finish(self) -> None:
-        with explained_disk_errors(self.target):
-            _parts(self.target).replace(self.target)
-
-    def remove(self) -> None:
-        """Delete the parts, unless renamed, and the journal."""
-        _parts(self.target).unlink(missing_ok=True)
-        _journal(self.target).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def open_parts(target: Path) -> Iterator[Parts]:
-    """Open the parts of `target`, creating them if there are none."""
-    with contextlib.ExitStack() as stack:
-        with explained_disk_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            journal = _journal(target).open("a+b")
-            stack.callback(_close, journal)
-            _lock(journal, target)
-            data = _parts(target).open("a+b")
-            stack.callback(_close, data)
-            data.seek(0)
-        yield Parts(target, journal, data)
-
-
-def fingerprint(
-    data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool, augmenter: Augmenter | None = None
-) -> str:
-    """Hash that identifies an extraction: config, augmentation, utterances, size and modification time of all files.
-
-    Of a pipe only the command counts.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-
-    def add(value: object) -> None:
-        digest.update(json.dumps(value).encode() + b"\n")
-
-    add([_FORMAT, __version__, config.model_dump(mode="json"), compress])
-    files: dict[str, Path] = {}
-    if augmenter:
-        sounds = (*augmenter.noises, *augmenter.babblers, *augmenter.responses)  # the voices are utterances of `data`
-        add([augmenter.config.model_dump(mode="json"), augmenter.seed, *(sound.location for sound in sounds)])
-        for sound in sounds:
-            if not sound.location.endswith("|"):
-                files[f"{sound.directory}: {sound.location}"] = resolve_path(sound.location, sound.directory)
-    for ids in units:
-        for key in ids:
-            utt = data.utterances[key]
-            archives = data.feats.get(key, ""), data.cmvn.get(utt.speaker, "")
-            places = [data.recordings.get(utt.recording, ""), *archives]
-            add([key, utt.start_s, utt.end_s, *places])
-            for name in (places[0], *(re.sub(r"(:\d+)?(\[[^\]]*\])?$", "", place) for place in archives)):
-                if name and not name.endswith("|") and name not in files:
-                    files[name] = resolve_path(name, data.path)
-        add(len(ids))
-    for path in files.values():
-        try:
-            status = path.stat()
-        except OSError:  # reported when the file is read
-            continue
-        add([str(path), status.st_size, status.st_mtime_ns])
-    return digest.hexdigest()
-
-
-def _journal(target: Path) -> Path:
-    return target.with_name(f".{target.name}.journal")
-
-
-def _parts(target: Path) -> Path:
-    return target.with_name(f".{target.name}.parts")
-
-
-def _line(stream: IO[bytes]) -> dict[str, Any] | None:
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:  # the power failed while the line was being written
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _lock(journal: IO[bytes], target: Path) -> None:
-    try:
-        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = os.fstat(journal.fileno()).st_ino == _journal(target).stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
-        mine = False
-    if not mine:  # locked by another run, or removed by one that has just finished
-        raise Speech3Error(
-            f"{target}: another run is writing it; wait for that to finish, or choose another output directory"
-        )
-
-
-def _close(stream: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # a full disk, which a write has already reported
-        stream.close()
-
-
-class _Bytes(io.BytesIO):
-    mode = "wb"  # kaldi_io checks it
-
-
 @dataclass
 class ExtractReport:
     """What was extracted and what was skipped.
@@ -295,32 +140,145 @@ def extract(
     return report
 
 
+def features_of(
+    data: DataDir, config: FeatureConfig, skipped: dict[str, str] | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
+
+    `skipped`: receives the reason for each utterance that cannot be used. Without it the first such utterance is an
+    error.
+    """
+    units = [part_of(data, ids) for ids in units_of(data, config)]
+    config = _with_rate(data, config)
+    values = values_of(data) if config.kind == "given" else None
+    reasons = {} if skipped is None else skipped
+
+    def stop_at_bad() -> None:
+        if skipped is None and reasons:
+            raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
+        _check(data, config, reasons, complete=False)
+
+    if _wants_stats(config):
+        total_2G: np.ndarray | None = None
+        for part in units:
+            stats_2G, bad = unit_stats(part, config, values=values)
+            reasons.update(bad)
+            stop_at_bad()
+            total_2G = _plus(data, total_2G, stats_2G)
+        _check(data, config, reasons, complete=True)
+        config = _with_stats(config, _checked_total(data, total_2G))
+    for part in units:
+        unit = unit_features(part, config, values=values)
+        reasons.update(unit.skipped)
+        stop_at_bad()
+        yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())
+    _check(data, config, reasons, complete=True)
+
+
 def silent_in(feats: Path) -> frozenset[str]:
     """The utterances of a directory of features that are digital silence."""
     path = feats / SILENT
     return frozenset(path.read_text(encoding="utf-8").split()) if path.exists() else frozenset()
 
 
-def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
-    if report.silent:
-        say(f"{data.path}: digital silence from end to end: {listed(report.silent)}")
-    if report.channels:
-        utterance, why = next(iter(report.channels.items()))
-        more = f"; {len(report.channels) - 1:,} more such utterances" if len(report.channels) > 1 else ""
-        say(f"{data.path}: {utterance}: of several channels, {why}{more}")
+def fingerprint(
+    data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool, augmenter: Augmenter | None = None
+) -> str:
+    """Hash that identifies an extraction: config, augmentation, utterances, size and modification time of all files.
 
+    Of a pipe only the command counts.
+    """
+    digest = hashlib.blake2b(digest_size=16)
 
-@contextmanager
-def _parts_of(target: Path) -> Iterator[Parts]:
-    with open_parts(target) as parts:
+    def add(value: object) -> None:
+        digest.update(json.dumps(value).encode() + b"\n")
+
+    add([_FORMAT, __version__, config.model_dump(mode="json"), compress])
+    files: dict[str, Path] = {}
+    if augmenter:
+        sounds = (*augmenter.noises, *augmenter.babblers, *augmenter.responses)  # the voices are utterances of `data`
+        add([augmenter.config.model_dump(mode="json"), augmenter.seed, *(sound.location for sound in sounds)])
+        for sound in sounds:
+            if not sound.location.endswith("|"):
+                files[f"{sound.directory}: {sound.location}"] = resolve_path(sound.location, sound.directory)
+    for ids in units:
+        for key in ids:
+            utt = data.utterances[key]
+            archives = data.feats.get(key, ""), data.cmvn.get(utt.speaker, "")
+            places = [data.recordings.get(utt.recording, ""), *archives]
+            add([key, utt.start_s, utt.end_s, *places])
+            for name in (places[0], *(re.sub(r"(:\d+)?(\[[^\]]*\])?$", "", place) for place in archives)):
+                if name and not name.endswith("|") and name not in files:
+                    files[name] = resolve_path(name, data.path)
+        add(len(ids))
+    for path in files.values():
         try:
-            yield parts
-        except (Speech3Error, OSError) as error:
-            # After bad data or a full disk something must change before the next run, so its parts would not match.
-            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
-            if not isinstance(error.__cause__, BrokenProcessPool):
-                parts.remove()
-            raise
+            status = path.stat()
+        except OSError:  # reported when the file is read
+            continue
+        add([str(path), status.st_size, status.st_mtime_ns])
+    return digest.hexdigest()
+
+
+class Parts:
+    """The parts of `target`, open and locked. Made by `open_parts`.
+
+    Attributes
+    ----------
+    units, position
+        Number of finished units, and of their bytes.
+    """
+
+    def __init__(self, target: Path, journal: IO[bytes], data: IO[bytes]) -> None:
+        self.target, self.units, self.position = target, 0, 0
+        self._journal, self._data = journal, data
+
+    def taken_over(self, fingerprint: str) -> Iterator[dict[str, Any]]:
+        """Yield the record of each unit that a killed run of the same work finished; truncate anything after them."""
+        self._journal.seek(0)
+        head = {"fingerprint": fingerprint}
+        whole, first = 0, _line(self._journal)
+        if first == head:
+            whole = self._journal.tell()
+            while (record := _line(self._journal)) is not None and self._matches(record):
+                whole, self.position = self._journal.tell(), record["end"]
+                self.units += 1
+                yield record
+        elif self._journal.seek(0, os.SEEK_END):
+            say(f"{self.target}: not resuming an interrupted run, which had another config or other data")
+        with explained_disk_errors(self.target):
+            for stream, end in ((self._data, self.position), (self._journal, whole)):
+                stream.truncate(end)
+                stream.seek(end)
+            if not whole:
+                self._write_line(head)
+
+    def _matches(self, record: dict[str, Any]) -> bool:
+        size = record["end"] - self.position
+        data = self._data.read(size)
+        return len(data) == size and zlib.crc32(data) == record["crc"]
+
+    def append(self, data: bytes, record: dict[str, Any]) -> None:
+        """Add a unit; once this returns, it survives a kill of the process."""
+        with explained_disk_errors(self.target):
+            self._data.write(data)
+            self._data.flush()
+            self.position += len(data)
+            self.units += 1
+            self._write_line({**record, "end": self.position, "crc": zlib.crc32(data)})
+
+    def _write_line(self, record: dict[str, Any]) -> None:
+        self._journal.write(json.dumps(record).encode() + b"\n")
+        self._journal.flush()
+
+    def finish(self) -> None:
+        with explained_disk_errors(self.target):
+            _parts(self.target).replace(self.target)
+
+    def remove(self) -> None:
+        """Delete the parts, unless renamed, and the journal."""
+        _parts(self.target).unlink(missing_ok=True)
+        _journal(self.target).unlink(missing_ok=True)
 
 
 def _extracted(
@@ -380,14 +338,6 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
     return stream.getvalue(), record
 
 
-def _wants_stats(config: FeatureConfig) -> bool:
-    return config.cmvn == "global" and config.norm_means and config.global_stats is None
-
-
-def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
-    return config.model_copy(update={"global_stats": tuple(map(tuple, stats_2G.tolist()))})
-
-
 def _summed(
     data: DataDir,
     config: FeatureConfig,
@@ -437,39 +387,12 @@ def _check_sizes(data: DataDir, before: int, values: int) -> None:
         )
 
 
-def features_of(
-    data: DataDir, config: FeatureConfig, skipped: dict[str, str] | None = None
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
+def _wants_stats(config: FeatureConfig) -> bool:
+    return config.cmvn == "global" and config.norm_means and config.global_stats is None
 
-    `skipped`: receives the reason for each utterance that cannot be used. Without it the first such utterance is an
-    error.
-    """
-    units = [part_of(data, ids) for ids in units_of(data, config)]
-    config = _with_rate(data, config)
-    values = values_of(data) if config.kind == "given" else None
-    reasons = {} if skipped is None else skipped
 
-    def stop_at_bad() -> None:
-        if skipped is None and reasons:
-            raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
-        _check(data, config, reasons, complete=False)
-
-    if _wants_stats(config):
-        total_2G: np.ndarray | None = None
-        for part in units:
-            stats_2G, bad = unit_stats(part, config, values=values)
-            reasons.update(bad)
-            stop_at_bad()
-            total_2G = _plus(data, total_2G, stats_2G)
-        _check(data, config, reasons, complete=True)
-        config = _with_stats(config, _checked_total(data, total_2G))
-    for part in units:
-        unit = unit_features(part, config, values=values)
-        reasons.update(unit.skipped)
-        stop_at_bad()
-        yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())
-    _check(data, config, reasons, complete=True)
+def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
+    return config.model_copy(update={"global_stats": tuple(map(tuple, stats_2G.tolist()))})
 
 
 def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
@@ -505,3 +428,80 @@ def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], comple
     if config.kind == "given":
         remedy = f"make the features again, or remove these utterances with `speech3 subset {data.path} OUT`"
     check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
+
+
+def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
+    if report.silent:
+        say(f"{data.path}: digital silence from end to end: {listed(report.silent)}")
+    if report.channels:
+        utterance, why = next(iter(report.channels.items()))
+        more = f"; {len(report.channels) - 1:,} more such utterances" if len(report.channels) > 1 else ""
+        say(f"{data.path}: {utterance}: of several channels, {why}{more}")
+
+
+@contextmanager
+def _parts_of(target: Path) -> Iterator[Parts]:
+    with open_parts(target) as parts:
+        try:
+            yield parts
+        except (Speech3Error, OSError) as error:
+            # After bad data or a full disk something must change before the next run, so its parts would not match.
+            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
+            if not isinstance(error.__cause__, BrokenProcessPool):
+                parts.remove()
+            raise
+
+
+@contextlib.contextmanager
+def open_parts(target: Path) -> Iterator[Parts]:
+    """Open the parts of `target`, creating them if there are none."""
+    with contextlib.ExitStack() as stack:
+        with explained_disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            journal = _journal(target).open("a+b")
+            stack.callback(_close, journal)
+            _lock(journal, target)
+            data = _parts(target).open("a+b")
+            stack.callback(_close, data)
+            data.seek(0)
+        yield Parts(target, journal, data)
+
+
+def _journal(target: Path) -> Path:
+    return target.with_name(f".{target.name}.journal")
+
+
+def _parts(target: Path) -> Path:
+    return target.with_name(f".{target.name}.parts")
+
+
+def _line(stream: IO[bytes]) -> dict[str, Any] | None:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:  # the power failed while the line was being written
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _lock(journal: IO[bytes], target: Path) -> None:
+    try:
+        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = os.fstat(journal.fileno()).st_ino == _journal(target).stat().st_ino
+    except (BlockingIOError, FileNotFoundError):
+        mine = False
+    if not mine:  # locked by another run, or removed by one that has just finished
+        raise Speech3Error(
+            f"{target}: another run is writing it; wait for that to finish, or choose another output directory"
+        )
+
+
+def _close(stream: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # a full disk, which a write has already reported
+        stream.close()
+
+
+class _Bytes(io.BytesIO):
+    mode = "wb"  # kaldi_io checks it

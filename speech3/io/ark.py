@@ -39,212 +39,6 @@ _INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size
 _RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
 
-def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
-    """Read the matrix after its token (one of `TOKENS`), float32 (T, F).
-
-    Raises
-    ------
-    EOFError
-        The stream ends within the matrix.
-    ValueError
-        The header is not valid.
-    """
-    smallest, width, rows, columns = _HEADER.unpack(_take(stream, _HEADER.size))
-    if rows < 0 or columns < 0 or not np.isfinite([smallest, width]).all():
-        raise ValueError(f"a compressed matrix of {rows} by {columns} values")
-    smallest, width = np.float32(smallest), np.float32(width)
-    if token == b"CM2 ":
-        levels_TF = np.frombuffer(_take(stream, 2 * rows * columns), "<u2").reshape(rows, columns)
-        return smallest + levels_TF.astype(np.float32) * np.float32(width / 65535)
-    if token == b"CM3 ":
-        levels_TF = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(rows, columns)
-        return smallest + levels_TF.astype(np.float32) * np.float32(width / 255)
-    heads_F4 = np.frombuffer(_take(stream, 8 * columns), "<u2").reshape(columns, 4)
-    levels_FT = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(columns, rows)
-    table_FL = _table(_to_float(heads_F4, smallest, width))
-    return np.ascontiguousarray(np.take_along_axis(table_FL, levels_FT.astype(np.intp), axis=1).T)
-
-
-def write_compressed(stream: IO[bytes], feats_TF: np.ndarray) -> None:
-    """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has at most 8 rows.
-
-    Raises
-    ------
-    ValueError
-        A value is not a finite number.
-    """
-    feats_TF = np.asarray(feats_TF, np.float32)
-    rows, columns = feats_TF.shape
-    if feats_TF.size == 0:
-        stream.write(TOKENS[0] + _HEADER.pack(0, 0, 0, 0))
-        return
-    smallest, largest = feats_TF.min(), feats_TF.max()
-    if not np.isfinite([smallest, largest]).all():
-        raise ValueError("values that are not finite numbers cannot be compressed")
-    if largest == smallest:
-        largest = np.float32(smallest + 1 + abs(smallest))
-    width = np.float32(largest - smallest)
-    header = _HEADER.pack(smallest, width, rows, columns)
-    if rows <= _FEW_ROWS:
-        stream.write(TOKENS[1] + header + _to_levels(feats_TF, smallest, width).tobytes())
-        return
-    heads_F4 = _heads(feats_TF, smallest, width)
-    levels_TF = _nearest(feats_TF, _to_float(heads_F4, smallest, width))
-    stream.write(TOKENS[0] + header + heads_F4.tobytes() + np.ascontiguousarray(levels_TF.T).tobytes())
-
-
-def _take(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) != size:
-        raise EOFError
-    return data
-
-
-def _to_float(levels: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    return smallest + width * _LEVELS_16 * levels.astype(np.float32)
-
-
-def _to_levels(values: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    share = np.clip((values - smallest) / width, 0, 1)
-    return ((share * np.float32(65535)).astype(np.float64) + 0.499).astype("<u2")  # 0.499 is Kaldi's
-
-
-def _table(percentiles_F4: np.ndarray) -> np.ndarray:
-    """(F, 256) float32: the value of each byte in each column."""
-    p0, p25, p75, p100 = percentiles_F4.T[..., None]
-    byte_L = np.arange(256, dtype=np.float32)
-
-    def between(low: np.ndarray, high: np.ndarray, first: int, steps: float) -> np.ndarray:
-        return low + ((high - low) * (byte_L - first)).astype(np.float64) * (1 / steps)  # rounded where Kaldi rounds
-
-    upper = np.where(byte_L <= 192, between(p25, p75, 64, 128), between(p75, p100, 192, 63))
-    return np.where(byte_L <= 64, between(p0, p25, 0, 64), upper).astype(np.float32)
-
-
-def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    """Levels (F, 4) of the percentiles, each at least one above the previous one; needs at least nine rows."""
-    rows = len(feats_TF)
-    places = [0, rows // 4, 3 * (rows // 4), rows - 1]
-    found_4F = _to_levels(np.partition(feats_TF, places, axis=0)[places], smallest, width).astype(np.int32)
-    found_4F[0] = np.minimum(found_4F[0], 65532)
-    for place, most in ((1, 65533), (2, 65534), (3, 65535)):
-        found_4F[place] = np.minimum(np.maximum(found_4F[place], found_4F[place - 1] + 1), most)
-    return np.ascontiguousarray(found_4F.T.astype("<u2"))
-
-
-def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
-    p0, p25, p75, p100 = percentiles_F4.T
-
-    def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
-        share = ((feats_TF - low) / (high - low) * np.float32(steps)).astype(np.float64)
-        return np.clip(np.trunc(share + 0.5), 0, steps)
-
-    upper = np.where(feats_TF < p75, 64 + level(p25, p75, 128), 192 + level(p75, p100, 63))
-    return np.where(feats_TF < p25, level(p0, p25, 64), upper).astype(np.uint8)
-
-
-def is_ark(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an archive of matrices, binary or text."""
-    return _BEGINS.match(head) is not None
-
-
-def is_integer_ark(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an archive of integer vectors, such as an alignment."""
-    return _INTEGERS.match(head) is not None
-
-
-def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
-    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read.
-
-    Raises
-    ------
-    Speech3Error
-        The archive is truncated or holds something other than matrices.
-    """
-    last = "its beginning"
-    try:
-        with ark.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            while key := _key(stream):
-                start = stream.tell()
-                _skip_value(stream)
-                if stream.tell() > size:
-                    raise EOFError
-                last = key
-                yield key, f"{ark.resolve()}:{start}"
-    except OSError as error:
-        raise Speech3Error(f"{ark}: {error.strerror}") from error
-    except (EOFError, ValueError, struct.error) as error:
-        raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
-
-
-def _skip_value(stream: IO[bytes]) -> None:
-    start = stream.tell()
-    if stream.read(len(_BINARY)) != _BINARY:
-        stream.seek(start)
-        _skip_text(stream)
-        return
-    token = stream.read(3)
-    if token in _PLAIN:
-        sizes = struct.unpack("<BiBi", stream.read(10))
-        if min(sizes) < 0:
-            raise ValueError(sizes)
-        stream.seek(_PLAIN[token] * sizes[1] * sizes[3], os.SEEK_CUR)
-    elif token in _COMPRESSED:
-        if token != b"CM ":
-            stream.read(1)
-        _, _, rows, columns = struct.unpack("<ffii", stream.read(16))
-        if min(rows, columns) < 0:
-            raise ValueError(rows, columns)
-        heads = 8 * columns if token == b"CM " else 0
-        stream.seek(heads + _COMPRESSED[token] * rows * columns, os.SEEK_CUR)
-    else:
-        raise ValueError(token)
-
-
-def _skip_text(stream: IO[bytes]) -> None:
-    line = stream.readline()
-    if b"[" not in line:
-        raise ValueError(line)
-    while b"]" not in line:
-        line = stream.readline()
-        if not line:
-            raise EOFError
-
-
-class ComputedMapping(Mapping[str, V]):
-    """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
-
-    def __init__(self, keys: Collection[str], function: Callable[[str], V]) -> None:
-        self._keys, self._function = keys, function
-
-    def __getitem__(self, key: str) -> V:
-        if key not in self._keys:
-            raise KeyError(key)
-        return self._function(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-
-def _import_kaldi_io():  # type: ignore[no-untyped-def]
-    # When imported, kaldi_io warns about a missing KALDI_ROOT and adds guessed directories of Kaldi programs to PATH.
-    saved = {name: os.environ.get(name) for name in ("KALDI_ROOT", "PATH")}
-    os.environ["KALDI_ROOT"] = "/"
-    try:
-        import kaldi_io
-    finally:
-        for name, value in saved.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-    return kaldi_io
-
-
-_kaldi_io = _import_kaldi_io()
-
-
 def write_ark(
     ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Path | str | None = None, *, compress: bool = False
 ) -> int:
@@ -350,22 +144,6 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     return stream
 
 
-def ark_key_at(location: str, directory: Path) -> str | None:
-    """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
-    match = _RANGE.search(location)
-    location = location[: match.start()] if match else location
-    path, _, offset = location.rpartition(":")
-    if not (path and offset.isdigit() and int(offset)):
-        return None
-    try:
-        with _open(f"{path}:{max(0, int(offset) - _LONGEST_KEY)}", directory) as stream:
-            before = stream.read(min(int(offset), _LONGEST_KEY))
-    except OSError:
-        return None
-    key = re.search(rb"([^\s\0]+) $", before)
-    return key[1].decode("utf-8", errors="replace") if key else None
-
-
 def _matrix(stream: IO[bytes]) -> np.ndarray:
     start = stream.tell()
     if stream.read(len(_BINARY)) == _BINARY and (token := _key(stream).encode() + b" ") in TOKENS:
@@ -381,6 +159,22 @@ def _part(matrix: np.ndarray, match: re.Match[str], location: str) -> np.ndarray
     if not (first <= last < len(matrix) + 3 and first < len(matrix) and left <= right < matrix.shape[1]):
         raise Speech3Error(f"{location}: the matrix has {len(matrix)} rows and {matrix.shape[1]} columns")
     return matrix[first : last + 1, left : right + 1]
+
+
+def ark_key_at(location: str, directory: Path) -> str | None:
+    """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
+    match = _RANGE.search(location)
+    location = location[: match.start()] if match else location
+    path, _, offset = location.rpartition(":")
+    if not (path and offset.isdigit() and int(offset)):
+        return None
+    try:
+        with _open(f"{path}:{max(0, int(offset) - _LONGEST_KEY)}", directory) as stream:
+            before = stream.read(min(int(offset), _LONGEST_KEY))
+    except OSError:
+        return None
+    key = re.search(rb"([^\s\0]+) $", before)
+    return key[1].decode("utf-8", errors="replace") if key else None
 
 
 def read_mat(path: Path | str) -> np.ndarray:
@@ -540,3 +334,209 @@ def _key(stream: IO[bytes]) -> str:
     while (byte := stream.read(1)) not in (b"", b" "):
         letters += byte
     return letters.strip().decode("utf-8")
+
+
+def is_ark(head: bytes) -> bool:
+    """Whether a file that begins with `head` is an archive of matrices, binary or text."""
+    return _BEGINS.match(head) is not None
+
+
+def is_integer_ark(head: bytes) -> bool:
+    """Whether a file that begins with `head` is an archive of integer vectors, such as an alignment."""
+    return _INTEGERS.match(head) is not None
+
+
+def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
+    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read.
+
+    Raises
+    ------
+    Speech3Error
+        The archive is truncated or holds something other than matrices.
+    """
+    last = "its beginning"
+    try:
+        with ark.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            while key := _key(stream):
+                start = stream.tell()
+                _skip_value(stream)
+                if stream.tell() > size:
+                    raise EOFError
+                last = key
+                yield key, f"{ark.resolve()}:{start}"
+    except OSError as error:
+        raise Speech3Error(f"{ark}: {error.strerror}") from error
+    except (EOFError, ValueError, struct.error) as error:
+        raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
+
+
+def _skip_value(stream: IO[bytes]) -> None:
+    start = stream.tell()
+    if stream.read(len(_BINARY)) != _BINARY:
+        stream.seek(start)
+        _skip_text(stream)
+        return
+    token = stream.read(3)
+    if token in _PLAIN:
+        sizes = struct.unpack("<BiBi", stream.read(10))
+        if min(sizes) < 0:
+            raise ValueError(sizes)
+        stream.seek(_PLAIN[token] * sizes[1] * sizes[3], os.SEEK_CUR)
+    elif token in _COMPRESSED:
+        if token != b"CM ":
+            stream.read(1)
+        _, _, rows, columns = struct.unpack("<ffii", stream.read(16))
+        if min(rows, columns) < 0:
+            raise ValueError(rows, columns)
+        heads = 8 * columns if token == b"CM " else 0
+        stream.seek(heads + _COMPRESSED[token] * rows * columns, os.SEEK_CUR)
+    else:
+        raise ValueError(token)
+
+
+def _skip_text(stream: IO[bytes]) -> None:
+    line = stream.readline()
+    if b"[" not in line:
+        raise ValueError(line)
+    while b"]" not in line:
+        line = stream.readline()
+        if not line:
+            raise EOFError
+
+
+class ComputedMapping(Mapping[str, V]):
+    """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
+
+    def __init__(self, keys: Collection[str], function: Callable[[str], V]) -> None:
+        self._keys, self._function = keys, function
+
+    def __getitem__(self, key: str) -> V:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._function(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def _import_kaldi_io():  # type: ignore[no-untyped-def]
+    # When imported, kaldi_io warns about a missing KALDI_ROOT and adds guessed directories of Kaldi programs to PATH.
+    saved = {name: os.environ.get(name) for name in ("KALDI_ROOT", "PATH")}
+    os.environ["KALDI_ROOT"] = "/"
+    try:
+        import kaldi_io
+    finally:
+        for name, value in saved.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    return kaldi_io
+
+
+_kaldi_io = _import_kaldi_io()
+
+
+def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
+    """Read the matrix after its token (one of `TOKENS`), float32 (T, F).
+
+    Raises
+    ------
+    EOFError
+        The stream ends within the matrix.
+    ValueError
+        The header is not valid.
+    """
+    smallest, width, rows, columns = _HEADER.unpack(_take(stream, _HEADER.size))
+    if rows < 0 or columns < 0 or not np.isfinite([smallest, width]).all():
+        raise ValueError(f"a compressed matrix of {rows} by {columns} values")
+    smallest, width = np.float32(smallest), np.float32(width)
+    if token == b"CM2 ":
+        levels_TF = np.frombuffer(_take(stream, 2 * rows * columns), "<u2").reshape(rows, columns)
+        return smallest + levels_TF.astype(np.float32) * np.float32(width / 65535)
+    if token == b"CM3 ":
+        levels_TF = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(rows, columns)
+        return smallest + levels_TF.astype(np.float32) * np.float32(width / 255)
+    heads_F4 = np.frombuffer(_take(stream, 8 * columns), "<u2").reshape(columns, 4)
+    levels_FT = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(columns, rows)
+    table_FL = _table(_to_float(heads_F4, smallest, width))
+    return np.ascontiguousarray(np.take_along_axis(table_FL, levels_FT.astype(np.intp), axis=1).T)
+
+
+def write_compressed(stream: IO[bytes], feats_TF: np.ndarray) -> None:
+    """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has at most 8 rows.
+
+    Raises
+    ------
+    ValueError
+        A value is not a finite number.
+    """
+    feats_TF = np.asarray(feats_TF, np.float32)
+    rows, columns = feats_TF.shape
+    if feats_TF.size == 0:
+        stream.write(TOKENS[0] + _HEADER.pack(0, 0, 0, 0))
+        return
+    smallest, largest = feats_TF.min(), feats_TF.max()
+    if not np.isfinite([smallest, largest]).all():
+        raise ValueError("values that are not finite numbers cannot be compressed")
+    if largest == smallest:
+        largest = np.float32(smallest + 1 + abs(smallest))
+    width = np.float32(largest - smallest)
+    header = _HEADER.pack(smallest, width, rows, columns)
+    if rows <= _FEW_ROWS:
+        stream.write(TOKENS[1] + header + _to_levels(feats_TF, smallest, width).tobytes())
+        return
+    heads_F4 = _heads(feats_TF, smallest, width)
+    levels_TF = _nearest(feats_TF, _to_float(heads_F4, smallest, width))
+    stream.write(TOKENS[0] + header + heads_F4.tobytes() + np.ascontiguousarray(levels_TF.T).tobytes())
+
+
+def _take(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise EOFError
+    return data
+
+
+def _to_float(levels: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
+    return smallest + width * _LEVELS_16 * levels.astype(np.float32)
+
+
+def _to_levels(values: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
+    share = np.clip((values - smallest) / width, 0, 1)
+    return ((share * np.float32(65535)).astype(np.float64) + 0.499).astype("<u2")  # 0.499 is Kaldi's
+
+
+def _table(percentiles_F4: np.ndarray) -> np.ndarray:
+    """(F, 256) float32: the value of each byte in each column."""
+    p0, p25, p75, p100 = percentiles_F4.T[..., None]
+    byte_L = np.arange(256, dtype=np.float32)
+
+    def between(low: np.ndarray, high: np.ndarray, first: int, steps: float) -> np.ndarray:
+        return low + ((high - low) * (byte_L - first)).astype(np.float64) * (1 / steps)  # rounded where Kaldi rounds
+
+    upper = np.where(byte_L <= 192, between(p25, p75, 64, 128), between(p75, p100, 192, 63))
+    return np.where(byte_L <= 64, between(p0, p25, 0, 64), upper).astype(np.float32)
+
+
+def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
+    """Levels (F, 4) of the percentiles, each at least one above the previous one; needs at least nine rows."""
+    rows = len(feats_TF)
+    places = [0, rows // 4, 3 * (rows // 4), rows - 1]
+    found_4F = _to_levels(np.partition(feats_TF, places, axis=0)[places], smallest, width).astype(np.int32)
+    found_4F[0] = np.minimum(found_4F[0], 65532)
+    for place, most in ((1, 65533), (2, 65534), (3, 65535)):
+        found_4F[place] = np.minimum(np.maximum(found_4F[place], found_4F[place - 1] + 1), most)
+    return np.ascontiguousarray(found_4F.T.astype("<u2"))
+
+
+def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
+    p0, p25, p75, p100 = percentiles_F4.T
+
+    def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
+        share = ((feats_TF - low) / (high - low) * np.float32(steps)).astype(np.float64)
+        return np.clip(np.trunc(share + 0.5), 0, steps)
+
+    upper = np.where(feats_TF < p75, 64 + level(p25, p75, 128), 192 + level(p75, p100, 63))
+    return np.where(feats_TF < p25, level(p0, p25, 64), upper).astype(np.uint8)
