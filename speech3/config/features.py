@@ -57,23 +57,13 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "left-context": ((), "an option of splice-feats; write left_context: 4 in a YAML file"),
     "right-context": ((), "an option of splice-feats; write right_context: 4 in a YAML file"),
 }
-_OF_PITCH = {
-    "min-f0", "max-f0", "soft-min-f0", "penalty-factor", "lowpass-cutoff", "resample-frequency", "resample-freq",
-    "delta-pitch", "nccf-ballast", "lowpass-filter-width", "upsample-filter-width", "max-frames-latency",
-    "preemph-coeff", "pitch-scale", "pov-scale", "pov-offset", "delta-pitch-scale", "delta-pitch-noise-stddev",
-    "normalization-left-context", "normalization-right-context", "add-pov-feature", "add-normalized-log-pitch",
-    "add-delta-pitch", "add-raw-log-pitch",
-}  # fmt: skip
 _TRUE, _FALSE = ("true", "t", "1", ""), ("false", "f", "0")
 
 
 def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> Any:
     """The keys of a config with underscores for Kaldi's dashes; `renamed`: keys that differ from Kaldi's options.
 
-    Raises
-    ------
-    ValueError
-        Both spellings of one key are given.
+    Raises ValueError if both spellings of one key are given.
     """
     if not isinstance(values, Mapping):
         return values
@@ -90,10 +80,7 @@ def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType(
 def without_kaldis_own(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a feature config, without Kaldi's options of another meaning where they have no effect.
 
-    Raises
-    ------
-    ValueError
-        An option of Kaldi has no counterpart; the message says what to write.
+    Raises ValueError if an option of Kaldi has no counterpart; the message says what to write.
     """
     found = dict(values)
     for key, value in values.items():
@@ -126,7 +113,8 @@ def read_conf(path: Path) -> dict[str, Any]:
         if stripped := line.partition("#")[0].strip():
             option, value = _option(stripped, f"{path}:{number}")
             lines[option] = f"{path}:{number}", value
-    if pitch := sorted(_OF_PITCH & lines.keys()):
+    of_pitch = {name.replace("_", "-") for name in PitchConfig.model_fields} - {"delta-window"} | {"resample-frequency"}
+    if pitch := sorted(of_pitch & lines.keys()):
         keys = ", ".join(f"{option.replace('-', '_')}: {lines[option][1]}" for option in pitch)
         raise Speech3Error(
             f"{lines[pitch[0]][0]}: --{pitch[0]}: an option of pitch, which is appended to other features; write a YAML"

@@ -49,10 +49,7 @@ def spell_number(value: int, liang: bool = True) -> str:
     liang
         Use 两 instead of 二 before 百, too, as always before 千, 万 and 亿.
 
-    Raises
-    ------
-    ValueError
-        `value` is outside 0 to 10**12 - 1.
+    Raises ValueError if `value` is outside 0 to 10**12 - 1.
     """
     if not 0 <= value < 10**12:
         raise ValueError(f"{value} is outside 0 to 10**12 - 1")

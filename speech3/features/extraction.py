@@ -110,14 +110,14 @@ def extract(
     # Divide the work, and identify it, so that a killed run can be resumed.
     units = units_of(data, config)
     config = _with_rate(data, config)
-    work = fingerprint(data, units, config, compress, augmenter)
-    inputs, jobs = [part_of(data, ids) for ids in units], jobs or available_jobs()
+    inputs, mark = [part_of(data, ids) for ids in units], fingerprint(data, units, config, compress, augmenter)
+    work = _Work(data, inputs, jobs or available_jobs(), mark, compress, augmenter)
     ark = out / "feats.ark"
     with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
         if _wants_stats(config):
-            config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
+            config = _with_stats(config, _summed(work, config, sums))
         report = ExtractReport(config)
-        located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
+        located = _extracted(work, config, parts, report)
         if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
         # Write the other files around the finished archive.
@@ -281,19 +281,21 @@ class Parts:
         _journal(self.target).unlink(missing_ok=True)
 
 
-def _extracted(
-    data: DataDir,
-    config: FeatureConfig,
-    inputs: Sequence[DataDir],
-    jobs: int,
-    parts: Parts,
-    work: str,
-    report: ExtractReport,
-    compress: bool,
-    augmenter: Augmenter | None,
-) -> list[tuple[str, int]]:
+@dataclass(frozen=True)
+class _Work:
+    """What an extraction works on, and how."""
+
+    data: DataDir
+    inputs: Sequence[DataDir]  # by unit
+    jobs: int
+    fingerprint: str
+    compress: bool
+    augmenter: Augmenter | None
+
+
+def _extracted(work: _Work, config: FeatureConfig, parts: Parts, report: ExtractReport) -> list[tuple[str, int]]:
     """Add all missing units to `parts`, fill in `report`, and return the utterances with their places in the ark."""
-    located: list[tuple[str, int]] = []
+    data, located = work.data, list[tuple[str, int]]()
 
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
@@ -310,15 +312,15 @@ def _extracted(
             located.append((utterance, offset))
         _check(data, config, report.skipped, complete=False)
 
-    for record in parts.taken_over(work):
+    for record in parts.taken_over(work.fingerprint):
         note(record)
     if parts.units:
         there = f"{len(located)} of {len(data.utterances)} utterances are kept"
         say(f"{parts.target}: {there} from an interrupted run, which is resumed")
     values = values_of(data) if config.kind == "given" else None
-    function = functools.partial(unit_features, config=config, augmenter=augmenter, values=values)
-    for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
-        content, record = _packed(unit, parts, compress)
+    function = functools.partial(unit_features, config=config, augmenter=work.augmenter, values=values)
+    for unit in parallel_map(function, work.inputs[parts.units :], work.jobs, "features"):
+        content, record = _packed(unit, parts, work.compress)
         parts.append(content, record)
         note(record)
     _check(data, config, report.skipped, complete=True)
@@ -338,23 +340,16 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
     return stream.getvalue(), record
 
 
-def _summed(
-    data: DataDir,
-    config: FeatureConfig,
-    inputs: Sequence[DataDir],
-    jobs: int,
-    sums: Parts,
-    work: str,
-    augmenter: Augmenter | None,
-) -> np.ndarray:
+def _summed(work: _Work, config: FeatureConfig, sums: Parts) -> np.ndarray:
+    data = work.data
     skipped: dict[str, str] = {}
     total_2G: np.ndarray | None = None
-    for record in sums.taken_over(work):
+    for record in sums.taken_over(work.fingerprint):
         skipped.update(record["skipped"])
         total_2G = None if record["total"] is None else np.array(record["total"])
     values = values_of(data) if config.kind == "given" else None
-    function = functools.partial(unit_stats, config=config, augmenter=augmenter, values=values)
-    for stats_2G, bad in parallel_map(function, inputs[sums.units :], jobs, "global CMVN"):
+    function = functools.partial(unit_stats, config=config, augmenter=work.augmenter, values=values)
+    for stats_2G, bad in parallel_map(function, work.inputs[sums.units :], work.jobs, "global CMVN"):
         skipped.update(bad)
         _check(data, config, skipped, complete=False)
         total_2G = _plus(data, total_2G, stats_2G)

@@ -441,12 +441,7 @@ _kaldi_io = _import_kaldi_io()
 def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
     """Read the matrix after its token (one of `TOKENS`), float32 (T, F).
 
-    Raises
-    ------
-    EOFError
-        The stream ends within the matrix.
-    ValueError
-        The header is not valid.
+    Raises EOFError if the stream ends within the matrix, ValueError if the header is not valid.
     """
     smallest, width, rows, columns = _HEADER.unpack(_take(stream, _HEADER.size))
     if rows < 0 or columns < 0 or not np.isfinite([smallest, width]).all():
@@ -467,10 +462,7 @@ def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
 def write_compressed(stream: IO[bytes], feats_TF: np.ndarray) -> None:
     """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has at most 8 rows.
 
-    Raises
-    ------
-    ValueError
-        A value is not a finite number.
+    Raises ValueError if a value is not a finite number.
     """
     feats_TF = np.asarray(feats_TF, np.float32)
     rows, columns = feats_TF.shape

@@ -260,10 +260,7 @@ class ArpaLm:
 def from_ngrams(ngrams: Sequence[Ngrams], source: str) -> ArpaLm:
     """Make a model from n-grams in the form of `ArpaLm.ngrams`; those of order 1 are the vocabulary.
 
-    Raises
-    ------
-    KeyError
-        An n-gram has a word that is not a 1-gram.
+    Raises KeyError if an n-gram has a word that is not a 1-gram.
     """
     numbers = {word: number for number, (word,) in enumerate(ngrams[0])}
     rows = []
@@ -280,10 +277,7 @@ def from_rows(vocabulary: tuple[str, ...], orders: Sequence[Rows], source: str) 
     Histories that are not n-grams, because some tools leave them out, are added with their back-off probability and the
     back-off weight 1, which does not change the model.
 
-    Raises
-    ------
-    RepeatedNgramError
-        An n-gram occurs twice.
+    Raises RepeatedNgramError if an n-gram occurs twice.
     """
     try:
         lm = _from_rows(vocabulary, orders, source)
