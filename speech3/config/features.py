@@ -60,122 +60,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 _TRUE, _FALSE = ("true", "t", "1", ""), ("false", "f", "0")
 
 
-def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """The keys of a config with underscores for Kaldi's dashes; `renamed`: keys that differ from Kaldi's options.
-
-    Raises ValueError if both spellings of one key are given.
-    """
-    if not isinstance(values, Mapping):
-        return values
-    found: dict[Any, Any] = {}
-    for key, value in values.items():
-        name = key.replace("-", "_") if isinstance(key, str) else key
-        name = renamed.get(name, name)
-        if name in found:
-            raise ValueError(f"{name} is set twice, in two spellings; remove one")
-        found[name] = value
-    return found
-
-
-def without_kaldis_own(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a feature config, without Kaldi's options of another meaning where they have no effect.
-
-    Raises ValueError if an option of Kaldi has no counterpart; the message says what to write.
-    """
-    found = dict(values)
-    for key, value in values.items():
-        option = str(key).replace("_", "-")
-        if key in known or option not in _REFUSED:
-            continue
-        usual, remedy = _REFUSED[option]
-        if value not in usual and str(value).lower() not in usual:
-            raise ValueError(f"{key}={value}: {remedy}")
-        del found[key]
-    return found
-
-
-def read_conf(path: Path) -> dict[str, Any]:
-    """Read a `.conf` file of compute-mfcc-feats, compute-fbank-feats or compute-plp-feats as keys of `FeatureConfig`.
-
-    Raises Speech3Error: it cannot be read, has an unknown option or one of another meaning, or is for no known kind of
-    features; the message names file, line and option.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not a text file: {error}") from error
-    lines: dict[str, tuple[str, Any]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if stripped := line.partition("#")[0].strip():
-            option, value = _option(stripped, f"{path}:{number}")
-            lines[option] = f"{path}:{number}", value
-    of_pitch = {name.replace("_", "-") for name in PitchConfig.model_fields} - {"delta-window"} | {"resample-frequency"}
-    if pitch := sorted(of_pitch & lines.keys()):
-        keys = ", ".join(f"{option.replace('-', '_')}: {lines[option][1]}" for option in pitch)
-        raise Speech3Error(
-            f"{lines[pitch[0]][0]}: --{pitch[0]}: an option of pitch, which is appended to other features; write a YAML"
-            f" file such as\n  kind: mfcc\n  pitch: {{{keys}}}"
-        )
-    kind = _kind(path, set(lines))
-    return {"kind": kind, **_keys(kind, lines)}
-
-
-def _option(line: str, where: str) -> tuple[str, Any]:
-    match = re.fullmatch(r"--([A-Za-z][\w-]*)\s*(=)?\s*(.*)", line)
-    if not match or (match[3] and not match[2]):
-        raise Speech3Error(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
-    option, value = match[1].lower().replace("_", "-"), match[3].strip("'\"")
-    if option in _BOOLEAN:
-        if value.lower() not in (*_TRUE, *_FALSE):
-            raise Speech3Error(f"{where}: --{option}={value}: expected true or false")
-        return option, value.lower() in _TRUE
-    if not value:
-        raise Speech3Error(f"{where}: --{option}: has no value; write --{option}=VALUE")
-    return option, value
-
-
-def _kind(path: Path, options: set[str]) -> str:
-    named = [kind for kind in OPTIONS if kind in path.name.lower()]
-    if len(named) == 1:
-        return named[0]
-    known = options & {option for kind in OPTIONS for option in OPTIONS[kind]}
-    found = [kind for kind in OPTIONS if known <= set(OPTIONS[kind])]
-    if len(found) == 1:
-        return found[0]
-    raise Speech3Error(
-        f"{path}: neither its name nor its options say which features these are; name it mfcc.conf, fbank.conf or"
-        " plp.conf"
-    )
-
-
-def _keys(kind: str, lines: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    unknown = []
-    for option, (where, value) in lines.items():
-        if option in OPTIONS[kind]:
-            found[option.replace("-", "_")] = value
-        elif option in ("allow-downsample", "allow-upsample"):
-            found["resample"] = found.get("resample", False) or value
-        elif option == "subtract-mean":
-            found |= {"cmvn": "utterance"} if value else {}
-        elif option in _REFUSED:
-            usual, remedy = _REFUSED[option]
-            if value not in usual and str(value).lower() not in usual:
-                raise Speech3Error(f"{where}: --{option}={str(value).lower()}: {remedy}")
-        elif option not in _WITHOUT_EFFECT:
-            unknown.append(f"{where}: --{option}")
-    if unknown:
-        raise Speech3Error(
-            f"{listed(unknown, 5)}: not an option of Kaldi's compute-{kind}-feats; known here:"
-            f" {', '.join(f'--{option}' for option in sorted(OPTIONS[kind]))}"
-        )
-    return found
-
-
 class PitchConfig(Config):
     """How pitch is tracked and turned into features (feat/pitch-functions.h).
 
@@ -334,3 +218,119 @@ class FeatureConfig(Config):
         """
         without = {"resample", "mix_channels"} | ({"global_stats"} if self.cmvn != "global" else set())
         return self.model_dump(exclude=without)
+
+
+def read_conf(path: Path) -> dict[str, Any]:
+    """Read a `.conf` file of compute-mfcc-feats, compute-fbank-feats or compute-plp-feats as keys of `FeatureConfig`.
+
+    Raises Speech3Error: it cannot be read, has an unknown option or one of another meaning, or is for no known kind of
+    features; the message names file, line and option.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise Speech3Error(f"{path}: no such file") from error
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise Speech3Error(f"{path}: not a text file: {error}") from error
+    lines: dict[str, tuple[str, Any]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if stripped := line.partition("#")[0].strip():
+            option, value = _option(stripped, f"{path}:{number}")
+            lines[option] = f"{path}:{number}", value
+    of_pitch = {name.replace("_", "-") for name in PitchConfig.model_fields} - {"delta-window"} | {"resample-frequency"}
+    if pitch := sorted(of_pitch & lines.keys()):
+        keys = ", ".join(f"{option.replace('-', '_')}: {lines[option][1]}" for option in pitch)
+        raise Speech3Error(
+            f"{lines[pitch[0]][0]}: --{pitch[0]}: an option of pitch, which is appended to other features; write a YAML"
+            f" file such as\n  kind: mfcc\n  pitch: {{{keys}}}"
+        )
+    kind = _kind(path, set(lines))
+    return {"kind": kind, **_keys(kind, lines)}
+
+
+def _option(line: str, where: str) -> tuple[str, Any]:
+    match = re.fullmatch(r"--([A-Za-z][\w-]*)\s*(=)?\s*(.*)", line)
+    if not match or (match[3] and not match[2]):
+        raise Speech3Error(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
+    option, value = match[1].lower().replace("_", "-"), match[3].strip("'\"")
+    if option in _BOOLEAN:
+        if value.lower() not in (*_TRUE, *_FALSE):
+            raise Speech3Error(f"{where}: --{option}={value}: expected true or false")
+        return option, value.lower() in _TRUE
+    if not value:
+        raise Speech3Error(f"{where}: --{option}: has no value; write --{option}=VALUE")
+    return option, value
+
+
+def _kind(path: Path, options: set[str]) -> str:
+    named = [kind for kind in OPTIONS if kind in path.name.lower()]
+    if len(named) == 1:
+        return named[0]
+    known = options & {option for kind in OPTIONS for option in OPTIONS[kind]}
+    found = [kind for kind in OPTIONS if known <= set(OPTIONS[kind])]
+    if len(found) == 1:
+        return found[0]
+    raise Speech3Error(
+        f"{path}: neither its name nor its options say which features these are; name it mfcc.conf, fbank.conf or"
+        " plp.conf"
+    )
+
+
+def _keys(kind: str, lines: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    unknown = []
+    for option, (where, value) in lines.items():
+        if option in OPTIONS[kind]:
+            found[option.replace("-", "_")] = value
+        elif option in ("allow-downsample", "allow-upsample"):
+            found["resample"] = found.get("resample", False) or value
+        elif option == "subtract-mean":
+            found |= {"cmvn": "utterance"} if value else {}
+        elif option in _REFUSED:
+            usual, remedy = _REFUSED[option]
+            if value not in usual and str(value).lower() not in usual:
+                raise Speech3Error(f"{where}: --{option}={str(value).lower()}: {remedy}")
+        elif option not in _WITHOUT_EFFECT:
+            unknown.append(f"{where}: --{option}")
+    if unknown:
+        raise Speech3Error(
+            f"{listed(unknown, 5)}: not an option of Kaldi's compute-{kind}-feats; known here:"
+            f" {', '.join(f'--{option}' for option in sorted(OPTIONS[kind]))}"
+        )
+    return found
+
+
+def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """The keys of a config with underscores for Kaldi's dashes; `renamed`: keys that differ from Kaldi's options.
+
+    Raises ValueError if both spellings of one key are given.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    found: dict[Any, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_") if isinstance(key, str) else key
+        name = renamed.get(name, name)
+        if name in found:
+            raise ValueError(f"{name} is set twice, in two spellings; remove one")
+        found[name] = value
+    return found
+
+
+def without_kaldis_own(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a feature config, without Kaldi's options of another meaning where they have no effect.
+
+    Raises ValueError if an option of Kaldi has no counterpart; the message says what to write.
+    """
+    found = dict(values)
+    for key, value in values.items():
+        option = str(key).replace("_", "-")
+        if key in known or option not in _REFUSED:
+            continue
+        usual, remedy = _REFUSED[option]
+        if value not in usual and str(value).lower() not in usual:
+            raise ValueError(f"{key}={value}: {remedy}")
+        del found[key]
+    return found

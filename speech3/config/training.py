@@ -195,11 +195,7 @@ class TrainingConfig(Config):
     discriminative: DiscriminativeConfig = DiscriminativeConfig()
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
-    threads: int = Field(
-        1,
-        ge=1,
-        description="threads of each worker; more than one is slower on a busy machine, where they wait for each other",
-    )
+    threads: int = Field(1, ge=1, description="threads of each worker; on a busy machine more than one is slower")
     precision: Literal["float32", "tf32", "bf16", "auto"] = Field(
         "float32",
         description="of products and convolutions; tf32: on GPUs that have it; bf16: autocast of forward and backward "

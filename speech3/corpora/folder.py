@@ -173,7 +173,6 @@ def _misnamed(path: Path) -> Fault:
 
 
 def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
-    """Faults of files that are not used; `recorded`: the names of recordings, case-folded."""
     faults: list[Fault] = []
 
     def skip(kind: str, path: Path, problem: str, remedy: str) -> None:
@@ -321,7 +320,6 @@ def read_folder(
 
 
 def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
-    """The tiers that contain the transcript, for each TextGrid and ELAN file."""
     read: dict[Path, list[Tier]] = {}
     for item in progress(items, len(items), f"transcripts of {source}"):
         reader = _READERS.get(item.transcript.suffix.lower())
@@ -436,7 +434,6 @@ def _place(annotation: Annotation) -> str:
 
 
 def _overlaps(annotations: Sequence[Annotation]) -> list[float]:
-    """How many seconds of each annotation overlap others; the annotations are sorted by their start."""
     shared_s = [0.0] * len(annotations)
     for first, one in enumerate(annotations):
         for second in range(first + 1, len(annotations)):

@@ -172,7 +172,6 @@ def _sexes(path: Path) -> dict[str, str]:
 
 
 def _lang(root: Path) -> LangDir:
-    """Lexicon and smallest language model, beside the parts or above them."""
     places = (root, root.parent, root / "lm", root.parent / "lm")
     lexicon = next((place / _LEXICON for place in places if (place / _LEXICON).is_file()), None)
     arpa = next((place / name for name in _ARPAS for place in places if (place / name).is_file()), None)

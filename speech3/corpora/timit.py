@@ -92,7 +92,6 @@ def _speakers_of_test() -> dict[str, list[str]]:
 
 
 def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
-    """The utterances of some speakers, and the lines of their reference alignment."""
     recordings, utterances, tracks = dict[str, str](), dict[str, Utterance](), list[str]()
     for speaker, directory in sorted(speakers.items()):
         files = {path.name.upper(): path for path in matching_paths(directory, "*")}

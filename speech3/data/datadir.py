@@ -405,7 +405,6 @@ def read_texts(
 
 
 def _without_symbols(table: Table, words: Mapping[str, list[str]], faults: list[Fault]) -> dict[str, list[str]]:
-    """The words without those that are symbols of language models and graphs, which are faults."""
     kept, unknown = dict(words), list[str]()
     for key in sorted(words):
         if found := symbols_in(words[key]):

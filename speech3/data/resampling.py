@@ -199,7 +199,6 @@ class OnlineResampler:
         return self._resampled(self._kept_S)[:left]
 
     def _resampled(self, wave_S: np.ndarray) -> np.ndarray:
-        """The new samples that belong to the next step and later ones."""
         return resample(wave_S, self._step, self._new)[self._lead // self._step * self._new :]
 
 

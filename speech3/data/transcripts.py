@@ -426,7 +426,6 @@ def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
 
 
 def _listed_beside(ids: Sequence[str], path: Path) -> bool:
-    """Does the data directory list most of the ids?"""
     if path == STDIN:
         return False
     for name in _IDS:

@@ -276,7 +276,6 @@ class _Parser:
         return counts, line
 
     def _section(self, order: int, count: int, last: bool) -> tuple[Rows, np.ndarray, str]:
-        """The n-grams of a section, their line numbers, and the line that ends the section."""
         pieces = [Parsed(np.zeros((0, order), np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
         table, end, found = words(self._numbers) if order > 1 else None, "", 0
 

@@ -269,7 +269,6 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
 
 
 def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray], order: int, source: str) -> ArpaLm:
-    """The n-gram model of the graphones of all words."""
     ends_W = np.cumsum([len(codes) for codes in cuts])
     word_T = np.insert(number_T + _SPECIAL, ends_W, 1).astype(np.int32)
     numbers = Numbers()

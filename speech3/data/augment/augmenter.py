@@ -236,8 +236,6 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
 
 @dataclass
 class _Chain:
-    """An utterance, and what has been done to it so far."""
-
     of: Augmenter
     wave_S: np.ndarray
     rate_hz: int
