@@ -24,7 +24,7 @@ _HEARD_S = 60.0  # of each recording with several channels
 # A command that converts a whole recording: `sph2pipe -f wav FILE |`.
 _SPH2PIPE = re.compile(r"(?:\S*/)?sph2pipe (?:-f wav |-p |-c [12] )*(?:'([^']+)'|([^\s'\"]+)) *\|")
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_SHOWN = 10  # words outside the lexicon that `describe` lists
+_SHOWN = 10  # words outside the lexicon that `describe_corpus` lists
 
 
 @dataclass(frozen=True)
