@@ -324,7 +324,7 @@ def test_a_model_config_is_one_of_its_family_however_it_is_made() -> None:
     clipped_not = LstmConfig(cell_clip=float("inf"), bidirectional=True)
     assert ModelConfig.model_validate(clipped_not.model_dump(mode="json")) == clipped_not
     assert LstmConfig.model_validate_json(clipped_not.model_dump_json()) == clipped_not
-    whole = TrainConfig(data="x", hmm="y", model=clipped_not, training=TrainingConfig())
+    whole = TrainConfig(frames="x", hmm="y", model=clipped_not, training=TrainingConfig())
     assert TrainConfig.model_validate_json(whole.model_dump_json()) == whole
     assert whole.model_copy(deep=True) == whole
 
@@ -347,12 +347,6 @@ def test_a_model_config_is_one_of_its_family_however_it_is_made() -> None:
 def test_augmentation_that_contradicts_itself(values: dict[str, object], told: str) -> None:
     with pytest.raises(Speech3Error, match=rf"x\.yaml: .*{told}"):
         parse(AugmentConfig, values, "x.yaml")
-
-
-def test_the_old_name_of_the_frames_still_works(tmp_path: Path) -> None:
-    (tmp_path / "old.yaml").write_text("data: d\nhmm: h\nmodel: dnn\ntraining: sgd\n")
-    (tmp_path / "new.yaml").write_text("frames: d\nhmm: h\nmodel: dnn\ntraining: sgd\n")
-    assert load_config(TrainConfig, tmp_path / "old.yaml") == load_config(TrainConfig, tmp_path / "new.yaml")
 
 
 @pytest.mark.parametrize(

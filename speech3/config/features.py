@@ -1,11 +1,8 @@
-"""Features, with Kaldi's option names and defaults.
+"""Features and pitch, with Kaldi's option names and defaults, and Kaldi's ``.conf`` files.
 
-Pitch, with the option names and defaults of Kaldi's compute-kaldi-pitch-feats and process-kaldi-pitch-feats.
-
-Kaldi's names for the options of features: dashes, and the `.conf` files of compute-{mfcc,fbank,plp}-feats.
-
-The names are Kaldi's with dashes in place of underscores (feat/feature-*.h, featbin/compute-*-feats.cc), and the files
-are read as in util/parse-options.cc: one option per line, ``#`` begins a comment, the last of two equal options counts.
+Kaldi's programs spell the names with dashes in place of underscores (feat/feature-*.h, featbin/compute-*-feats.cc);
+their ``.conf`` files are read as in util/parse-options.cc: one option per line, ``#`` begins a comment, the last of two
+equal options counts. Pitch has the options of compute-kaldi-pitch-feats and process-kaldi-pitch-feats.
 """
 
 import re
@@ -60,139 +57,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "left-context": ((), "an option of splice-feats; write left_context: 4 in a YAML file"),
     "right-context": ((), "an option of splice-feats; write right_context: 4 in a YAML file"),
 }
-_OF_PITCH = {
-    "min-f0", "max-f0", "soft-min-f0", "penalty-factor", "lowpass-cutoff", "resample-frequency", "resample-freq",
-    "delta-pitch", "nccf-ballast", "lowpass-filter-width", "upsample-filter-width", "max-frames-latency",
-    "preemph-coeff", "pitch-scale", "pov-scale", "pov-offset", "delta-pitch-scale", "delta-pitch-noise-stddev",
-    "normalization-left-context", "normalization-right-context", "add-pov-feature", "add-normalized-log-pitch",
-    "add-delta-pitch", "add-raw-log-pitch",
-}  # fmt: skip
 _TRUE, _FALSE = ("true", "t", "1", ""), ("false", "f", "0")
-
-
-def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """The keys of a config with underscores for Kaldi's dashes; `renamed`: keys that differ from Kaldi's options.
-
-    Raises
-    ------
-    ValueError
-        Both spellings of one key are given.
-    """
-    if not isinstance(values, Mapping):
-        return values
-    found: dict[Any, Any] = {}
-    for key, value in values.items():
-        name = key.replace("-", "_") if isinstance(key, str) else key
-        name = renamed.get(name, name)
-        if name in found:
-            raise ValueError(f"{name} is set twice, in two spellings; remove one")
-        found[name] = value
-    return found
-
-
-def without_kaldis_own(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a feature config, without Kaldi's options of another meaning where they have no effect.
-
-    Raises
-    ------
-    ValueError
-        An option of Kaldi has no counterpart; the message says what to write.
-    """
-    found = dict(values)
-    for key, value in values.items():
-        option = str(key).replace("_", "-")
-        if key in known or option not in _REFUSED:
-            continue
-        usual, remedy = _REFUSED[option]
-        if value not in usual and str(value).lower() not in usual:
-            raise ValueError(f"{key}={value}: {remedy}")
-        del found[key]
-    return found
-
-
-def read_conf(path: Path) -> dict[str, Any]:
-    """Read a `.conf` file of compute-mfcc-feats, compute-fbank-feats or compute-plp-feats as keys of `FeatureConfig`.
-
-    Raises
-    ------
-    Speech3Error
-        It cannot be read, has an unknown option or one of another meaning, or is for no known kind of features; the
-        message names file, line and option.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not a text file: {error}") from error
-    lines: dict[str, tuple[str, Any]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if stripped := line.partition("#")[0].strip():
-            option, value = _option(stripped, f"{path}:{number}")
-            lines[option] = f"{path}:{number}", value
-    if pitch := sorted(_OF_PITCH & lines.keys()):
-        keys = ", ".join(f"{option.replace('-', '_')}: {lines[option][1]}" for option in pitch)
-        raise Speech3Error(
-            f"{lines[pitch[0]][0]}: --{pitch[0]}: an option of pitch, which is appended to other features; write a YAML"
-            f" file such as\n  kind: mfcc\n  pitch: {{{keys}}}"
-        )
-    kind = _kind(path, set(lines))
-    return {"kind": kind, **_keys(kind, lines)}
-
-
-def _option(line: str, where: str) -> tuple[str, Any]:
-    """Name, with dashes, and value of an option."""
-    match = re.fullmatch(r"--([A-Za-z][\w-]*)\s*(=)?\s*(.*)", line)
-    if not match or (match[3] and not match[2]):
-        raise Speech3Error(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
-    option, value = match[1].lower().replace("_", "-"), match[3].strip("'\"")
-    if option in _BOOLEAN:
-        if value.lower() not in (*_TRUE, *_FALSE):
-            raise Speech3Error(f"{where}: --{option}={value}: expected true or false")
-        return option, value.lower() in _TRUE
-    if not value:
-        raise Speech3Error(f"{where}: --{option}: has no value; write --{option}=VALUE")
-    return option, value
-
-
-def _kind(path: Path, options: set[str]) -> str:
-    named = [kind for kind in OPTIONS if kind in path.name.lower()]
-    if len(named) == 1:
-        return named[0]
-    known = options & {option for kind in OPTIONS for option in OPTIONS[kind]}
-    found = [kind for kind in OPTIONS if known <= set(OPTIONS[kind])]
-    if len(found) == 1:
-        return found[0]
-    raise Speech3Error(
-        f"{path}: neither its name nor its options say which features these are; name it mfcc.conf, fbank.conf or"
-        " plp.conf"
-    )
-
-
-def _keys(kind: str, lines: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    unknown = []
-    for option, (where, value) in lines.items():
-        if option in OPTIONS[kind]:
-            found[option.replace("-", "_")] = value
-        elif option in ("allow-downsample", "allow-upsample"):
-            found["resample"] = found.get("resample", False) or value
-        elif option == "subtract-mean":
-            found |= {"cmvn": "utterance"} if value else {}
-        elif option in _REFUSED:
-            usual, remedy = _REFUSED[option]
-            if value not in usual and str(value).lower() not in usual:
-                raise Speech3Error(f"{where}: --{option}={str(value).lower()}: {remedy}")
-        elif option not in _WITHOUT_EFFECT:
-            unknown.append(f"{where}: --{option}")
-    if unknown:
-        raise Speech3Error(
-            f"{listed(unknown, 5)}: not an option of Kaldi's compute-{kind}-feats; known here:"
-            f" {', '.join(f'--{option}' for option in sorted(OPTIONS[kind]))}"
-        )
-    return found
 
 
 class PitchConfig(Config):
@@ -240,7 +105,6 @@ class PitchConfig(Config):
 
     @property
     def dim(self) -> int:
-        """Values per frame."""
         wanted = (self.add_pov_feature, self.add_normalized_log_pitch, self.add_delta_pitch, self.add_raw_log_pitch)
         return sum(wanted)
 
@@ -319,7 +183,7 @@ class FeatureConfig(Config):
     global_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = Field(
         None,
         description="Kaldi's statistics (sums and count, sums of squares and 0); none: computed from the data. With"
-        " global they normalise; with utterance or speaker streams begin with them (features.online_cmvn)",
+        " global they normalise; with utterance or speaker streams begin with them",
     )
     left_context: int = Field(0, ge=0, description="preceding frames, spliced to each frame as the last step")
     right_context: int = Field(0, ge=0, description="following frames, spliced to each frame as the last step")
@@ -354,3 +218,119 @@ class FeatureConfig(Config):
         """
         without = {"resample", "mix_channels"} | ({"global_stats"} if self.cmvn != "global" else set())
         return self.model_dump(exclude=without)
+
+
+def read_conf(path: Path) -> dict[str, Any]:
+    """Read a `.conf` file of compute-mfcc-feats, compute-fbank-feats or compute-plp-feats as keys of `FeatureConfig`.
+
+    Raises Speech3Error: it cannot be read, has an unknown option or one of another meaning, or is for no known kind of
+    features; the message names file, line and option.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise Speech3Error(f"{path}: no such file") from error
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise Speech3Error(f"{path}: not a text file: {error}") from error
+    lines: dict[str, tuple[str, Any]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if stripped := line.partition("#")[0].strip():
+            option, value = _option(stripped, f"{path}:{number}")
+            lines[option] = f"{path}:{number}", value
+    of_pitch = {name.replace("_", "-") for name in PitchConfig.model_fields} - {"delta-window"} | {"resample-frequency"}
+    if pitch := sorted(of_pitch & lines.keys()):
+        keys = ", ".join(f"{option.replace('-', '_')}: {lines[option][1]}" for option in pitch)
+        raise Speech3Error(
+            f"{lines[pitch[0]][0]}: --{pitch[0]}: an option of pitch, which is appended to other features; write a YAML"
+            f" file such as\n  kind: mfcc\n  pitch: {{{keys}}}"
+        )
+    kind = _kind(path, set(lines))
+    return {"kind": kind, **_keys(kind, lines)}
+
+
+def _option(line: str, where: str) -> tuple[str, Any]:
+    match = re.fullmatch(r"--([A-Za-z][\w-]*)\s*(=)?\s*(.*)", line)
+    if not match or (match[3] and not match[2]):
+        raise Speech3Error(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
+    option, value = match[1].lower().replace("_", "-"), match[3].strip("'\"")
+    if option in _BOOLEAN:
+        if value.lower() not in (*_TRUE, *_FALSE):
+            raise Speech3Error(f"{where}: --{option}={value}: expected true or false")
+        return option, value.lower() in _TRUE
+    if not value:
+        raise Speech3Error(f"{where}: --{option}: has no value; write --{option}=VALUE")
+    return option, value
+
+
+def _kind(path: Path, options: set[str]) -> str:
+    named = [kind for kind in OPTIONS if kind in path.name.lower()]
+    if len(named) == 1:
+        return named[0]
+    known = options & {option for kind in OPTIONS for option in OPTIONS[kind]}
+    found = [kind for kind in OPTIONS if known <= set(OPTIONS[kind])]
+    if len(found) == 1:
+        return found[0]
+    raise Speech3Error(
+        f"{path}: neither its name nor its options say which features these are; name it mfcc.conf, fbank.conf or"
+        " plp.conf"
+    )
+
+
+def _keys(kind: str, lines: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    unknown = []
+    for option, (where, value) in lines.items():
+        if option in OPTIONS[kind]:
+            found[option.replace("-", "_")] = value
+        elif option in ("allow-downsample", "allow-upsample"):
+            found["resample"] = found.get("resample", False) or value
+        elif option == "subtract-mean":
+            found |= {"cmvn": "utterance"} if value else {}
+        elif option in _REFUSED:
+            usual, remedy = _REFUSED[option]
+            if value not in usual and str(value).lower() not in usual:
+                raise Speech3Error(f"{where}: --{option}={str(value).lower()}: {remedy}")
+        elif option not in _WITHOUT_EFFECT:
+            unknown.append(f"{where}: --{option}")
+    if unknown:
+        raise Speech3Error(
+            f"{listed(unknown, 5)}: not an option of Kaldi's compute-{kind}-feats; known here:"
+            f" {', '.join(f'--{option}' for option in sorted(OPTIONS[kind]))}"
+        )
+    return found
+
+
+def with_underscores(values: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """The keys of a config with underscores for Kaldi's dashes; `renamed`: keys that differ from Kaldi's options.
+
+    Raises ValueError if both spellings of one key are given.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    found: dict[Any, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_") if isinstance(key, str) else key
+        name = renamed.get(name, name)
+        if name in found:
+            raise ValueError(f"{name} is set twice, in two spellings; remove one")
+        found[name] = value
+    return found
+
+
+def without_kaldis_own(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a feature config, without Kaldi's options of another meaning where they have no effect.
+
+    Raises ValueError if an option of Kaldi has no counterpart; the message says what to write.
+    """
+    found = dict(values)
+    for key, value in values.items():
+        option = str(key).replace("_", "-")
+        if key in known or option not in _REFUSED:
+            continue
+        usual, remedy = _REFUSED[option]
+        if value not in usual and str(value).lower() not in usual:
+            raise ValueError(f"{key}={value}: {remedy}")
+        del found[key]
+    return found

@@ -1,7 +1,4 @@
-"""Acoustic models: one config class per family; `ModelConfig` stands for any of them.
-
-Time-delay networks: the config classes of the families ``tdnn``, ``cnn_tdnn`` and ``tdnn_lstm``.
-"""
+"""Acoustic models: one config class per family; `ModelConfig` stands for any of them."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args
@@ -93,7 +90,6 @@ class DnnConfig(ModelConfig):
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:
-        """The width of each hidden layer."""
         return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
@@ -127,7 +123,6 @@ class CnnConfig(ModelConfig):
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:
-        """The width of each fully connected hidden layer."""
         return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
@@ -169,12 +164,10 @@ class LstmConfig(ModelConfig):
 
     @property
     def system(self) -> str:
-        """See `ModelConfig.system`."""
         return "blstm" if self.bidirectional else "lstm"
 
     @property
     def cells_of_layers(self) -> tuple[int, ...]:
-        """The cells of each layer and direction."""
         return self.layer_cells or (self.cells,) * self.layers
 
     @model_validator(mode="after")
@@ -229,7 +222,6 @@ class TdnnConfig(ModelConfig):
 
     @property
     def layer_bottlenecks(self) -> tuple[int, ...]:
-        """The bottleneck of each factored layer."""
         return self.bottlenecks or (self.bottleneck,) * self.layers
 
     @model_validator(mode="after")
@@ -326,7 +318,6 @@ class TdnnLstmConfig(LstmConfig):
 
     @property
     def system(self) -> str:
-        """See `ModelConfig.system`."""
         return "tdnn_blstm" if self.bidirectional else "tdnn_lstm"
 
     @property

@@ -220,7 +220,6 @@ def _value(cls: type[Config], keys: list[str], text: str, override: str) -> Any:
 
 
 def _is_text(cls: type[Config], keys: list[str]) -> bool:
-    """Whether a key holds a string or none."""
     for group in keys[:-1]:
         kind = cls.model_fields[group].annotation if group in cls.model_fields else None
         below = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Config)]
@@ -232,7 +231,6 @@ def _is_text(cls: type[Config], keys: list[str]) -> bool:
 
 
 def _replacement(values: dict[str, Any]) -> str | None:
-    """Which of `_REPLACEMENTS` is meant for the model."""
     model = values.get("model")
     if isinstance(model, str):
         model = _expand("model", model)

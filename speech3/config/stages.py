@@ -1,8 +1,5 @@
-"""The bootstrap from words to senones.
-
-Augmentation of recordings: the possible distortions of an utterance, their probabilities and strengths.
-
-Language model, decoding graph and search.
+"""The stages around the network: the bootstrap from words to senones, augmentation of recordings, language model,
+decoding graph and search.
 """
 
 from typing import Annotated, Literal
@@ -10,6 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Range = tuple[float, float]
+_RANGES = ("rt60_s", "overlap_snr_db", "noise_snr_db", "babble_snr_db", "babble_voices", "volume_db")
 
 
 class MonophoneConfig(Config):
@@ -115,11 +116,6 @@ class HmmConfig(Config):
     power: float = Field(0.25, description="a pdf's number of Gaussians grows with its count to this power")
     beam: float = Field(10.0, gt=0)
     retry_beam: float = Field(40.0, gt=0)
-
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-Range = tuple[float, float]
-_RANGES = ("rt60_s", "overlap_snr_db", "noise_snr_db", "babble_snr_db", "babble_voices", "volume_db")
 
 
 class AugmentConfig(Config):

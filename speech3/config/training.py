@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 from speech3.config.base import Config
 from speech3.config.models import LstmConfig
 
+# Keys of `TrainingConfig` that do not affect the result, and may change when a run is resumed.
+NOT_COMPUTED = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}
+
 
 class AsgdConfig(Config):
     """Asynchronous SGD: how shards and server work together (`speech3/engine`: shard.py, server_optimizer.py)."""
@@ -124,8 +127,7 @@ class SimulationConfig(Config):
     bandwidth: float | None = Field(None, description="bytes per second of each link; none: no limit")
     latency_s: float = Field(0.0, ge=0, lt=math.inf, description="latency of a message")
     method: Literal["asgd", "synchronous", "sandblaster"] = Field(
-        "asgd",
-        description="asgd: as world shared; synchronous: workers step together, as in ddp; sandblaster: L-BFGS",
+        "asgd", description="asgd: as world shared; synchronous: workers step together, as in ddp; sandblaster: L-BFGS"
     )
 
     @model_validator(mode="after")
@@ -193,11 +195,7 @@ class TrainingConfig(Config):
     discriminative: DiscriminativeConfig = DiscriminativeConfig()
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
-    threads: int = Field(
-        1,
-        ge=1,
-        description="threads of each worker; more than one is slower on a busy machine, where they wait for each other",
-    )
+    threads: int = Field(1, ge=1, description="threads of each worker; on a busy machine more than one is slower")
     precision: Literal["float32", "tf32", "bf16", "auto"] = Field(
         "float32",
         description="of products and convolutions; tf32: on GPUs that have it; bf16: autocast of forward and backward "
@@ -347,7 +345,3 @@ class TrainingConfig(Config):
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, or its default if none is given."""
         return max(20, 2 * model.lookahead) if self.sequence is None else self.sequence
-
-
-# Keys of `TrainingConfig` that do not affect the result, and may change when a run is resumed.
-NOT_COMPUTED = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}

@@ -2,6 +2,10 @@
 
 `anyspeech` and `folder` do that for the user's own recordings with transcripts beside them, in text files, tables,
 TextGrids or ELAN files (`tiers`). `synthetic` makes the corpora `digits` and `shuzi` with espeak-ng.
+
+Each module has a function ``prepare(source, out, seed, ...)``, which writes the data directories ``train``, ``dev`` and
+``test``, the lexicon, and a language model or its text into `out`. It raises `Speech3Error` if `source` is not the
+corpus or a part of it is missing.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,10 @@
-"""AISHELL-1: 178 hours of read Mandarin, 400 speakers, 16 kHz (Apache 2.0; Bu et al. 2017; https://www.openslr.org/33).
+"""AISHELL-1: 178 hours of read Mandarin, 400 speakers, 16 kHz (Apache 2.0; Bu et al. 2017).
 
-data_aishell/wav/{train,dev,test}/SPEAKER/NAME.wav
-data_aishell/transcript/aishell_transcript_v0.8.txt    lines ``NAME word word ...``
-resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, one per pronunciation
+https://www.openslr.org/33
+
+    data_aishell/wav/{train,dev,test}/SPEAKER/NAME.wav
+    data_aishell/transcript/aishell_transcript_v0.8.txt    lines ``NAME word word ...``
+    resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, one per pronunciation
 """
 
 from pathlib import Path
@@ -27,11 +29,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory that holds ``data_aishell`` and ``resource_aishell``.
     seed
         Not used: the splits are official.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, or a part of it was not unpacked.
     """
     data, lexicon = source / "data_aishell", source / "resource_aishell" / "lexicon.txt"
     if not (data / _TRANSCRIPT).is_file():

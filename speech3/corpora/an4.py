@@ -38,11 +38,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory ``an4``, or the one that holds it.
     seed
         Random seed for drawing dev, a tenth of the speech, from train.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, or a part of it is missing.
     """
     root = next((path for path in (source, source / "an4") if (path / "etc" / "an4.dic").is_file()), None)
     if root is None:
@@ -104,7 +99,6 @@ def _recording(place: Path, converted: Path) -> Path:
 
 
 def _movable(data: DataDir, out: Path, name: str) -> DataDir:
-    """The part with paths relative to its directory for converted recordings: an experiment may be moved with them."""
     directory, converted = (out / name).absolute(), (out / _CONVERTED).absolute()
     directory.mkdir(parents=True, exist_ok=True)  # the paths lead through it
     recordings = {

@@ -1,12 +1,9 @@
 """A user's own corpus: one Kaldi data directory, or ``train/`` with optional ``dev/``, ``test/`` and ``lang/``.
 
-In place of a data directory there may be a folder of recordings with transcripts (`speech3.corpora.folder`).
-
-``lang/`` may contain ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences
-for the language model, in addition to the transcripts of train; or, with an ARPA file, the sentences that it was
-estimated on). Missing splits are drawn from train, missing pronunciations are guessed.
-
-The splits that a corpus lacks: drawn from train by speaker or, if too few can be held out, by utterance.
+In place of a data directory there may be a folder of recordings with transcripts (`folder`). ``lang/`` may contain
+``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for the language model,
+in addition to the transcripts of train; or, with an ARPA file, the sentences that it was estimated on). Missing splits
+are drawn from train, by speaker or, if too few can be held out, by utterance; missing pronunciations are guessed.
 """
 
 import gzip
@@ -61,6 +58,17 @@ _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 
 Seconds = Mapping[str, float]  # by utterance
+_MANY_UNKNOWN = 0.2  # share of the words
+HELD_OUT_LEXICON = "held_out_lexicon.txt"
+LETTERS = "letters.txt"
+SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
+SPLITS = ("train", "dev", "test")
+_WHY_TEXT = {
+    "train": "write one line `utterance word word ...` for each",
+    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
+    "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
+    " decode it afterwards: speech3 decode MODEL DIR OUT",
+}
 
 
 def split_data(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
@@ -120,10 +128,7 @@ def _by_utterance(
 ) -> dict[str, DataDir]:
     """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on.
 
-    Parameters
-    ----------
-    taken
-        Number of speakers that test has already been given, for the message.
+    `taken`: number of speakers that test has already been given, for the message.
     """
     total_s = max(_total_s(data, seconds), 1e-9)
     wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
@@ -152,7 +157,6 @@ def _by_utterance(
 
 
 def _described(name: str, parts: Mapping[str, DataDir], seconds: Seconds) -> str:
-    """How large a part is, and how many of its speakers train has, too."""
     speakers = parts[name].speakers().keys()
     both, minutes = len(speakers & parts["train"].speakers().keys()), _total_s(parts[name], seconds) / 60
     return (
@@ -167,19 +171,6 @@ def _total_s(data: DataDir, seconds: Seconds) -> float:
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-_MANY_UNKNOWN = 0.2  # share of the words
-HELD_OUT_LEXICON = "held_out_lexicon.txt"
-LETTERS = "letters.txt"
-SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
-SPLITS = ("train", "dev", "test")
-_WHY = {
-    "train": "write one line `utterance word word ...` for each",
-    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
-    "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
-    " decode it afterwards: speech3 decode MODEL DIR OUT",
-}
 
 
 def prepare(
@@ -337,7 +328,6 @@ def _is_datadir(path: Path) -> bool:
 
 
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
-    """The user's splits, with missing ones drawn from train; and whether any was drawn."""
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
     if _is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
         return split_data(read(source, "train"), shares, seed), True
@@ -363,14 +353,12 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
 def _with_text(path: Path, part: str) -> DataDir:
     data = read_datadir(path)
     if not any(utterance.text for utterance in data.utterances.values()):
-        raise Speech3Error(f"{path}: has no text; {_WHY[part]}")
+        raise Speech3Error(f"{path}: has no text; {_WHY_TEXT[part]}")
     return data
 
 
 @dataclass(frozen=True)
 class _Text(Iterable[list[str]]):
-    """The sentences for the language model: the transcripts of train, then those of a file, read when they are used."""
-
     train: DataDir | None
     path: Path | None
     change: Callable[[str], str]
@@ -421,7 +409,6 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
 
 
 def _write_pieces(out: Path, text: Iterable[list[str]], words: PronouncedVocabulary, vocabulary: int) -> list[str]:
-    """Write the model, the pieces and the text in pieces; return the pieces' lines for the lexicon."""
     counts = Counter(word for sentence in text for word in sentence if word in words.known)
     model = train_pieces(counts, vocabulary)
     cut = Cutter(model)
@@ -439,13 +426,7 @@ def _write_pieces(out: Path, text: Iterable[list[str]], words: PronouncedVocabul
 
 
 def _held_out(parts: Mapping[str, DataDir], words: PronouncedVocabulary) -> PronunciationTable:
-    """Pronounce words that only dev and test have: to align them, never to recognise them.
-
-    Raises
-    ------
-    Speech3Error
-        Most words of dev have no pronunciation, so it could not be aligned.
-    """
+    """Pronounce words that only dev and test have: to align them, never to recognise them."""
     new = sorted({*_words(parts["dev"]), *_words(parts["test"])} - words.known)
     found = words.further(new) if new else {}
     texts = {key: utterance.text for key, utterance in parts["dev"].utterances.items()}

@@ -48,14 +48,14 @@ def prepare(
     ----------
     source
         The directory of a language: ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if you made one, is as for
-        `speech3.corpora.anyspeech`.
+        `anyspeech`.
     seed
         Random seed of the splits, if the release has none, or an empty one.
     normalize
-        Normalisation steps for the sentences (`speech3.data.transcripts`). Lower case is that of the language in the
+        Normalisation steps for the sentences (`speech3.data.normalize_text`). Lower case is that of the language in the
         column `locale`, or of `lang`.
     lang, lexicon, units, pieces
-        As for `speech3.corpora.anyspeech.prepare`.
+        As for `anyspeech.prepare`.
 
     Raises
     ------
@@ -106,7 +106,6 @@ def _tables(source: Path) -> tuple[dict[str, Path], str]:
 
 
 def _is_empty(table: Path) -> bool:
-    """Whether a table has nothing but its heading, as some of small languages have."""
     with table.open("rb") as lines:
         return not any(line.strip() for line in islice(lines, 1, None))
 
@@ -145,7 +144,6 @@ def _clip(row: dict[str, str]) -> str:
 
 
 def _locale(tables: Iterable[Path]) -> str:
-    """The language that the first sentence is in, from the column `locale`; empty if there is none."""
     row = next((row for table in tables for row in _rows(table)), {})
     return (row.get("locale") or "").strip()
 

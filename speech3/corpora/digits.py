@@ -1,7 +1,7 @@
 """The built-in corpus: connected English digits, synthesised by espeak-ng, with the times of their phones.
 
 Nothing is downloaded, so this is the corpus of the demo and of tests. Speakers (voice, speed, pitch), lexicon and the
-names of the phones are files in ``data/digits``; rooms and noise are those of `speech3.corpora.synthetic`.
+names of the phones are files in ``data/digits``; rooms and noise are those of `synthetic`.
 
 The reference alignment is espeak's, phone by phone, renamed by ``data/digits/phones.txt``, with two corrections.
 First, espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) is part of it,
@@ -51,11 +51,6 @@ def prepare(
         Number of processes; 0: one per core. The result does not depend on it.
     train, dev, test
         Number of utterances; each speaker of the split has at least one if there are enough.
-
-    Raises
-    ------
-    Speech3Error
-        As for `synthetic.prepare`.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
@@ -76,7 +71,6 @@ def read_phone_names() -> dict[str, str]:
 
 
 def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
-    """Draw, synthesise and align one utterance."""
     words = _draw_words(rng)
     synthesis, samples_N, lead_s = synthetic.speak(_ssml(words, rng), speaker, rng)
     phones, spans = align(synthesis, words, key, lead_s, len(samples_N) / SAMPLE_RATE_HZ)

@@ -2,13 +2,7 @@
 
 A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It is
 beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not searched.
-
-The recordings in a folder, each with the transcript that has its name.
-
-A transcript is beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are
-not searched.
-
-Recordings without transcripts, and the parts of transcribed recordings that no utterance covers.
+`read_untranscribed` reads recordings without transcripts, and the parts of others that no utterance covers.
 """
 
 import filecmp
@@ -52,6 +46,13 @@ AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if na
 AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
 _LOSSY = (".mp3", ".ogg", ".oga", ".opus")
 _NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
+_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
+_MOST_OVERLAP = 0.1  # share of an annotation's length
+_LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
+_SHOWN = 3
+_KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
+_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
+_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Item:
 
 
 def has_recordings(source: Path) -> bool:
-    """Does the folder, or a folder in it, contain recordings?"""
     return bool(recordings_in(source))
 
 
@@ -85,12 +85,8 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
     """Find the recordings with a transcript, and what cannot be used.
 
     Of several recordings that have the same name, those of a lossless format are preferred.
-
-    Raises
-    ------
-    Speech3Error
-        No recording has a transcript.
     """
+    # Recordings, transcripts, and the transcripts by place and by name.
     everything = _files(source)
     files = [path for path in everything if _is_utf8(path)]
     audio = [path for path in files if path.suffix.lower() in AUDIO]
@@ -102,6 +98,7 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
     for path in texts:
         beside.setdefault((path.parent, stem(path)), path)
         anywhere.setdefault(stem(path).casefold(), []).append(path)
+    # The transcript of each recording: beside it, or else the only one of its name.
     alone = Counter(stem(path).casefold() for path in audio)
     faults = [_misnamed(path) for path in everything if not _is_utf8(path)]
     items: dict[str, Item] = {}
@@ -123,8 +120,8 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
         else:
             remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
-    faults += [_copy(path) for path in _conflicts(source)]
-    faults += _others(files, texts, {item.transcript for item in items.values()}, alone.keys())
+    faults += [_conflicted_copy(path) for path in _conflicts(source)]
+    faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
         raise Speech3Error(f"{source}: {_why_none(audio, texts, faults)}")
     return list(items.values()), faults
@@ -155,11 +152,9 @@ def _conflicts(source: Path) -> list[Path]:
     return [path for path in paths if path.suffix.lower() in (*AUDIO, *TRANSCRIPTS) and _is_utf8(path)]
 
 
-def _copy(path: Path) -> Fault:
-    problem, remedy = (
-        "is a copy that synchronisation made of another file",
-        "keep the right one of both, by its own name",
-    )
+def _conflicted_copy(path: Path) -> Fault:
+    problem = "is a copy that synchronisation made of another file"
+    remedy = "keep the right one of both, by its own name"
     return Fault("conflicted copy", str(path), "", problem, remedy)
 
 
@@ -177,8 +172,7 @@ def _misnamed(path: Path) -> Fault:
     return Fault("name", where, "", "its name is not UTF-8", "rename it (convmv converts the names of many files)")
 
 
-def _others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
-    """Faults of files that are not used; `recorded`: the names of recordings, case-folded."""
+def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
     faults: list[Fault] = []
 
     def skip(kind: str, path: Path, problem: str, remedy: str) -> None:
@@ -200,13 +194,6 @@ def _others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recor
         else:
             skip("no recording", path, "has no recording", "name it like the recording, in the same folder")
     return faults
-
-
-_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
-_MOST_OVERLAP = 0.1  # share of an annotation's length
-_LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
-_SHOWN = 3
-_KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 
 
 @dataclass
@@ -232,7 +219,6 @@ class _Found:
         return self.spellings.setdefault(key.casefold(), key)
 
     def long(self, where: Path, seconds: float, subject: str = "") -> None:
-        """Warn about an utterance that is so long that it is hard to align."""
         if seconds > _LONG_S:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
@@ -247,7 +233,7 @@ class _Found:
             self.faults.append(Fault("missing end", str(audio), "", problem, "the rest is used", warning=True))
 
     def timed(self, transcript: Path, tiers: Sequence[Tier], duration_s: float) -> list[Tier]:
-        """The tiers with times from the beginning of the recording; a shift is mentioned (see `tiers.shifted`)."""
+        """The tiers with times from the beginning of the recording; a shift is mentioned (see `shifted`)."""
         timed, how = shifted(tiers, duration_s, END_TOLERANCE_S)
         if how:
             self.faults.append(Fault("shifted", str(transcript), "", how, "check one of them by ear", warning=True))
@@ -269,11 +255,9 @@ class _Found:
         return " ".join(word for word in words if word not in symbols)
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
-        """Record what is not used, and why."""
         self.faults.append(Fault(kind, str(where), subject, problem, remedy))
 
     def unreadable(self, transcript: Path, error: Speech3Error) -> None:
-        """Record a transcript that cannot be read."""
         problem, _, remedy = str(error).removeprefix(f"{transcript}: ").rpartition("; ")
         self.skip("unreadable transcript", transcript, problem, remedy)
 
@@ -287,32 +271,23 @@ def read_folder(
 ) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
-    Parameters
-    ----------
-    tier
-        As `wanted` of `tiers.choose`.
-    sample_rate
-        Hz, to which recordings will be resampled; None: all must have one rate and one channel.
-    graphemes, language
-        As for `plain_words`.
+    `tier`: as `wanted` of `choose`.
+    `sample_rate`: Hz, to which recordings will be resampled; None: all must have one rate and one channel.
+    `graphemes` and `language`: as for `plain_words`.
 
     Returns
     -------
     data, faults
         The utterances; what was left out, and warnings.
-
-    Raises
-    ------
-    Speech3Error
-        No recording has a transcript, the tier is not clear, recordings differ in rate, or nothing is left.
     """
     items, faults = find_pairs(source)
     found = _Found(faults=faults, graphemes=graphemes, language=language)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise Speech3Error(
-            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first(found.faults)}"
+            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first_faults(found.faults)}"
         )
+    # Add the utterances of each recording, with the speakers that tiers or else file names name.
     speakers, how = _speakers(items, source)
     voices = _voices(tiers.values())
     infos: dict[str, AudioInfo] = {}
@@ -330,13 +305,14 @@ def read_folder(
             found.skip(error.kind, Path(error.file), error.problem, error.remedy)
         except Speech3Error as error:
             found.unreadable(item.transcript, error)
+    # Report.
     _say_skipped(source, found.faults)
     _say_marked(found.marked)
     if doubt := case_doubts(found.doubtful):
         say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
-        raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
+        raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
     _say_speakers(data, how, named)
@@ -344,7 +320,6 @@ def read_folder(
 
 
 def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
-    """The tiers that contain the transcript, for each TextGrid and ELAN file."""
     read: dict[Path, list[Tier]] = {}
     for item in progress(items, len(items), f"transcripts of {source}"):
         reader = _READERS.get(item.transcript.suffix.lower())
@@ -364,7 +339,6 @@ def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Fou
 
 
 def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]:
-    """The speaker of each recording, for use where its transcript names none, and where the names come from."""
     parents = {item.audio.parent for item in items}
     if source not in parents and len(parents) > 1:
         by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
@@ -406,7 +380,6 @@ def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
 def _add_tiers(
     found: _Found, item: Item, tiers: Sequence[Tier], header: AudioInfo, otherwise: str, voices: set[str]
 ) -> set[str]:
-    """Add the annotations that can be used; return the speakers whom the tiers name."""
     spoken: list[tuple[str, Annotation]] = []
     named = set[str]()
     for tier in tiers:
@@ -431,7 +404,6 @@ def _add_tiers(
 
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
-    """The annotation with its words, and an end within the recording; None if it cannot be used."""
     place = _place(annotation)
     words = found.words(annotation.text, item.transcript, place)
     if not words:
@@ -462,7 +434,6 @@ def _place(annotation: Annotation) -> str:
 
 
 def _overlaps(annotations: Sequence[Annotation]) -> list[float]:
-    """How many seconds of each annotation overlap others; the annotations are sorted by their start."""
     shared_s = [0.0] * len(annotations)
     for first, one in enumerate(annotations):
         for second in range(first + 1, len(annotations)):
@@ -517,7 +488,7 @@ def _say_marked(marked: Counter[str]) -> None:
         )
 
 
-def _first(faults: Sequence[Fault]) -> str:
+def _first_faults(faults: Sequence[Fault]) -> str:
     return "".join(f"\n  {fault}" for fault in faults[:_SHOWN])
 
 
@@ -535,10 +506,6 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
             "  each recording counts as a different speaker; if several have the same voice, put the recordings of each"
             " voice in a folder of its own, or the measured error rates will be too low"
         )
-
-
-_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
-_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
 
 def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
@@ -571,7 +538,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
     if not paths:
         raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
     covered = _covered(known)
-    copies = _copies(paths, covered)
+    copies = _copies_of_known(paths, covered)
     for recording, original in copies.items():
         say(f"  left out: {paths[recording]}: is the same recording as {original}")
     spans = {key: each for key, each in spans.items() if key not in copies}
@@ -608,7 +575,7 @@ def _named(source: Path) -> dict[str, str]:
     return paths
 
 
-def _copies(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
+def _copies_of_known(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
     """The recordings that are copies of known ones, or the same in another format, and the original of each."""
     known = [Path(path) for path in covered if not path.endswith("|")]
     stems = {(path.parent, stem(path).casefold()): path for path in known}
@@ -629,14 +596,12 @@ def _copies(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str
 
 
 def _absolute(location: str, directory: Path) -> str:
-    """The resolved path of a recording; a command as `write_datadir` writes it."""
     if location.endswith("|"):
         return moved_value(location, directory, Path.cwd())
     return str(resolve_path(location, directory).resolve())
 
 
 def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:
-    """The spans of all utterances, in seconds, by the paths of their recordings."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for data in known:
         for utterance in data.utterances.values():

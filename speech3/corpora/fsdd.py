@@ -39,11 +39,6 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
         Not used: nothing is drawn, the split is fixed.
     dev_speaker
         The speaker for tuning, not one of the test speakers.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, or a part of the split would be empty.
     """
     wavs = _recordings(Path(source))
     speakers = {speaker for _, speaker in wavs.values()}

@@ -60,7 +60,7 @@ def prepare(
         test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech. No part
         is chosen that shares utterances with the other: dev-clean-2 lies in dev-clean.
     lang, lexicon, units, pieces
-        As for `speech3.corpora.anyspeech.prepare`.
+        As for `anyspeech.prepare`.
 
     Raises
     ------
@@ -116,7 +116,6 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _root(source: Path) -> Path:
-    """The directory that holds the parts."""
     for root in (source, source / "LibriSpeech"):
         if any((root / part).is_dir() for part in PARTS):
             return root
@@ -137,7 +136,6 @@ def _parts(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
 
 
 def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]:
-    """The utterances of a part with the paths of their recordings."""
     found = dict[str, tuple[str, Utterance]]()
     for transcript in matching_paths(part, "*/*/*.trans.txt"):
         speaker, texts = transcript.parent.parent.name, _texts(transcript)
@@ -167,7 +165,6 @@ def _texts(transcript: Path) -> dict[str, str]:
 
 
 def _sexes(path: Path) -> dict[str, str]:
-    """f or m for each speaker; empty if the file was not unpacked."""
     if not path.exists():
         return {}
     rows = (line.split("|") for line in read_utf8(path).splitlines() if not line.startswith(";"))
@@ -175,7 +172,6 @@ def _sexes(path: Path) -> dict[str, str]:
 
 
 def _lang(root: Path) -> LangDir:
-    """Lexicon and smallest language model, beside the parts or above them."""
     places = (root, root.parent, root / "lm", root.parent / "lm")
     lexicon = next((place / _LEXICON for place in places if (place / _LEXICON).is_file()), None)
     arpa = next((place / name for name in _ARPAS for place in places if (place / name).is_file()), None)

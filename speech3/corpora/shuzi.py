@@ -5,8 +5,7 @@ decimals, percentages, fractions, ordinals, prices and negative numbers. A chara
 initial and the final with the tone, named as in the lexicons of THCHS-30 and AISHELL (``ii``, ``uu``, ``vv`` and ``ee``
 begin a syllable without an initial). Characters whose tone depends on the next one have a pronunciation for each tone:
 一 (yi4 in 一百, yi2 in 一万) and a third tone before another (wu2 bai3: 五百); espeak-ng handles both. Speakers,
-lexicon and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of
-`speech3.corpora.synthetic`.
+lexicon and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of `synthetic`.
 """
 
 from collections.abc import Callable
@@ -32,13 +31,7 @@ Groups = list[str]  # parts of an item, between which a speaker may pause
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 300
 ) -> None:
-    """Synthesise the corpus into ``out``; parameters and errors as for `digits.prepare`.
-
-    Raises
-    ------
-    Speech3Error
-        Also: espeak's pronunciation of a character differs from ``syllables.txt``.
-    """
+    """Synthesise the corpus into ``out``; parameters and errors as for `digits.prepare`."""
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
 
@@ -56,10 +49,7 @@ def spell_number(value: int, liang: bool = True) -> str:
     liang
         Use 两 instead of 二 before 百, too, as always before 千, 万 and 亿.
 
-    Raises
-    ------
-    ValueError
-        `value` is outside 0 to 10**12 - 1.
+    Raises ValueError if `value` is outside 0 to 10**12 - 1.
     """
     if not 0 <= value < 10**12:
         raise ValueError(f"{value} is outside 0 to 10**12 - 1")
@@ -99,7 +89,6 @@ def spell_digits(digits: str, yao: bool = False) -> str:
 
 
 def draw(rng: np.random.Generator) -> Groups:
-    """Draw the text of an utterance, in parts."""
     kinds = list(_KINDS)
     shares = np.array([share for _, share in _KINDS.values()])
     groups: Groups = []
@@ -199,7 +188,6 @@ _KINDS: dict[str, tuple[Callable[[np.random.Generator], Groups], float]] = {
 
 
 def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
-    """Draw and synthesise one utterance."""
     groups = draw(rng)
     synthesis, samples_N, _ = synthetic.speak(ssml(groups, rng), speaker, rng)
     text = "".join(groups)

@@ -83,8 +83,6 @@ class Spoken:
 
 @dataclass(frozen=True)
 class _Written:
-    """One utterance of the corpus, whose audio is already written."""
-
     id: str
     speaker: str
     text: str
@@ -166,13 +164,11 @@ def read_speakers(corpus: str, split: str | None = None) -> list[Speaker]:
 
 
 def read_lexicon(corpus: str) -> dict[str, list[Phones]]:
-    """The pronunciations of each word."""
     path = data_file(corpus, "lexicon.txt")
     return lexicon_entries(path.read_text(encoding="utf-8"), path)
 
 
 def data_file(corpus: str, name: str) -> Path:
-    """A file of ``data/CORPUS``."""
     return shipped("data") / corpus / name
 
 
@@ -220,7 +216,6 @@ def _is_running(pid: str) -> bool:
 def _speak_all(
     speaker: Speaker, corpus: str, say: Say, directory: Path, seed: int, sizes: Mapping[str, int]
 ) -> list[_Written]:
-    """Synthesise and write one speaker's utterances; the utterances of a split are given to its speakers in turn."""
     split_speakers = read_speakers(corpus, speaker.split)
     first, turns = split_speakers.index(speaker), min(len(split_speakers), sizes[speaker.split])
     background = _Background(corpus, [other for other in split_speakers if other != speaker])
@@ -239,8 +234,6 @@ def _speak_all(
 
 @dataclass(frozen=True)
 class _Background:
-    """The voices that may be heard behind a speaker."""
-
     corpus: str
     voices: list[Speaker]
 

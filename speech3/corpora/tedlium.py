@@ -38,11 +38,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory ``TEDLIUM_release1``, ``TEDLIUM_release2`` or ``TEDLIUM_release-3``.
     seed
         Not used: the splits are official.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, a part was not unpacked, or a transcript is damaged.
     """
     dictionaries = matching_paths(source, "TEDLIUM*.dic")
     if not dictionaries:

@@ -1,13 +1,11 @@
 """Tiers of annotations in Praat and ELAN files: which of them contain the transcript, and who speaks on each.
 
-Read ELAN's .eaf files (EAF 3.0, https://www.mpi.nl/tools/elan/EAFv3.0.xsd).
+ELAN's .eaf files (EAF 3.0, https://www.mpi.nl/tools/elan/EAFv3.0.xsd): an annotation has times of its own
+(``ALIGNABLE_ANNOTATION``), or refers to an annotation of a parent tier (``REF_ANNOTATION``) and has the times of that.
+Several with the same parent, such as its words, are joined in order.
 
-An annotation has times of its own (``ALIGNABLE_ANNOTATION``), or refers to an annotation of a parent tier
-(``REF_ANNOTATION``) and has the times of that. Several with the same parent, such as its words, are joined in order.
-
-Read Praat's TextGrid: the long and the short text format, in UTF-8 or UTF-16.
-
-Praat reads only free-standing numbers, texts in double quotes and flags in angle brackets, and skips all else
+Praat's TextGrid, in the long or the short text format, in UTF-8 or UTF-16: Praat reads only free-standing numbers,
+texts in double quotes and flags in angle brackets, and skips all else
 (https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html), so both formats are the same sequence of values.
 """
 
@@ -29,6 +27,11 @@ _NAMED_SPEAKER = re.compile(
     r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)"
     r"|(?!(?:IPA|X?SAMPA|ARPABET|ORT|POS|ASR|ID|FT)_)(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"  # IPA_words: no speaker
 )
+_ANNOTATION_TAGS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
+_TEXTGRID_VALUE = re.compile(
+    r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
+)
+_SAVE_AS_TEXT = "open it in Praat and save it with Save as text file"
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,6 @@ def shifted(tiers: Sequence[Tier], duration_s: float, tolerance_s: float) -> tup
 
     Praat keeps the times of the whole recording in a TextGrid that was extracted from it ("preserve times"), but not in
     the sound; ELAN has a time origin, which does not count if the recording was cut there.
-
-    Raises
-    ------
-    Speech3Error
-        The times do not begin at 0, and it is not clear whether those of the recording do.
     """
     if not tiers:
         return [], ""
@@ -117,18 +115,9 @@ def _moved(tier: Tier, seconds: float) -> Tier:
 def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path) -> dict[str, list[Tier]]:
     """Choose the tiers of each file that contain the transcript.
 
-    Parameters
-    ----------
-    files
-        The tiers of each file.
-    wanted
-        Their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the files
-        have only one kind of tier with text.
-
-    Raises
-    ------
-    Speech3Error
-        `wanted` is in no file; or it is None and there are several kinds. The message lists the kinds.
+    `files`: the tiers of each file.
+    `wanted`: their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the
+    files have only one kind of tier with text.
     """
     spoken = [tier for tiers in files.values() for tier in tiers if any(a.text.strip() for a in tier.annotations)]
     if wanted is None:
@@ -171,7 +160,6 @@ def _kinds(files: Mapping[str, Sequence[Tier]]) -> list[tuple[str, set[str], lis
 
 
 def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
-    """One line for each kind of tier: files, annotations with text, an example."""
     ordered, lines = _kinds(files), []
     for kind, holders, texts in ordered[:_MOST_KINDS]:
         example = max(texts[:5], key=len, default="")
@@ -180,9 +168,6 @@ def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
         lines.append(f"  {_option(kind)}: in {len(holders)} of {len(files)} files, {len(texts):,} annotations{such}")
     more = f"\n  and {len(ordered) - _MOST_KINDS} more" if len(ordered) > _MOST_KINDS else ""
     return "\n".join(lines) + more
-
-
-_ANNOTATIONS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
 
 
 @dataclass(frozen=True)
@@ -203,11 +188,8 @@ def read_elan(path: Path) -> list[Tier]:
     boundaries were never set (ELAN shows them evenly spaced), become one. Times are those of the recording: ELAN counts
     from the point in it that ``TIME_ORIGIN`` names, if its beginning was cut off in ELAN's media synchronisation.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read or is not an ELAN file, or it names several media with different beginnings, and none of
-        them has its name.
+    Raises Speech3Error: the file cannot be read or is not an ELAN file, or it names several media with different
+    beginnings, and none of them has its name.
     """
     try:
         content, converted = to_utf8(read_bytes(path), path)
@@ -238,7 +220,6 @@ def read_elan(path: Path) -> list[Tier]:
 
 
 def _origin_ms(root: ElementTree.Element, path: Path) -> int:
-    """The time in the recording from which the annotations are counted."""
     media: list[tuple[str, int]] = []
     for each in root.iter("MEDIA_DESCRIPTOR"):
         origin = each.get("TIME_ORIGIN", "")
@@ -254,7 +235,7 @@ def _origin_ms(root: ElementTree.Element, path: Path) -> int:
 
 
 def _stored(tier: ElementTree.Element) -> list[_Stored]:
-    found = (entry for annotation in tier.iter("ANNOTATION") for entry in annotation if entry.tag in _ANNOTATIONS)
+    found = (entry for annotation in tier.iter("ANNOTATION") for entry in annotation if entry.tag in _ANNOTATION_TAGS)
     return [
         _Stored(
             entry.get("ANNOTATION_ID", ""),
@@ -301,7 +282,6 @@ def _of_parents(tier: list[_Stored], by_id: dict[str, _Stored], times_s: dict[st
 
 
 def _place(each: _Stored, by_id: dict[str, _Stored]) -> int:
-    """How many annotations of the same parent come before it."""
     place = 0
     while each.previous in by_id and place < len(by_id):
         each, place = by_id[each.previous], place + 1
@@ -313,12 +293,6 @@ def _annotation(slots: tuple[str, str], texts: list[str], times_s: dict[str, flo
     return Annotation(start_s, end_s, " ".join(text.strip() for text in texts if text.strip()))
 
 
-_VALUE = re.compile(
-    r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
-)
-_SAVE = "open it in Praat and save it with Save as text file"
-
-
 def read_textgrid(path: Path) -> list[Tier]:
     """Read the interval tiers; point tiers have no intervals of speech and are left out.
 
@@ -327,19 +301,18 @@ def read_textgrid(path: Path) -> list[Tier]:
     Speech3Error
         The file cannot be read, is not UTF-8 or UTF-16, is no TextGrid in a text format, or ends too early.
     """
-    values = _values(read_utf8(path))
+    values = _textgrid_values(read_utf8(path))
     try:
         if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":
-            raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE}")
+            raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE_AS_TEXT}")
         span_s = _seconds(next(values)), _seconds(next(values))
-        tiers = [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+        tiers = [tier for _ in range(_whole(next(values))) if (tier := _next_tier(values))]
         return [replace(tier, span_s=span_s) for tier in tiers]
     except (StopIteration, TypeError, ValueError, OverflowError) as error:
-        raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE}") from error
+        raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE_AS_TEXT}") from error
 
 
-def _tier(values: Iterator[str | float]) -> Tier | None:
-    """Read the next tier; None for a point tier."""
+def _next_tier(values: Iterator[str | float]) -> Tier | None:
     kind, name = next(values), str(next(values))
     if kind not in ("IntervalTier", "TextTier"):
         raise ValueError(kind)
@@ -361,8 +334,8 @@ def _seconds(value: str | float) -> float:
     return value
 
 
-def _values(text: str) -> Iterator[str | float]:
-    for match in _VALUE.finditer(text):
+def _textgrid_values(text: str) -> Iterator[str | float]:
+    for match in _TEXTGRID_VALUE.finditer(text):
         if match["text"] is not None:
             yield match["text"].replace('""', '"')
         elif match["number"]:

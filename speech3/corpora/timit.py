@@ -37,11 +37,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory ``TIMIT``, or one that holds it.
     seed
         Not used: the splits are fixed.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, a part or speaker is missing, or labels are damaged.
     """
     train, test = _halves(source)
     wanted = _speakers_of_test()
@@ -97,7 +92,6 @@ def _speakers_of_test() -> dict[str, list[str]]:
 
 
 def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
-    """The utterances of some speakers, and the lines of their reference alignment."""
     recordings, utterances, tracks = dict[str, str](), dict[str, Utterance](), list[str]()
     for speaker, directory in sorted(speakers.items()):
         files = {path.name.upper(): path for path in matching_paths(directory, "*")}
@@ -134,7 +128,6 @@ def _recording(files: dict[str, Path], labels: Path) -> Path:
 
 
 def _labels(path: Path) -> list[tuple[int, int, str]]:
-    """First sample, sample after the last, and phone of each label."""
     known, track = set(phones61()), []
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
         if not line.strip():

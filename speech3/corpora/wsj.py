@@ -26,6 +26,16 @@ from speech3.errors import Speech3Error
 from speech3.language import LangDir, check_english, lexicon_text, read_dictionary
 from speech3.runtime import atomic_path, read_utf8, say, to_utf8, write_json, write_text
 
+_SI84 = "wsj0/doc/indices/train/tr_s_wv1.ndx"
+_NOT_ON_THE_DISC = "wsj0/si_tr_s/401/"  # SI-84's index lists it on disc 11-2.1, which lacks it
+_DISC = re.compile(r"(1[13])[-_](\d+)[-_.](\d+)")
+_LINE = re.compile(rf"{_DISC.pattern}\s*:\s*/?(\S+)")
+_TRANSCRIPT = re.compile(r"(.*?)\s*\(([^()\s]+)\)")
+_MODELS = ("wsj1/doc/lng_modl/base_lm", "wsj0/doc/lng_modl/base_lm")
+_SUFFIXES = ("", ".z", ".Z", ".gz", ".arpa", ".arpa.gz")
+_DICTIONARIES = ("cmudict.dict", "cmudict-0.7b", "cmudict.0.7a", "cmudict", "cmudict.txt")
+_SPH2PIPE = "sph2pipe"
+
 
 class Set(NamedTuple):
     """A set of recordings: its index files, the number of its utterances, and where it is distributed."""
@@ -35,7 +45,6 @@ class Set(NamedTuple):
     part: str
 
 
-_SI84 = "wsj0/doc/indices/train/tr_s_wv1.ndx"
 SETS = {
     "si84": Set((_SI84,), 7138, "WSJ0"),
     "si284": Set((_SI84, "wsj1/doc/indices/si_tr_s.ndx"), 37416, "WSJ1"),
@@ -44,14 +53,6 @@ SETS = {
     "eval92": Set(("wsj0/doc/indices/test/nvp/si_et_20.ndx",), 333, "WSJ0"),
     "eval92_5k": Set(("wsj0/doc/indices/test/nvp/si_et_05.ndx",), 330, "WSJ0"),
 }
-_NOT_ON_THE_DISC = "wsj0/si_tr_s/401/"  # SI-84's index lists it on disc 11-2.1, which lacks it
-_DISC = re.compile(r"(1[13])[-_](\d+)[-_.](\d+)")
-_LINE = re.compile(rf"{_DISC.pattern}\s*:\s*/?(\S+)")
-_TRANSCRIPT = re.compile(r"(.*?)\s*\(([^()\s]+)\)")
-_MODELS = ("wsj1/doc/lng_modl/base_lm", "wsj0/doc/lng_modl/base_lm")
-_SUFFIXES = ("", ".z", ".Z", ".gz", ".arpa", ".arpa.gz")
-_DICTIONARIES = ("cmudict.dict", "cmudict-0.7b", "cmudict.0.7a", "cmudict", "cmudict.txt")
-_SPH2PIPE = "sph2pipe"
 
 
 def prepare(
@@ -145,7 +146,6 @@ def _discs(source: Path) -> _Discs:
 
 
 def _listed(discs: _Discs, name: str) -> dict[str, Path]:
-    """The recordings of a set, by utterance."""
     found: dict[str, Path] = {}
     missing: dict[str, list[str]] = {}
     for index in SETS[name].indices:
@@ -237,7 +237,6 @@ def normalized(transcript: str) -> str:
 
 
 def _recordings(name: str, sounds: Mapping[str, Path]) -> dict[str, str]:
-    """Values of wav.scp; pipes through sph2pipe for files that are compressed by shorten."""
     compressed = {key for key, path in sounds.items() if _shortened(path)}
     program = shutil.which(_SPH2PIPE)
     if compressed and not program:

@@ -28,11 +28,6 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         The directory ``waves_yesno``, or the one that holds it.
     seed
         Not used: nothing is drawn.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus.
     """
     wavs = sorted(
         path

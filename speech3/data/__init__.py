@@ -1,8 +1,8 @@
 """Data directories and recordings: what was said, by whom, in which file.
 
 `datadir` reads and writes Kaldi's data directories; `paths` finds recordings that lines of wav.scp name, or runs their
-commands. `audio` reads recordings of any format (`containers`, `pcm`), `resample` changes their rate. `validate` finds
-every fault and mends what can be mended (`lost_bytes`); `subsets` splits, selects and combines; `stats` counts;
+commands. `audio` reads recordings of any format (`containers`, `pcm`), `resampling` changes their rate. `validation`
+finds every fault and mends what can be mended (`lost_bytes`); `subsets` splits, selects and combines; `stats` counts;
 `transcripts` normalises text. `augment/` adds noise, rooms, speed and telephone channels.
 """
 

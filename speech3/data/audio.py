@@ -1,9 +1,8 @@
 """Read audio from files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
 
 Waveforms are float32 in [-1, 1). A file that cannot be used raises an `AudioError` that names the file, the problem and
-the remedy. libsndfile believes the header of a file; `speech3.data.containers` compares it with the content.
-
-Which channels of a recording to use, where several become one: an average can cancel the speech.
+the remedy. libsndfile believes the header of a file; `containers` compares it with the content. Where several channels
+become one, `Listener` chooses among them: an average can cancel the speech.
 
 Axes: S samples, C channels, W windows of 20 ms.
 """
@@ -38,121 +37,11 @@ from speech3.runtime import atomic_path
 
 _WINDOW_S = 0.02
 _SILENT_DB = 40.0  # a channel that is quieter than the loudest by more than this has no sound of its own
-_ALIKE = (
-    0.75  # the average's share of the channels' mean energy: 1 if they are equal, 0.5 if independent, 0 if opposite
-)
+_ALIKE = 0.75  # the average's share of the channels' mean energy: 1 if equal, 0.5 if independent, 0 if opposite
 _SAME_SOURCE = 0.6  # correlation of the levels, in dB, of two channels that hear the same speech
 _SPEECH_DB = 12.0  # from the quietest to the loudest tenth: noise alone varies less
 _EQUAL_DB = 1.0  # of two channels that differ by less, the first is taken
 _FLOOR = 1e-12
-
-
-@dataclass(frozen=True)
-class Mix:
-    """The channels to average, counted from 0, and why not all; empty if all and if nothing is remarkable."""
-
-    channels: tuple[int, ...]
-    why: str = ""
-
-    def mono(self, samples_SC: np.ndarray) -> np.ndarray:
-        """One channel, float32 (S,)."""
-        if len(self.channels) == 1:
-            return np.ascontiguousarray(samples_SC[:, self.channels[0]])
-        chosen_SC = samples_SC if len(self.channels) == samples_SC.shape[1] else samples_SC[:, self.channels]
-        return np.ascontiguousarray(chosen_SC.mean(axis=1, dtype=np.float32))
-
-
-@dataclass
-class Listener:
-    """Measures the channels of a recording block by block, and then chooses."""
-
-    rate_hz: int
-    _levels_WC: list[np.ndarray] = field(default_factory=list)
-    _joint: np.ndarray | None = None  # (C, C): the sums of products, without the means
-    _sums: np.ndarray | None = None
-    _count: int = 0
-
-    def hear(self, samples_SC: np.ndarray) -> None:
-        """Take the next samples."""
-        size = max(1, round(_WINDOW_S * self.rate_hz))
-        whole = len(samples_SC) - len(samples_SC) % size
-        if whole:
-            windows_WSC = samples_SC[:whole].reshape(-1, size, samples_SC.shape[1])
-            self._levels_WC.append(windows_WSC.var(axis=1, dtype=np.float64))
-        exact_SC = samples_SC.astype(np.float64)
-        joint, sums = exact_SC.T @ exact_SC, exact_SC.sum(0)
-        self._joint = joint if self._joint is None else self._joint + joint
-        self._sums = sums if self._sums is None else self._sums + sums
-        self._count += len(samples_SC)
-
-    def choose(self) -> Mix:
-        """The channels to average."""
-        if self._joint is None or self._sums is None:
-            return Mix((0,))
-        everything = tuple(range(len(self._sums)))
-        mean = self._sums / self._count
-        covariance_CC = self._joint / self._count - np.outer(mean, mean)
-        energy_C = covariance_CC.diagonal().clip(0)
-        if not energy_C.max() > _FLOOR:
-            return Mix(everything)  # all are silent
-        loud = tuple(np.flatnonzero(energy_C > energy_C.max() * 10 ** (-_SILENT_DB / 10)).tolist())
-        if len(loud) == 1:
-            silent = [channel for channel in everything if channel != loud[0]]
-            are = "is silent" if len(silent) == 1 else "are silent"
-            return Mix(loud, f"channel {loud[0] + 1} is used: {_named(silent)} {are}")
-        among_CC = covariance_CC[np.ix_(loud, loud)]
-        if among_CC.mean() >= _ALIKE * among_CC.diagonal().mean():
-            if len(loud) == len(everything):
-                return Mix(everything)
-            silent = [channel for channel in everything if channel not in loud]
-            are = "is silent" if len(silent) == 1 else "are silent"
-            return Mix(loud, f"channels {_counted(loud)} are averaged: {_named(silent)} {are}")
-        return self._differing(loud, energy_C, among_CC)
-
-    def _differing(self, loud: tuple[int, ...], energy_C: np.ndarray, among_CC: np.ndarray) -> Mix:
-        """Choose among channels whose average loses a part of the sound."""
-        levels_CW = 10 * np.log10(np.concatenate(self._levels_WC).T + _FLOOR) if self._levels_WC else np.zeros((0, 0))
-        if levels_CW.shape[-1] < 2:
-            best = max(loud, key=lambda channel: energy_C[channel])
-            return Mix((best,), f"channel {best + 1} is used, the loudest: the channels cancel each other")
-        range_C = np.percentile(levels_CW, 90, axis=1) - np.percentile(levels_CW, 10, axis=1)
-        spoken = [channel for channel in loud if range_C[channel] >= _SPEECH_DB] or list(loud)
-        level = [levels_CW[channel] for channel in spoken]
-        varies = all(each.std() > 0 for each in level)
-        alike = np.corrcoef(level).min() if varies and len(spoken) > 1 else 1.0
-        if len(spoken) > 1 and alike < _SAME_SOURCE:
-            return Mix(
-                tuple(spoken),
-                f"channels {_counted(spoken)} are averaged although they differ, as those of several speakers do;"
-                " recognise each by itself for better results",
-            )
-        widest = max(range_C[channel] for channel in spoken)
-        good = [channel for channel in spoken if range_C[channel] > widest - _EQUAL_DB]
-        loudest = max(energy_C[channel] for channel in good)
-        best = next(channel for channel in good if energy_C[channel] > loudest * 10 ** (-_EQUAL_DB / 10))
-        correlation = among_CC / np.sqrt(np.outer(among_CC.diagonal(), among_CC.diagonal()))
-        why = "have opposite polarity" if correlation.min() < -_ALIKE else "differ, so that their average loses a part"
-        return Mix((best,), f"channel {best + 1} is used, the better one: the channels {why}")
-
-
-def _named(channels: Iterable[int]) -> str:
-    numbers = [str(channel + 1) for channel in channels]
-    return f"channel {numbers[0]}" if len(numbers) == 1 else f"channels {', '.join(numbers)}"
-
-
-def _counted(channels: Iterable[int]) -> str:
-    return ", ".join(str(channel + 1) for channel in channels)
-
-
-def mix_of(samples_SC: np.ndarray, rate_hz: int) -> Mix:
-    """The channels of samples (S, C) to average."""
-    if samples_SC.shape[1] == 1:
-        return Mix((0,))
-    listener = Listener(rate_hz)
-    listener.hear(samples_SC)
-    return listener.choose()
-
-
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
 SEGMENT_TOLERANCE_S = 0.01
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
@@ -183,7 +72,6 @@ class AudioInfo:
 
     @property
     def duration_s(self) -> float:
-        """Length in seconds."""
         return self.samples / self.sample_rate_hz
 
 
@@ -215,7 +103,7 @@ def load(
         The rate required; None for the recording's own.
     resample, mix_channels
         Convert another rate, or make one channel of several, instead of raising an error: their average, or those that
-        `speech3.data.audio` chooses because others are silent or cancel them.
+        `Listener` chooses because others are silent or cancel them.
     note
         Called with the choice of channels, in words, if it is not the average of all.
 
@@ -267,7 +155,7 @@ def read_file(
     Parameters
     ----------
     path_or_pipe
-        The file, or, as a string that ends in ``|``, a command (`speech3.data.paths`).
+        The file, or, as a string that ends in ``|``, a command (`paths`).
     directory
         Where relative paths are looked up first; the working directory is next.
     start_s, end_s
@@ -280,12 +168,10 @@ def read_file(
     sound, missing_s, _ = _opened(name, source)
     with sound:
         if sound.channels > 1 and not mix_channels:
-            raise AudioError(
-                "several channels",
-                name,
-                f"has {sound.channels} channels",
-                "set mix_channels: true in the feature configuration to make one of them, or convert it to one channel",
+            remedy = (
+                "set mix_channels: true in the feature configuration to make one of them, or convert it to one channel"
             )
+            raise AudioError("several channels", name, f"has {sound.channels} channels", remedy)
         rate_hz = int(sound.samplerate)
         wanted_hz = sample_rate_hz or rate_hz
         if rate_hz != wanted_hz and not (resample and can_resample(rate_hz, wanted_hz)):
@@ -304,36 +190,6 @@ def _check_span(start_s: float, end_s: float | None) -> None:
         raise Speech3Error(f"start_s={start_s!r}: must be seconds from the beginning of the recording, at least 0")
     if end_s is not None and not end_s > start_s:
         raise Speech3Error(f"end_s={end_s!r}: must be later than start_s, or None for the end")
-
-
-def channel_mix(
-    path_or_pipe: Path | str,
-    *,
-    directory: Path | None = None,
-    start_s: float = 0.0,
-    end_s: float | None = None,
-    most_s: float = math.inf,
-) -> Mix:
-    """Which channels become one, judged by at most the first `most_s` seconds; other arguments as for `read_file`."""
-    name, source = _source(path_or_pipe, directory, cached=True)
-    sound, missing_s, _ = _opened(name, source)
-    with sound:
-        if sound.channels == 1:
-            return Mix((0,))
-        listener = Listener(int(sound.samplerate))
-        first, last = _bounds(name, sound, missing_s, start_s, end_s)
-        if most_s < math.inf:
-            last = min(last, first + round(most_s * sound.samplerate))
-        size = round(_HEARD_AT_ONCE_S * sound.samplerate)
-        for start in range(first, last, size):
-            decode = _decode if start == first else _read  # only the first block needs a seek
-            listener.hear(decode(name, sound, start, min(start + size, last)))
-        return listener.choose()
-
-
-def is_silent(wave_S: np.ndarray) -> bool:
-    """Are all samples equal, but for what lossy codecs make of zeros?"""
-    return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
 
 
 def read_blocks(
@@ -374,6 +230,51 @@ def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInf
         return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s, claim)
 
 
+@dataclass(frozen=True)
+class Mix:
+    """The channels to average, counted from 0, and why not all; empty if all and if nothing is remarkable."""
+
+    channels: tuple[int, ...]
+    why: str = ""
+
+    def mono(self, samples_SC: np.ndarray) -> np.ndarray:
+        """One channel, float32 (S,)."""
+        if len(self.channels) == 1:
+            return np.ascontiguousarray(samples_SC[:, self.channels[0]])
+        chosen_SC = samples_SC if len(self.channels) == samples_SC.shape[1] else samples_SC[:, self.channels]
+        return np.ascontiguousarray(chosen_SC.mean(axis=1, dtype=np.float32))
+
+
+def channel_mix(
+    path_or_pipe: Path | str,
+    *,
+    directory: Path | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    most_s: float = math.inf,
+) -> Mix:
+    """Which channels become one, judged by at most the first `most_s` seconds; other arguments as for `read_file`."""
+    name, source = _source(path_or_pipe, directory, cached=True)
+    sound, missing_s, _ = _opened(name, source)
+    with sound:
+        if sound.channels == 1:
+            return Mix((0,))
+        listener = Listener(int(sound.samplerate))
+        first, last = _bounds(name, sound, missing_s, start_s, end_s)
+        if most_s < math.inf:
+            last = min(last, first + round(most_s * sound.samplerate))
+        size = round(_HEARD_AT_ONCE_S * sound.samplerate)
+        for start in range(first, last, size):
+            decode = _decode if start == first else _read  # only the first block needs a seek
+            listener.hear(decode(name, sound, start, min(start + size, last)))
+        return listener.choose()
+
+
+def is_silent(wave_S: np.ndarray) -> bool:
+    """Are all samples equal, but for what lossy codecs make of zeros?"""
+    return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
+
+
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     """Write samples, int16 or float of full scale 1, as a 16-bit wav file, atomically.
 
@@ -391,6 +292,24 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
     with atomic_path(path) as temporary:
         temporary.write_bytes(buffer.getvalue())
+
+
+def open_bytes(path_or_pipe: Path | str, directory: Path | None = None) -> IO[bytes]:
+    """Open a file, or what a command writes, to read its bytes; errors as for `read_file`."""
+    name, source = _source(path_or_pipe, directory, cached=True)
+    try:
+        return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+    except OSError as error:
+        raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
+
+
+def segment_fault(start_s: float, end_s: float | None, duration_s: float, missing_s: float = 0.0) -> str:
+    """Describe how a segment lies outside a recording of `duration_s` that lacks `missing_s` at its end; or empty."""
+    if start_s >= duration_s:
+        return f"the segment starts at {start_s:g} s, the recording ends at {duration_s:.3f} s"
+    if end_s is not None and end_s > duration_s + missing_s + SEGMENT_TOLERANCE_S:
+        return f"the segment ends at {end_s:g} s, the recording at {duration_s:.3f} s"
+    return ""
 
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
@@ -416,15 +335,6 @@ def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> t
     if not path.is_file():
         raise AudioError("missing audio", str(path), "is not a file", remedy)
     return str(path), path
-
-
-def open_bytes(path_or_pipe: Path | str, directory: Path | None = None) -> IO[bytes]:
-    """Open a file, or what a command writes, to read its bytes; errors as for `read_file`."""
-    name, source = _source(path_or_pipe, directory, cached=True)
-    try:
-        return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
-    except OSError as error:
-        raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
 
 
 def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float, str]:
@@ -486,15 +396,6 @@ def _bounds(
     return start, stop
 
 
-def segment_fault(start_s: float, end_s: float | None, duration_s: float, missing_s: float = 0.0) -> str:
-    """Describe how a segment lies outside a recording of `duration_s` that lacks `missing_s` at its end; or empty."""
-    if start_s >= duration_s:
-        return f"the segment starts at {start_s:g} s, the recording ends at {duration_s:.3f} s"
-    if end_s is not None and end_s > duration_s + missing_s + SEGMENT_TOLERANCE_S:
-        return f"the segment ends at {end_s:g} s, the recording at {duration_s:.3f} s"
-    return ""
-
-
 def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
     if start:
         try:
@@ -529,3 +430,93 @@ def _undecodable(name: str, error: Exception) -> AudioError:
 
 def _cut_short(name: str, problem: str) -> AudioError:
     return AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
+
+
+@dataclass
+class Listener:
+    """Measures the channels of a recording block by block, and then chooses."""
+
+    rate_hz: int
+    _levels_WC: list[np.ndarray] = field(default_factory=list)
+    _joint: np.ndarray | None = None  # (C, C): the sums of products, without the means
+    _sums: np.ndarray | None = None
+    _count: int = 0
+
+    def hear(self, samples_SC: np.ndarray) -> None:
+        """Take the next samples."""
+        size = max(1, round(_WINDOW_S * self.rate_hz))
+        whole = len(samples_SC) - len(samples_SC) % size
+        if whole:
+            windows_WSC = samples_SC[:whole].reshape(-1, size, samples_SC.shape[1])
+            self._levels_WC.append(windows_WSC.var(axis=1, dtype=np.float64))
+        exact_SC = samples_SC.astype(np.float64)
+        joint, sums = exact_SC.T @ exact_SC, exact_SC.sum(0)
+        self._joint = joint if self._joint is None else self._joint + joint
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._count += len(samples_SC)
+
+    def choose(self) -> Mix:
+        if self._joint is None or self._sums is None:
+            return Mix((0,))
+        everything = tuple(range(len(self._sums)))
+        mean = self._sums / self._count
+        covariance_CC = self._joint / self._count - np.outer(mean, mean)
+        energy_C = covariance_CC.diagonal().clip(0)
+        if not energy_C.max() > _FLOOR:
+            return Mix(everything)  # all are silent
+        # Leave out silent channels.
+        loud = tuple(np.flatnonzero(energy_C > energy_C.max() * 10 ** (-_SILENT_DB / 10)).tolist())
+        silent = [channel for channel in everything if channel not in loud]
+        are = "is silent" if len(silent) == 1 else "are silent"
+        if len(loud) == 1:
+            return Mix(loud, f"channel {loud[0] + 1} is used: {_named(silent)} {are}")
+        among_CC = covariance_CC[np.ix_(loud, loud)]
+        if among_CC.mean() >= _ALIKE * among_CC.diagonal().mean():
+            if len(loud) == len(everything):
+                return Mix(everything)
+            return Mix(loud, f"channels {_counted(loud)} are averaged: {_named(silent)} {are}")
+        return self._differing(loud, energy_C, among_CC)
+
+    def _differing(self, loud: tuple[int, ...], energy_C: np.ndarray, among_CC: np.ndarray) -> Mix:
+        levels_CW = 10 * np.log10(np.concatenate(self._levels_WC).T + _FLOOR) if self._levels_WC else np.zeros((0, 0))
+        if levels_CW.shape[-1] < 2:
+            best = max(loud, key=lambda channel: energy_C[channel])
+            return Mix((best,), f"channel {best + 1} is used, the loudest: the channels cancel each other")
+        # Several speakers: average those that have speech, if their levels rise and fall at different times.
+        range_C = np.percentile(levels_CW, 90, axis=1) - np.percentile(levels_CW, 10, axis=1)
+        spoken = [channel for channel in loud if range_C[channel] >= _SPEECH_DB] or list(loud)
+        level = [levels_CW[channel] for channel in spoken]
+        varies = all(each.std() > 0 for each in level)
+        alike = np.corrcoef(level).min() if varies and len(spoken) > 1 else 1.0
+        if len(spoken) > 1 and alike < _SAME_SOURCE:
+            return Mix(
+                tuple(spoken),
+                f"channels {_counted(spoken)} are averaged although they differ, as those of several speakers do;"
+                " recognise each by itself for better results",
+            )
+        # One speaker: the channel with the widest range, of equal ones the loudest, of equal ones the first.
+        widest = max(range_C[channel] for channel in spoken)
+        good = [channel for channel in spoken if range_C[channel] > widest - _EQUAL_DB]
+        loudest = max(energy_C[channel] for channel in good)
+        best = next(channel for channel in good if energy_C[channel] > loudest * 10 ** (-_EQUAL_DB / 10))
+        correlation = among_CC / np.sqrt(np.outer(among_CC.diagonal(), among_CC.diagonal()))
+        why = "have opposite polarity" if correlation.min() < -_ALIKE else "differ, so that their average loses a part"
+        return Mix((best,), f"channel {best + 1} is used, the better one: the channels {why}")
+
+
+def mix_of(samples_SC: np.ndarray, rate_hz: int) -> Mix:
+    """The channels of samples (S, C) to average."""
+    if samples_SC.shape[1] == 1:
+        return Mix((0,))
+    listener = Listener(rate_hz)
+    listener.hear(samples_SC)
+    return listener.choose()
+
+
+def _named(channels: Iterable[int]) -> str:
+    numbers = [str(channel + 1) for channel in channels]
+    return f"channel {numbers[0]}" if len(numbers) == 1 else f"channels {', '.join(numbers)}"
+
+
+def _counted(channels: Iterable[int]) -> str:
+    return ", ".join(str(channel + 1) for channel in channels)

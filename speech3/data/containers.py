@@ -25,33 +25,27 @@ _TAIL = 1 << 17  # bytes; a page of Ogg has at most 65,307
 _LONGEST_CHAIN = 1000  # chunks
 _XING_FRAMES, _XING_BYTES = 1, 2
 _SEVERAL = "it is several {} in a row, of which only the first is read: split it, or convert it"
+_FIXED = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, WAVE_FORMAT_EXTENSIBLE
+_OTHER_CHUNKS = frozenset(
+    b"LIST bext iXML axml chna fact PEAK cue smpl inst JUNK PAD FLLR DISP afsp _PMX acid levl umid".split()
+) | {b"id3", b"ID3"}
+_MOST_INSERTED = 4096
 
 
 @dataclass(frozen=True)
 class Container:
-    """What `examine` found.
+    """What `examine` found."""
 
-    Attributes
-    ----------
-    missing_s
-        Seconds that were promised but are missing at the end; infinite if it is not known how many.
-    problem
-        What is missing, if something is.
-    claim
-        How the header's length differs from what there is; empty if it does not.
-    prefix, skipped, replaced
-        Bytes to put in place of the first `skipped` ones, then those to replace, with their offsets in the file.
-    end
-        Where the sound ends, if libsndfile must not see what follows it.
-    """
-
+    # Seconds that were promised but are missing at the end; infinite if it is not known how many.
     missing_s: float = 0.0
-    problem: str = ""
-    claim: str = ""
+    problem: str = ""  # what is missing, if something is
+    claim: str = ""  # how the header's length differs from what there is; empty if it does not
+    # prefix, skipped, replaced: bytes to put in place of the first `skipped` ones, then those to replace, with
+    # their offsets in the file.
     prefix: bytes = b""
     skipped: int = 0
     replaced: tuple[tuple[int, bytes], ...] = ()
-    end: int | None = None
+    end: int | None = None  # where the sound ends, if libsndfile must not see what follows it
 
     @property
     def corrected(self) -> bool:
@@ -96,25 +90,20 @@ class Corrected(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def tell(self) -> int:
-        """The current position."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read as many bytes as `buffer` takes."""
         prefix = self._container.prefix
         view = memoryview(buffer).cast("B")[: max(0, self._size - self._at)]
         begin = self._at + self._container.skipped - len(prefix)  # in the file
@@ -131,7 +120,6 @@ class Corrected(io.RawIOBase):
         return len(content)
 
     def close(self) -> None:
-        """Close the file."""
         if not self.closed:
             self._stream.close()
         super().close()
@@ -187,12 +175,6 @@ _LAYOUTS = (
 )
 
 
-_FIXED = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, WAVE_FORMAT_EXTENSIBLE
-_OTHER_CHUNKS = frozenset(
-    b"LIST bext iXML axml chna fact PEAK cue smpl inst JUNK PAD FLLR DISP afsp _PMX acid levl umid".split()
-) | {b"id3", b"ID3"}
-
-
 @dataclass(frozen=True)
 class _Chunk:
     identifier: bytes
@@ -244,7 +226,6 @@ def _chunked(stream: IO[bytes], size: int, layout: _Layout) -> Container:
 
 
 def _of_aiff(head: bytes) -> tuple[int, int]:
-    """Bytes per second and per sample of all channels, from a COMM chunk; zero if it is compressed."""
     channels, _, bits, exponent, mantissa = struct.unpack(">HIHHQ", head[:18])
     block, shift = channels * ((bits + 7) // 8), 16383 + 63 - (exponent & 0x7FFF)
     packed = head[18:22] not in (b"", b"NONE", b"sowt", b"twos", b"raw ")
@@ -310,7 +291,6 @@ def _explained(stream: IO[bytes], size: int, layout: _Layout, end: int, after: i
 
 
 def _ends_file(last: _Chunk, size: int) -> bool:
-    """Is a chunk the last one of a file? It may have lost its end, if it is of a known kind."""
     known = last.identifier[:4].strip() in _OTHER_CHUNKS
     return last.begin <= size <= last.after and (known or last.after - size <= 8)
 
@@ -354,7 +334,6 @@ def _nist(stream: IO[bytes], size: int) -> Container:
 
 
 def _nist_fields(stream: IO[bytes]) -> tuple[dict[str, str], int]:
-    """The fields of a NIST header, and its size; 0 if it does not say so."""
     stream.seek(0)
     lines = stream.read(1024).decode("latin-1").split("\n")
     fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
@@ -384,7 +363,6 @@ def _ogg(stream: IO[bytes], size: int) -> Container:
 
 
 def _ogg_page_size(page: bytes) -> int:
-    """Bytes of a page; more than there are if its header is not complete."""
     if len(page) < 27 or len(page) < 27 + page[26]:
         return len(page) + 1
     return 27 + page[26] + sum(page[27 : 27 + page[26]])
@@ -478,7 +456,6 @@ def _flac_frame(head: bytes, block: int) -> tuple[int, int] | None:
 
 
 def _flac_frame_whole(frame: bytes) -> bool:
-    """Does the frame end with its checksum? Tags may follow it."""
     for tag in (b"TAG", b"APETAGEX"):
         place = frame.rfind(tag)
         if place > 0 and _crc(frame[:place], 16, 0x8005) == 0:
@@ -633,7 +610,6 @@ def _mp3(stream: IO[bytes], size: int, begin: int) -> Container:
 
 
 def _side_bytes(header: bytes) -> int:
-    """Bytes of side information after the header: by version, and by whether there is one channel."""
     one = header[3] >> 6 == 3
     return (17 if one else 32) if header[1] >> 3 & 1 else (9 if one else 17)
 
@@ -668,7 +644,11 @@ def pcm16(stream: IO[bytes]) -> Pcm16 | None:
         if chunk.identifier == b"data" and about:
             known = 0 < chunk.length < STREAMED_BYTES
             # A few bytes more than the header says may have been put in; more are other chunks.
-            end = min(size, chunk.begin + chunk.length + _FEW) if known and not _next_chunk(stream, chunk) else size
+            end = (
+                min(size, chunk.begin + chunk.length + _MOST_INSERTED)
+                if known and not _next_chunk(stream, chunk)
+                else size
+            )
             if known and _next_chunk(stream, chunk):
                 end = min(size, chunk.begin + chunk.length)
             return Pcm16(chunk.begin, end, chunk.length if known else None, about[0], order, about[1])
@@ -682,9 +662,6 @@ def pcm16(stream: IO[bytes]) -> Pcm16 | None:
                 return None
             about = channels, rate_hz
     return None
-
-
-_FEW = 4096
 
 
 def _next_chunk(stream: IO[bytes], chunk: _Chunk) -> bool:

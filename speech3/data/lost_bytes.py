@@ -32,22 +32,12 @@ _CR, _LF = 0x0D, 0x0A
 
 @dataclass(frozen=True)
 class Damage:
-    """Where bytes are missing or too many.
+    """Where bytes are missing or too many."""
 
-    Attributes
-    ----------
-    first_s
-        Seconds from the beginning.
-    count
-        How many places were found.
-    mended
-        Whether correcting them makes all of the recording smooth.
-    """
-
-    first_s: float
-    count: int
+    first_s: float  # seconds from the beginning
+    count: int  # how many places were found
     inserted: bool
-    mended: bool
+    mended: bool  # whether correcting them makes all of the recording smooth
 
     def __str__(self) -> str:
         what = f"{self.count} bytes" if self.count > 1 else "one byte"
@@ -125,7 +115,6 @@ def _differences(data_B: np.ndarray, about: Pcm16, first: int) -> np.ndarray:
 
 
 def _costs(data_B: np.ndarray, about: Pcm16, first: int, blocks: int) -> np.ndarray:
-    """Mean of the differences in each block (K,), in bits."""
     return np.asarray(_differences(data_B, about, first)[: blocks * _BLOCK].reshape(blocks, _BLOCK).mean(1))
 
 
@@ -173,7 +162,6 @@ def _best_path(gain_K: np.ndarray) -> np.ndarray:
 
 
 def _place(data_B: np.ndarray, about: Pcm16, block: int, inserted: bool) -> int:
-    """The byte before which one is missing, or that is too much."""
     low = max(0, (block - 2) * 2 * _BLOCK)
     part_B = data_B[low : (block + 2) * 2 * _BLOCK]
     before, after = _differences(part_B, about, 0), _differences(part_B, about, 1)
@@ -194,7 +182,6 @@ def _place(data_B: np.ndarray, about: Pcm16, block: int, inserted: bool) -> int:
 
 
 def _roughness(data_B: np.ndarray, about: Pcm16, place: int, inserted: bool) -> float:
-    """The sum of the differences around a place after it was corrected."""
     begin = max(0, place - _WINDOW * about.channels)
     begin -= begin % (2 * about.channels)
     part_B = _corrected(data_B[begin : place + _WINDOW * about.channels], about, place - begin, inserted)

@@ -1,11 +1,9 @@
-"""Paths of audio (`wav.scp`) and archives (`feats.scp`), relative to the data directory or to the working directory.
+"""Where recordings and archives are: paths in a data directory, and commands that write audio.
 
-Also: names in a directory whatever their case, and all files below it.
-
-Recordings that come from commands: lines of `wav.scp` that end in ``|`` are handed to a shell, as in Kaldi.
-
-Whoever reads a data directory runs the commands in it. `SPEECH3_NO_COMMANDS` in the environment, or the option
-``--no-commands``, refuses them; processes that are started inherit the choice.
+Paths of audio (`wav.scp`) and archives (`feats.scp`) are relative to the data directory or to the working directory.
+Lines of `wav.scp` that end in ``|`` are commands, handed to a shell, as in Kaldi: whoever reads a data directory runs
+them. `SPEECH3_NO_COMMANDS` in the environment, or the option ``--no-commands``, refuses them; processes that are
+started inherit the choice.
 """
 
 import functools
@@ -18,6 +16,27 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error
 from speech3.runtime import say
+
+# What systems and programs leave beside files: resource forks of macOS, pictures and settings of folders, locks of
+# office programs; and copies that synchronisation makes of a file that was changed in two places (Dropbox, Nextcloud,
+# Syncthing, Resilio), whose original is there, too.
+_LEFT = re.compile(
+    r"\._.*|\.DS_Store|\.localized|Icon\r|Thumbs\.db|ehthumbs\.db|desktop\.ini|~\$.*|\.~lock\..*|\.fuse_hidden.*|\.nfs.*"
+    r"|\.directory|\.syncthing\..*|~syncthing~.*|.*\.(?:part|partial|crdownload|tmp|bak)|.*~",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONFLICT = re.compile(
+    r".*(?:\([^)]*(?:conflicted copy|case conflict|sync conflict|conflict \d|konflikt stehende kopie|copie en conflit"
+    r"|copia en conflicto)[^)]*\)|[._]sync-conflict-\d|_conflict-\d{8}|\.conflict(?:\.|$)).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_LEFT_FOLDERS = frozenset(
+    ("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems", "@eadir",
+     "$recycle.bin", "system volume information", ".stfolder", ".stversions", ".dropbox.cache")
+)  # fmt: skip
+VARIABLE = "SPEECH3_NO_COMMANDS"
+_announced: set[Path] = set()
+_WHY = f"--no-commands, or {VARIABLE} in the environment"
 
 
 def pipe_directory(command: str, directory: Path) -> Path:
@@ -49,7 +68,7 @@ def moved_value(value: str, old: Path, new: Path) -> str:
 
 
 def moved_rspecifier(value: str, old: Path, new: Path) -> str:
-    """`moved` for a line of feats.scp or cmvn.scp: a pipe or an archive, with offset and range (``:123[0:9]``)."""
+    """`moved_value` for a line of feats.scp or cmvn.scp: a pipe, or an archive with offset and range (``:12[0:9]``)."""
     parts = re.fullmatch(r"(.*?)((?::\d+)?(?:\[[^\]]*\])?)", value)
     assert parts  # both parts may be empty
     return moved_value(parts[1].rstrip(), old, new) + parts[2]
@@ -62,25 +81,6 @@ def entry_of_any_case(directory: Path, name: str) -> Path | None:
     if not directory.is_dir():
         return None
     return next((path for path in directory.iterdir() if path.name.lower() == name.lower()), None)
-
-
-# What systems and programs leave beside files: resource forks of macOS, pictures and settings of folders, locks of
-# office programs; and copies that synchronisation makes of a file that was changed in two places (Dropbox, Nextcloud,
-# Syncthing, Resilio), whose original is there, too.
-_LEFT = re.compile(
-    r"\._.*|\.DS_Store|\.localized|Icon\r|Thumbs\.db|ehthumbs\.db|desktop\.ini|~\$.*|\.~lock\..*|\.fuse_hidden.*|\.nfs.*"
-    r"|\.directory|\.syncthing\..*|~syncthing~.*|.*\.(?:part|partial|crdownload|tmp|bak)|.*~",
-    re.IGNORECASE | re.DOTALL,
-)
-_CONFLICT = re.compile(
-    r".*(?:\([^)]*(?:conflicted copy|case conflict|sync conflict|conflict \d|konflikt stehende kopie|copie en conflit"
-    r"|copia en conflicto)[^)]*\)|[._]sync-conflict-\d|_conflict-\d{8}|\.conflict(?:\.|$)).*",
-    re.IGNORECASE | re.DOTALL,
-)
-_LEFT_FOLDERS = frozenset(
-    ("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems", "@eadir",
-     "$recycle.bin", "system volume information", ".stfolder", ".stversions", ".dropbox.cache")
-)  # fmt: skip
 
 
 def is_sync_conflict(path: Path) -> bool:
@@ -123,12 +123,7 @@ def files_below(directory: Path, *, conflicts: bool = False) -> Iterator[Path]:
         yield from (path for path in wanted if path.is_file())
 
 
-VARIABLE = "SPEECH3_NO_COMMANDS"
-_announced: set[Path] = set()
-
-
 def is_command(location: str) -> bool:
-    """Is a value of `wav.scp` a command, and not a path?"""
     return location.rstrip().endswith("|")
 
 
@@ -162,9 +157,6 @@ def check(listed: Path, recordings: Mapping[str, str]) -> None:
     if listed.absolute() not in _announced:
         _announced.add(listed.absolute())
         say(f"{listed}: {some}; they are run in a shell, unless you add --no-commands")
-
-
-_WHY = f"--no-commands, or {VARIABLE} in the environment"
 
 
 class CommandError(Exception):

@@ -1,16 +1,10 @@
-"""Resamples a recording in progress: `torchaudio_.resample`, piece by piece.
+"""Sample rates: resampling of a whole recording or of one in progress, and checks of samples and rates from programs.
+
+Resampling is torchaudio's. Its wheel from PyPI is compiled against CUDA; with a CPU build of torch `import torchaudio`
+raises OSError (libc10_cuda.so). The functions that speech3 uses are written in Python on top of torch, so it is enough
+to replace `torchaudio._extension` by a module that declares the compiled part to be missing.
 
 Axes: S samples, O samples of the new rate.
-
-torchaudio's pure-Python functions, even if its compiled part cannot be loaded.
-
-The torchaudio wheel from PyPI is compiled against CUDA; with a CPU build of torch `import torchaudio` raises OSError
-(libc10_cuda.so). The functions that speech3 uses are written in Python on top of torch, so it is enough to replace
-`torchaudio._extension` by a module that declares the compiled part to be missing.
-
-Checks of samples and sample rates that a program passes to functions of speech3.
-
-Axes: S samples.
 """
 
 import importlib
@@ -26,15 +20,14 @@ from numpy.typing import ArrayLike
 
 from speech3.errors import Speech3Error
 
+_LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
+_LARGEST_FLOAT = 16.0  # floats have full scale 1; some decoders exceed it a little
+_ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
+_MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
+
 
 def torchaudio_functional() -> Any:
-    """Return the module `torchaudio.functional`.
-
-    Raises
-    ------
-    Speech3Error
-        torchaudio is not installed, or is not compatible with the installed torch.
-    """
+    """Return the module `torchaudio.functional`."""
     try:
         return importlib.import_module("torchaudio.functional")
     except (OSError, ImportError, RuntimeError, AttributeError):
@@ -85,10 +78,6 @@ def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
     import torch
 
     return np.asarray(torchaudio_functional().resample(torch.from_numpy(samples), from_hz, to_hz).numpy(), np.float32)
-
-
-_LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
-_MOST = 16.0  # floats have full scale 1; some decoders exceed it a little
 
 
 def checked_rate(rate_hz: Any, name: str = "rate") -> int:
@@ -158,20 +147,15 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     if not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
         raise Speech3Error(f"samples: sample {place} is not a finite number; remove it, or read the recording again")
-    if (largest := float(np.abs(array).max())) > _MOST:
+    if (largest := float(np.abs(array).max())) > _LARGEST_FLOAT:
         raise Speech3Error(
             f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or pass int16"
         )
     return array.astype(np.float32)
 
 
-_ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
-_MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
-
-
 class OnlineResampler:
-    """Call `accept` with samples as they arrive, then `finish`: the result is that of the whole recording, to within
-    rounding.
+    """`resample` of a recording in progress, to within rounding: `accept` its samples as they arrive, then `finish`.
 
     Samples are returned in steps, once the later samples that the filter needs (about a millisecond) have arrived. A
     step is 1 / (greatest common divisor of the rates) seconds: 10 ms from 44,100 to 16,000 Hz.
@@ -215,7 +199,6 @@ class OnlineResampler:
         return self._resampled(self._kept_S)[:left]
 
     def _resampled(self, wave_S: np.ndarray) -> np.ndarray:
-        """The new samples that belong to the next step and later ones."""
         return resample(wave_S, self._step, self._new)[self._lead // self._step * self._new :]
 
 

@@ -1,6 +1,6 @@
 """Statistics of a data directory: hours, speakers, sample rates, words.
 
-The length of each utterance: from the headers of the audio, from `segments`, or from the features.
+Lengths of utterances come from the headers of the audio, from `segments`, or from the features.
 """
 
 import re
@@ -23,6 +23,32 @@ FRAMES_PER_S = 100  # of features without audio: their frame shift is not record
 _HEARD_S = 60.0  # of each recording with several channels
 # A command that converts a whole recording: `sph2pipe -f wav FILE |`.
 _SPH2PIPE = re.compile(r"(?:\S*/)?sph2pipe (?:-f wav |-p |-c [12] )*(?:'([^']+)'|([^\s'\"]+)) *\|")
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_SHOWN = 10  # words outside the lexicon that `describe_corpus` lists
+
+
+@dataclass(frozen=True)
+class Words:
+    """Statistics of the transcripts."""
+
+    running: int
+    distinct: int
+    once: int  # words that occur once
+    per_utterance: float
+    per_second: float
+    without: int  # utterances without a transcript
+
+
+@dataclass(frozen=True)
+class OutOfVocabulary:
+    """Words of the transcripts that the lexicon lacks."""
+
+    lexicon: int  # distinct words of the lexicon
+    running: int
+    rate: float  # share of the running words, 0 to 1
+    distinct: int
+    utterances: int  # those that contain at least one
+    counts: dict[str, int]  # by word, the most frequent first
 
 
 @dataclass(frozen=True)
@@ -31,47 +57,6 @@ class Headers:
 
     infos: dict[str, AudioInfo]  # by recording
     bad: dict[str, str]  # utterances whose recording cannot be read, and why
-
-
-def read_headers(data: DataDir) -> Headers:
-    """Read the header of each recording that has utterances."""
-    used: dict[str, list[Utterance]] = {}
-    for utterance in data.utterances.values() if data.recordings else ():
-        used.setdefault(utterance.recording, []).append(utterance)
-    found = Headers({}, {})
-    for recording in progress(used, len(used), f"headers of {data.path}"):
-        try:
-            found.infos[recording] = info(data.recordings[recording], directory=data.path)
-        except Speech3Error as error:
-            found.bad.update((utterance.id, str(error)) for utterance in used[recording])
-    if lacking := [header.missing_s for header in found.infos.values() if header.missing_s]:
-        say(
-            f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
-            " the end given in their headers; the rest is used"
-        )
-    say_claims({data.recordings[recording]: header.claim for recording, header in found.infos.items() if header.claim})
-    return found
-
-
-def say_claims(claims: Mapping[str, str]) -> None:
-    """Print how many recordings have another length than their headers say, and how the first one differs."""
-    if claims:
-        name, claim = next(iter(claims.items()))
-        more = f"; {len(claims) - 1:,} more recordings have such a header" if len(claims) > 1 else ""
-        say(f"{name}: {claim}; the audio in the file is read{more}")
-
-
-def channel_mixes(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """For recordings of which not all channels become one by averaging, judged by their begin, which ones and why."""
-    found = {}
-    for recording in progress(recordings, len(recordings), "channels") if recordings else ():
-        try:
-            mix = channel_mix(recordings[recording], directory=directory, most_s=_HEARD_S)
-        except Speech3Error:
-            continue  # whoever reads the recording will report it
-        if mix.why:
-            found[recording] = mix.why
-    return found
 
 
 def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]:
@@ -107,73 +92,6 @@ def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]
     return lengths
 
 
-def sphere_length_s(path: Path) -> float | None:
-    """Length in seconds of a NIST sphere file, from its header, even if it is compressed; None if it has none."""
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(1024).decode("latin-1")
-    except OSError:
-        return None
-    found = [re.search(rf"^{key} -i ([1-9]\d*)", head, re.MULTILINE) for key in ("sample_count", "sample_rate")]
-    return int(found[0][1]) / int(found[1][1]) if head.startswith("NIST_1A") and found[0] and found[1] else None
-
-
-def _of_sph2pipe(data: DataDir) -> dict[str, float]:
-    """Length of each recording that sph2pipe converts, from the header of its file: running it for each takes long."""
-    found = {}
-    for recording, value in data.recordings.items():
-        match = _SPH2PIPE.fullmatch(value) if value.endswith("|") else None
-        if match and (length := sphere_length_s(resolve_path(match[1] or match[2], data.path))):
-            found[recording] = length
-    return found
-
-
-def _frames(rspecifier: str, directory: Path) -> int:
-    """Rows of a binary Kaldi matrix, from its header (matrix/kaldi-matrix.cc, matrix/compressed-matrix.cc)."""
-    parts = re.fullmatch(r"(.*?)(?::(\d+))?(?:\[(?:(\d+):(\d+))?[^\]]*\])?", rspecifier)
-    if not parts or parts[1].rstrip().endswith("|"):
-        raise ValueError("not a file")
-    if parts[3]:
-        return int(parts[4]) - int(parts[3]) + 1
-    with resolve_path(parts[1], directory).open("rb") as stream:
-        stream.seek(int(parts[2] or 0))
-        head = stream.read(22)
-    compressed = re.match(rb"\0BCM[23]? .{8}(.{4})", head, re.DOTALL)
-    plain = re.match(rb"\0B[FD]M \x04(.{4})", head, re.DOTALL)
-    match = compressed or plain
-    if not match:
-        raise ValueError("not a binary matrix")
-    return int(struct.unpack("<i", match[1])[0])
-
-
-QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_SHOWN = 10  # words outside the lexicon that `describe` lists
-
-
-@dataclass(frozen=True)
-class Words:
-    """Statistics of the transcripts."""
-
-    running: int
-    distinct: int
-    once: int  # words that occur once
-    per_utterance: float
-    per_second: float
-    without: int  # utterances without a transcript
-
-
-@dataclass(frozen=True)
-class OutOfVocabulary:
-    """Words of the transcripts that the lexicon lacks."""
-
-    lexicon: int  # distinct words of the lexicon
-    running: int
-    rate: float  # share of the running words, 0 to 1
-    distinct: int
-    utterances: int  # those that contain at least one
-    counts: dict[str, int]  # by word, the most frequent first
-
-
 @dataclass(frozen=True)
 class Stats:
     """What `speech3 stats` prints and writes."""
@@ -193,7 +111,6 @@ class Stats:
 
     @property
     def hours(self) -> float:
-        """Total length of the utterances."""
         return sum(self.lengths_s) / 3600
 
     def as_json(self) -> dict[str, Any]:
@@ -268,13 +185,6 @@ def _missing(texts: dict[str, list[str]], lexicon: set[str]) -> OutOfVocabulary:
     )
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean and quantiles, with linear interpolation."""
-    points = np.quantile(values, QUANTILES)
-    names = ["min", *(f"{100 * q:g}%" for q in QUANTILES[1:-1]), "max"]
-    return {"mean": float(np.mean(values)), **dict(zip(names, map(float, points), strict=True))}
-
-
 def describe_corpus(stats: Stats) -> str:
     """Format the statistics for people to read."""
     counts = ", ".join(f"{count} {name}" for name, count in stats.genders.items())
@@ -307,6 +217,12 @@ def describe_corpus(stats: Stats) -> str:
     return "\n".join(lines)
 
 
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    points = np.quantile(values, QUANTILES)
+    names = ["min", *(f"{100 * q:g}%" for q in QUANTILES[1:-1]), "max"]
+    return {"mean": float(np.mean(values)), **dict(zip(names, map(float, points), strict=True))}
+
+
 def _each(counts: dict[int, int], unit: str) -> str:
     if len(counts) == 1:
         return f"{next(iter(counts))} {unit}".strip()
@@ -334,3 +250,82 @@ def warn_of_problems(stats: Stats) -> None:
         say(f"{stats.path}: {recording}: as one channel, {why}")
     if len(stats.mixes) > _SHOWN:
         say(f"{stats.path}: {len(stats.mixes) - _SHOWN:,} more recordings whose channels are not all averaged")
+
+
+def read_headers(data: DataDir) -> Headers:
+    """Read the header of each recording that has utterances."""
+    used: dict[str, list[Utterance]] = {}
+    for utterance in data.utterances.values() if data.recordings else ():
+        used.setdefault(utterance.recording, []).append(utterance)
+    found = Headers({}, {})
+    for recording in progress(used, len(used), f"headers of {data.path}"):
+        try:
+            found.infos[recording] = info(data.recordings[recording], directory=data.path)
+        except Speech3Error as error:
+            found.bad.update((utterance.id, str(error)) for utterance in used[recording])
+    if lacking := [header.missing_s for header in found.infos.values() if header.missing_s]:
+        say(
+            f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
+            " the end given in their headers; the rest is used"
+        )
+    say_claims({data.recordings[recording]: header.claim for recording, header in found.infos.items() if header.claim})
+    return found
+
+
+def say_claims(claims: Mapping[str, str]) -> None:
+    """Print how many recordings have another length than their headers say, and how the first one differs."""
+    if claims:
+        name, claim = next(iter(claims.items()))
+        more = f"; {len(claims) - 1:,} more recordings have such a header" if len(claims) > 1 else ""
+        say(f"{name}: {claim}; the audio in the file is read{more}")
+
+
+def channel_mixes(recordings: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """For recordings of which not all channels become one by averaging, judged by their begin, which ones and why."""
+    found = {}
+    for recording in progress(recordings, len(recordings), "channels") if recordings else ():
+        try:
+            mix = channel_mix(recordings[recording], directory=directory, most_s=_HEARD_S)
+        except Speech3Error:
+            continue  # whoever reads the recording will report it
+        if mix.why:
+            found[recording] = mix.why
+    return found
+
+
+def sphere_length_s(path: Path) -> float | None:
+    """Length in seconds of a NIST sphere file, from its header, even if it is compressed; None if it has none."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(1024).decode("latin-1")
+    except OSError:
+        return None
+    found = [re.search(rf"^{key} -i ([1-9]\d*)", head, re.MULTILINE) for key in ("sample_count", "sample_rate")]
+    return int(found[0][1]) / int(found[1][1]) if head.startswith("NIST_1A") and found[0] and found[1] else None
+
+
+def _of_sph2pipe(data: DataDir) -> dict[str, float]:
+    """Length of each recording that sph2pipe converts, from the header of its file: running it for each takes long."""
+    found = {}
+    for recording, value in data.recordings.items():
+        match = _SPH2PIPE.fullmatch(value) if value.endswith("|") else None
+        if match and (length := sphere_length_s(resolve_path(match[1] or match[2], data.path))):
+            found[recording] = length
+    return found
+
+
+def _frames(rspecifier: str, directory: Path) -> int:
+    parts = re.fullmatch(r"(.*?)(?::(\d+))?(?:\[(?:(\d+):(\d+))?[^\]]*\])?", rspecifier)
+    if not parts or parts[1].rstrip().endswith("|"):
+        raise ValueError("not a file")
+    if parts[3]:
+        return int(parts[4]) - int(parts[3]) + 1
+    with resolve_path(parts[1], directory).open("rb") as stream:
+        stream.seek(int(parts[2] or 0))
+        head = stream.read(22)
+    compressed = re.match(rb"\0BCM[23]? .{8}(.{4})", head, re.DOTALL)
+    plain = re.match(rb"\0B[FD]M \x04(.{4})", head, re.DOTALL)
+    match = compressed or plain
+    if not match:
+        raise ValueError("not a binary matrix")
+    return int(struct.unpack("<i", match[1])[0])

@@ -1,8 +1,6 @@
-"""Split a data directory by speaker, so that test speakers are new to the recogniser, or by utterance.
+"""Make data directories from others: split by speaker or by utterance, select a part, combine several.
 
-Select a part of a data directory, as Kaldi's utils/subset_data_dir.sh does; random choices depend on a seed.
-
-Combine several data directories into one, as Kaldi's utils/combine_data.sh does.
+As Kaldi's utils/subset_data_dir.sh and utils/combine_data.sh do; random choices depend on a seed.
 """
 
 import filecmp
@@ -323,13 +321,9 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
         for data in parts
         for key, utt in data.utterances.items()
     }
-    return DataDir(
-        out,
-        {} if lacking["wav.scp"] else _merged(parts, recordings, "recording"),
-        dict(sorted(utterances.items())),
-        {} if lacking["feats.scp"] else _merged(parts, feats, "utterance"),
-        statistics,
-    ), left_out
+    located = {} if lacking["wav.scp"] else _merged(parts, recordings, "recording")
+    features = {} if lacking["feats.scp"] else _merged(parts, feats, "utterance")
+    return DataDir(out, located, dict(sorted(utterances.items())), features, statistics), left_out
 
 
 def _refuse_twice(parts: Sequence[DataDir]) -> None:

@@ -1,18 +1,14 @@
-"""Normalisation of transcripts: letter case, punctuation, Unicode composition, phone classes.
+"""Transcripts and texts: letter case, punctuation, Unicode composition, phone classes, sentences in files.
 
-Lower case by the rules of a language (Unicode's SpecialCasing.txt), where they differ from those of English.
-
+Lower case follows the rules of a language (Unicode's SpecialCasing.txt), where they differ from those of English.
 Turkish and Azeri have i with a dot and ı without one: I becomes ı, and İ becomes i. In Lithuanian, i and j keep their
 dot below another accent. Greek writes ς at the end of words. German ß is SS in capitals, so STRASSE may be straße.
 
-Text for language models: files with one sentence per line, or Kaldi's `text`, in blocks of whole lines.
+Text for language models has one sentence per line, or is Kaldi's `text`, each line of which begins with the id of its
+utterance; files are read in blocks of whole lines.
 
-In Kaldi's `text` each line begins with the id of its utterance, which is not a word.
-
-TIMIT's 61 phones, Lee and Hon's 48 phones for training, and their 39 classes for scoring.
-
-K.-F. Lee, H.-W. Hon: Speaker-independent phone recognition using hidden Markov models, IEEE Trans. ASSP 37 (11), 1989.
-The table is ``data/timit/phones.txt``. The glottal stop ``q`` is deleted.
+TIMIT's 61 phones are folded to 48 for training and to 39 classes for scoring (Lee and Hon 1989, "Speaker-independent
+phone recognition using hidden Markov models"; ``data/timit/phones.txt``). The glottal stop ``q`` is deleted.
 """
 
 import re
@@ -31,45 +27,6 @@ from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, 
 
 Size = Literal[39, 48]
 _DELETED = "-"
-
-
-class _Row(NamedTuple):
-    phone: str
-    of_48: str
-    of_39: str
-
-
-@lru_cache
-def _rows() -> tuple[_Row, ...]:
-    path = shipped("data") / "timit" / "phones.txt"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
-    if any(len(row) != 3 for row in fields):
-        raise Speech3Error(f"{path}: every line needs three columns; restore the file that came with speech3")
-    return tuple(_Row(*row) for row in fields)
-
-
-def phones61() -> tuple[str, ...]:
-    """TIMIT's 61 phones, sorted."""
-    return tuple(row.phone for row in _rows())
-
-
-@lru_cache
-def _table(size: Size) -> dict[str, str]:
-    if size == 48:
-        return {row.phone: row.of_48 for row in _rows()}
-    return {name: row.of_39 for row in _rows() for name in (row.phone, row.of_48) if name != _DELETED}
-
-
-def fold(text: str, size: Size) -> str:
-    """Replace the phones of `text` by their classes; what the table lacks stays as it is.
-
-    Phones that are already folded to the 48, or to the same classes, are accepted, too.
-    """
-    table = _table(size)
-    return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
-
-
 _DOTLESS = frozenset({"tr", "tur", "az", "aze", "azj", "crh", "gag"})
 _LITHUANIAN = frozenset({"lt", "lit"})
 _GERMAN = frozenset({"de", "deu", "ger"})
@@ -78,6 +35,35 @@ _ACCENTS = "\u0300-\u0306\u0308-\u0314\u033d-\u0344\u034a-\u034c"  # above a let
 _WITHOUT_DOT = re.compile(f"([ij\u012f]\u0328?)(?=[{_ACCENTS}])")
 _FINAL_SIGMA, _OTHER_SIGMA = re.compile(r"(?<=\w)σ(?![\w'’])"), re.compile(r"ς(?=\w)")
 _WORD = re.compile(r"\w+")
+STDIN = Path("-")
+_BLOCK_BYTES = 1 << 22
+_QUIET_SECONDS = 10.0
+_JUDGED = 2000  # lines by which a file is recognised as Kaldi's text
+_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
+_IDS = ("utt2spk", "segments", "wav.scp")  # files of a data directory that list the ids of its text
+_FIRST_FIELD = re.compile(r"^[^\S\n]*\S+", re.MULTILINE)
+_WRITTEN = tuple(sorted(SYMBOLS | {symbol.upper() for symbol in SYMBOLS}))
+_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
+# Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
+APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
+_WITHIN_WORDS = "'-:·"
+_MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
+_SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Split ``nfkc,lower,punct`` into its steps.
+
+    Raises
+    ------
+    Speech3Error
+        A step is unknown.
+    """
+    steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
+    for step in steps:
+        if step not in _STEPS:
+            raise Speech3Error(f"--normalize: unknown step {step!r}; choose from {', '.join(_STEPS)}")
+    return steps
 
 
 def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | None = None) -> str:
@@ -88,7 +74,7 @@ def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | Non
     language
         Its code, such as ``tr``, ``tr-TR`` or an espeak-ng voice; empty if it is not known.
     spellings
-        For words that are in capitals, their spelling in lower case, as `sharp_s` finds it.
+        For words that are in capitals, their spelling in lower case, as `words_with_sharp_s` finds it.
     """
     if text.isascii() and (text.islower() or (not language and not spellings)):
         return text.lower()
@@ -105,10 +91,72 @@ def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | Non
     return unicodedata.normalize("NFC", text)
 
 
+def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lower_case) -> str:
+    """Apply `steps` in their order and join the words with single spaces.
+
+    ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
+    character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
+    ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
+    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes.
+
+    Parameters
+    ----------
+    lower
+        What ``lower`` does; `lower_case` with the language, if that is known.
+
+    Raises
+    ------
+    Speech3Error
+        A step is unknown.
+    """
+    for step in steps:
+        if step not in _STEPS:
+            raise Speech3Error(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
+        text = lower(text) if step == "lower" else _STEPS[step](text)
+    return " ".join(text.split())
+
+
+def fold(text: str, size: Size) -> str:
+    """Replace the phones of `text` by their classes; what the table lacks stays as it is.
+
+    Phones that are already folded to the 48, or to the same classes, are accepted, too.
+    """
+    table = _table(size)
+    return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
+
+
+def _punct(text: str) -> str:
+    return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
+
+
+_STEPS: dict[str, Callable[[str], str]] = {
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "lower": lower_case,
+    "punct": _punct,
+    "phones48": lambda text: fold(text, 48),
+    "phones39": lambda text: fold(text, 39),
+}
+
+
+class _Punctuation(dict[int, str]):
+    """Table for str.translate: Unicode punctuation becomes a space, apostrophes are left to `_punct`."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        value = "'" if letter in "'\u2019" else letter
+        if unicodedata.category(letter).startswith("P") and value != "'":
+            value = " "
+        self[code] = value
+        return value
+
+
+_PUNCTUATION = _Punctuation()
+
+
 def words_with_sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
     """Words of German texts that occur with ß in lower case, by their spelling with ss; not those that have both.
 
-    >>> sharp_s(["Die Straße", "DIE STRASSE"], "de")
+    >>> words_with_sharp_s(["Die Straße", "DIE STRASSE"], "de")
     {'strasse': 'straße'}
     """
     if _code(language) not in _GERMAN:
@@ -151,15 +199,113 @@ def _code(language: str) -> str:
     return re.split("[-_]", language.rpartition("/")[2].lower())[0]
 
 
-STDIN = Path("-")
+def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") -> str:
+    """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
 
-_BLOCK_BYTES = 1 << 22
-_QUIET_SECONDS = 10.0
-_JUDGED = 2000  # lines by which a file is recognised as Kaldi's text
-_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
-_IDS = ("utt2spk", "segments", "wav.scp")  # files of a data directory that list the ids of its text
-_FIRST_FIELD = re.compile(r"^[^\S\n]*\S+", re.MULTILINE)
-_WRITTEN = tuple(sorted(SYMBOLS | {symbol.upper() for symbol in SYMBOLS}))
+    Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
+    becomes ASCII. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` becomes
+    ``[laughs_loudly]``. NFKC is not used, since it would turn the sign of aspiration, U+02B0, into ``h``.
+
+    Parameters
+    ----------
+    graphemes
+        As `speech3.language.read_graphemes` returns them. Where one of them matches, also at the edge of a
+        word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
+    language
+        Its code, for the rules of lower case; empty if it is not known.
+    """
+    listed = _matching(tuple(graphemes))
+    words: list[str] = []
+    end = 0
+    for apart in _SET_APART.finditer(text):
+        words += _plain(text[end : apart.start()], listed, language)
+        words.append("_".join(lower_case(apart.group(), language).split()))
+        end = apart.end()
+    return " ".join([*words, *_plain(text[end:], listed, language)])
+
+
+def marked_at_edge(text: str) -> list[str]:
+    """Words that `plain_words` takes an apostrophe, a colon or a middle dot from, at one edge only: not quotations."""
+    found = []
+    for written in _composed(_SET_APART.sub(" ", text)).translate(_MARKS).split():
+        word = written.strip(_WITHIN_WORDS)
+        before, _, after = written.partition(word) if word else ("", "", "")
+        if any((mark in before) != (mark in after) for mark in _MAYBE_LETTERS):
+            found.append(written)
+    return found
+
+
+def _plain(text: str, listed: re.Pattern[str] | None, language: str) -> list[str]:
+    composed = _composed(text, language)
+    changed, kept = composed.translate(_MARKS), set[int]()
+    if listed:
+        typed = "".join("'" if letter in APOSTROPHES else letter for letter in composed)
+        kept = {place for match in listed.finditer(typed) for place in range(*match.span())}
+        changed = "".join(typed[place] if place in kept else letter for place, letter in enumerate(changed))
+    words = []
+    for match in re.finditer(r"\S+", changed):
+        first, end = match.span()
+        while first < end and changed[first] in _WITHIN_WORDS and first not in kept:
+            first += 1
+        while first < end and changed[end - 1] in _WITHIN_WORDS and end - 1 not in kept:
+            end -= 1
+        words.append(changed[first:end])
+    return [re.sub("(?<=.)[ʼʻ](?=.)", "'", word) for word in words if word]
+
+
+def _composed(text: str, language: str = "") -> str:
+    return to_one_form(lower_case(text, language))
+
+
+@cache
+def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
+    longest_first = sorted(graphemes, key=lambda grapheme: (-len(grapheme), grapheme))
+    return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
+
+
+class _Marks(dict[int, str]):
+    """Table for str.translate: apostrophes become ASCII, punctuation outside `_WITHIN_WORDS` a space."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        value = letter
+        if letter in APOSTROPHES and unicodedata.category(letter) != "Lm":
+            value = "'"
+        elif unicodedata.category(letter).startswith("P") and letter not in _WITHIN_WORDS:
+            value = " "
+        self[code] = value
+        return value
+
+
+_MARKS = _Marks()
+
+
+class _Row(NamedTuple):
+    phone: str
+    of_48: str
+    of_39: str
+
+
+@lru_cache
+def _rows() -> tuple[_Row, ...]:
+    path = shipped("data") / "timit" / "phones.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
+    if any(len(row) != 3 for row in fields):
+        raise Speech3Error(f"{path}: every line needs three columns; restore the file that came with speech3")
+    return tuple(_Row(*row) for row in fields)
+
+
+def phones61() -> tuple[str, ...]:
+    """TIMIT's 61 phones, sorted."""
+    return tuple(row.phone for row in _rows())
+
+
+@lru_cache
+def _table(size: Size) -> dict[str, str]:
+    if size == 48:
+        return {row.phone: row.of_48 for row in _rows()}
+    return {name: row.of_39 for row in _rows() for name in (row.phone, row.of_48) if name != _DELETED}
 
 
 class Lines(NamedTuple):
@@ -280,7 +426,6 @@ def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
 
 
 def _listed_beside(ids: Sequence[str], path: Path) -> bool:
-    """Does the data directory list most of the ids?"""
     if path == STDIN:
         return False
     for name in _IDS:
@@ -327,161 +472,3 @@ def with_progress(blocks: Iterable[Lines], paths: Sequence[Path], label: str) ->
         if time.monotonic() >= following:
             say(f"{label}: {size / 1e6:.0f} million characters")
             following = time.monotonic() + _QUIET_SECONDS
-
-
-class _Punctuation(dict[int, str]):
-    """Table for str.translate: Unicode punctuation becomes a space, apostrophes are left to `_punct`."""
-
-    def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        value = "'" if letter in "'\u2019" else letter
-        if unicodedata.category(letter).startswith("P") and value != "'":
-            value = " "
-        self[code] = value
-        return value
-
-
-_PUNCTUATION = _Punctuation()
-_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
-
-
-def _punct(text: str) -> str:
-    return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
-
-
-# Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
-APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
-_WITHIN_WORDS = "'-:·"
-_MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
-_SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
-
-
-class _Marks(dict[int, str]):
-    """Table for str.translate: apostrophes become ASCII, punctuation outside `_WITHIN_WORDS` a space."""
-
-    def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        value = letter
-        if letter in APOSTROPHES and unicodedata.category(letter) != "Lm":
-            value = "'"
-        elif unicodedata.category(letter).startswith("P") and letter not in _WITHIN_WORDS:
-            value = " "
-        self[code] = value
-        return value
-
-
-_MARKS = _Marks()
-
-
-def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") -> str:
-    """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
-
-    Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
-    becomes ASCII. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` becomes
-    ``[laughs_loudly]``. NFKC is not used, since it would turn the sign of aspiration, U+02B0, into ``h``.
-
-    Parameters
-    ----------
-    graphemes
-        As `speech3.language.graphemes.read_graphemes` returns them. Where one of them matches, also at the edge of a
-        word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
-    language
-        Its code, for the rules of lower case (`speech3.data.transcripts`); empty if it is not known.
-    """
-    listed = _matching(tuple(graphemes))
-    words: list[str] = []
-    end = 0
-    for apart in _SET_APART.finditer(text):
-        words += _plain(text[end : apart.start()], listed, language)
-        words.append("_".join(lower_case(apart.group(), language).split()))
-        end = apart.end()
-    return " ".join([*words, *_plain(text[end:], listed, language)])
-
-
-@cache
-def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
-    """The longest of the graphemes that matches, as in spelling."""
-    longest_first = sorted(graphemes, key=lambda grapheme: (-len(grapheme), grapheme))
-    return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
-
-
-def _composed(text: str, language: str = "") -> str:
-    return to_one_form(lower_case(text, language))
-
-
-def _plain(text: str, listed: re.Pattern[str] | None, language: str) -> list[str]:
-    composed = _composed(text, language)
-    changed, kept = composed.translate(_MARKS), set[int]()
-    if listed:
-        typed = "".join("'" if letter in APOSTROPHES else letter for letter in composed)
-        kept = {place for match in listed.finditer(typed) for place in range(*match.span())}
-        changed = "".join(typed[place] if place in kept else letter for place, letter in enumerate(changed))
-    words = []
-    for match in re.finditer(r"\S+", changed):
-        first, end = match.span()
-        while first < end and changed[first] in _WITHIN_WORDS and first not in kept:
-            first += 1
-        while first < end and changed[end - 1] in _WITHIN_WORDS and end - 1 not in kept:
-            end -= 1
-        words.append(changed[first:end])
-    return [re.sub("(?<=.)[ʼʻ](?=.)", "'", word) for word in words if word]
-
-
-def marked_at_edge(text: str) -> list[str]:
-    """Words that `plain_words` takes an apostrophe, a colon or a middle dot from, at one edge only: not quotations."""
-    found = []
-    for written in _composed(_SET_APART.sub(" ", text)).translate(_MARKS).split():
-        word = written.strip(_WITHIN_WORDS)
-        before, _, after = written.partition(word) if word else ("", "", "")
-        if any((mark in before) != (mark in after) for mark in _MAYBE_LETTERS):
-            found.append(written)
-    return found
-
-
-_STEPS: dict[str, Callable[[str], str]] = {
-    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
-    "lower": lower_case,
-    "punct": _punct,
-    "phones48": lambda text: fold(text, 48),
-    "phones39": lambda text: fold(text, 39),
-}
-
-
-def parse_steps(text: str) -> tuple[str, ...]:
-    """Split ``nfkc,lower,punct`` into its steps.
-
-    Raises
-    ------
-    Speech3Error
-        A step is unknown.
-    """
-    steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
-    for step in steps:
-        if step not in _STEPS:
-            raise Speech3Error(f"--normalize: unknown step {step!r}; choose from {', '.join(_STEPS)}")
-    return steps
-
-
-def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lower_case) -> str:
-    """Apply `steps` in their order and join the words with single spaces.
-
-    ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
-    character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
-    ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
-    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.data.transcripts`).
-
-    Parameters
-    ----------
-    lower
-        What ``lower`` does; `speech3.data.transcripts.lower_case` with the language, if that is known.
-
-    Raises
-    ------
-    Speech3Error
-        A step is unknown.
-    """
-    for step in steps:
-        if step not in _STEPS:
-            raise Speech3Error(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
-        text = lower(text) if step == "lower" else _STEPS[step](text)
-    return " ".join(text.split())

@@ -1,13 +1,11 @@
-"""Find all faults of a data directory at once: a registry of small validators over one scan of the audio.
+"""Find all faults of a data directory at once, and write a repaired copy.
 
-A validator gets the parsed directory and the results of the scan, and yields faults. The faults of the text files
-themselves come from `datadir.parse`.
-
-Faults of feature archives: entries that cannot be read, are not numbers, or do not fit their recordings.
+Validators are small functions in a registry: each gets the parsed directory and the results of one scan of the audio,
+and yields faults. Faults of the text files come from `datadir.parse`. Entries of feature archives are faults if they
+cannot be read, are not numbers, or do not fit their recordings. `fix_datadir` repairs what it can and leaves out
+unusable utterances.
 
 Axes: T frames, F features.
-
-Write a repaired copy of a data directory: faults are repaired where possible, unusable utterances left out.
 """
 
 import dataclasses
@@ -33,121 +31,9 @@ from speech3.runtime import available_jobs, parallel_map
 _SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
 _NEAR = 0.05  # of the usual shift: the median of the features is as near to one of these, or their shift is not known
 _SLACK = 0.02, 10  # share of an utterance's frames, and number of frames, by which features may be longer or shorter
-
-
-@dataclass(frozen=True)
-class _Matrix:
-    """What is known about one matrix; `problem` says why it cannot be used."""
-
-    frames: int = 0
-    values: int = 0
-    problem: str = ""
-    key: str | None = None  # the name that its archive gives it, if that can be told
-
-
-def feature_faults(
-    data: DataDir, lengths_s: Mapping[str, float], scp: Path | None = None, jobs: int = 1
-) -> list[Fault]:
-    """The faults of the features of `data`, from its ``feats.scp`` or another one, and of its ``cmvn.scp``.
-
-    Parameters
-    ----------
-    lengths_s
-        Seconds of the utterances whose recordings could be read.
-
-    Raises
-    ------
-    Speech3Error
-        `scp` cannot be read.
-    """
-    faults: list[Fault] = []
-    path, locations, directory = data.path / "feats.scp", data.feats, data.path
-    if scp is not None:
-        table = read_table(scp, faults)
-        if table is None:
-            raise Speech3Error(f"{scp}: no such file")
-        path, directory = scp, scp.parent
-        locations = {key: entry.value for key, entry in table.entries.items() if entry.value}
-        for key in sorted(data.utterances.keys() - locations.keys()):
-            faults.append(Fault("no features", str(path), key, "has no features", "extract them", drop=(key,)))
-        if unused := sorted(locations.keys() - data.utterances.keys()):
-            problem = f"{len(unused)} entries are of no utterance of {data.path}"
-            faults.append(Fault("unknown utterance", str(path), unused[0], problem, "they are ignored", warning=True))
-    ids = [key for key in data.utterances if key in locations]
-    look = functools.partial(_look, directory)
-    found = dict(zip(ids, parallel_map(look, [locations[key] for key in ids], jobs, f"reading {path}"), strict=True))
-    faults += _faults(data, path, found)
-    faults += _lengths(path, found, lengths_s)
-    faults += _statistics(data) if scp is None else ()
-    return faults
-
-
-def _look(directory: Path, location: str) -> _Matrix:
-    try:
-        matrix = read_matrix(location, directory)
-    except Speech3Error as error:
-        return _Matrix(problem=str(error))
-    if matrix.ndim != 2 or not matrix.size:
-        return _Matrix(problem=f"{location}: not a matrix, or an empty one")
-    if problem := not_finite(matrix):
-        return _Matrix(len(matrix), matrix.shape[1], problem)
-    return _Matrix(len(matrix), matrix.shape[1], key=ark_key_at(location, directory))
-
-
-def _faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator[Fault]:
-    sizes = Counter(matrix.values for matrix in found.values() if matrix.values)
-    usual = max(sizes, key=lambda values: (sizes[values], values)) if sizes else 0
-    again = "compute them again, or remove the utterance"
-    for key, matrix in found.items():
-        if matrix.problem:
-            yield Fault("unusable features", str(path), key, matrix.problem, again, drop=(key,))
-        elif matrix.values != usual:
-            problem = f"has {matrix.values} values per frame, but {sizes[usual]} of the utterances have {usual}"
-            yield Fault("other feature size", str(path), key, problem, again, drop=(key,))
-        elif matrix.key not in (None, key) and matrix.key in data.utterances:
-            problem = f"its offset leads to the features of {matrix.key}"
-            yield Fault("wrong offset", str(path), key, problem, "write the scp again", drop=(key,))
-
-
-def _lengths(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[str, float]) -> Iterator[Fault]:
-    """Features that are much longer or shorter than their recordings, at the frame shift that most of them have."""
-    usable = {key: matrix.frames for key, matrix in found.items() if not matrix.problem and key in lengths_s}
-    if not usable:
-        return
-    median_s = float(np.median([lengths_s[key] / frames for key, frames in usable.items()]))
-    shift_s = min(_SHIFTS_S, key=lambda shift: abs(shift - median_s))
-    if abs(shift_s - median_s) > _NEAR * shift_s:
-        shift_s = median_s
-    share, most = _SLACK
-    for key, frames in usable.items():
-        expected = lengths_s[key] / shift_s
-        if abs(frames - expected) > max(share * expected, most):
-            problem = (
-                f"has {frames} frames of features, but its recording of {lengths_s[key]:.2f} s should have about"
-                f" {expected:.0f} ({1000 * shift_s:g} ms each, as for most utterances)"
-            )
-            remedy = "compute them again, or correct `segments`"
-            yield Fault("other length", str(path), key, problem, remedy, drop=(key,))
-
-
-def _statistics(data: DataDir) -> Iterator[Fault]:
-    path, speakers = data.path / "cmvn.scp", data.speakers()
-    for speaker, location in data.cmvn.items():
-        try:
-            stats_2G = read_matrix(location, data.path)
-            problem = "are not finite numbers" if not np.isfinite(stats_2G).all() else ""
-            problem = problem or ("are over no frame" if stats_2G[0, -1] < 1 else "")
-        except (Speech3Error, IndexError) as error:
-            problem = f"cannot be read: {error}"
-        if problem:
-            remedy = "compute them again, or remove the speaker's utterances"
-            yield Fault("unusable statistics", str(path), speaker, f"its statistics {problem}", remedy,
-                        drop=tuple(speakers.get(speaker, ())))  # fmt: skip
-
-
 FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
 # With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
-_MANY = 5000
+_MANY_RECORDINGS = 5000
 _BLOCK_S = 60.0  # of a recording in memory
 
 
@@ -176,12 +62,10 @@ class ScannedData:
                 yield utterance, scan.info
 
     def where(self, recording: str) -> str:
-        """The file of a recording as the user wrote it."""
         return self.data.recordings[recording]
 
     @functools.cached_property
     def of_recording(self) -> dict[str, tuple[str, ...]]:
-        """The utterances of each recording."""
         table: dict[str, list[str]] = {}
         for utterance in self.data.utterances.values():
             table.setdefault(utterance.recording, []).append(utterance.id)
@@ -211,32 +95,6 @@ class Report:
         hours = sum(duration_s(utterance, found) for utterance, found in self.scanned) / 3600
         rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.scanned}))
         return f"{counts}, {hours:.2f} hours, {rates} Hz"
-
-
-def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
-    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
-    before: Counter[str] = Counter()
-    ranks = []
-    for place, fault in enumerate(faults):
-        ranks.append((before[fault.kind], place))
-        before[fault.kind] += 1
-    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
-
-
-def duration_s(utterance: Utterance, found: AudioInfo) -> float:
-    """Seconds of the utterance that lie within its recording."""
-    end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
-    return max(end_s - utterance.start_s, 0.0)
-
-
-Validator = Callable[[ScannedData], Iterator[Fault]]
-VALIDATORS: list[Validator] = []
-
-
-def validator(function: Validator) -> Validator:
-    """Register a check."""
-    VALIDATORS.append(function)
-    return function
 
 
 def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
@@ -273,7 +131,7 @@ def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
     for utterance in data.utterances.values() if data.recordings else ():
         parts.setdefault(utterance.recording, []).append(utterance)
     items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
-    jobs = jobs or (available_jobs() if len(items) >= _MANY else 1)
+    jobs = jobs or (available_jobs() if len(items) >= _MANY_RECORDINGS else 1)
     scans = parallel_map(functools.partial(_scan, data.path), items, jobs, f"reading the audio of {data.path}")
     return dict(zip(parts, scans, strict=True))
 
@@ -291,7 +149,6 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
-    """The utterances of a recording in which all samples have the same value."""
     first = [round(utterance.start_s * rate_hz) for utterance in utterances]
     last = [sys.maxsize if u.end_s is None else round(u.end_s * rate_hz) for u in utterances]
     lowest, highest = np.full(len(utterances), np.inf), np.full(len(utterances), -np.inf)
@@ -305,6 +162,33 @@ def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_
                 highest[place] = max(highest[place], part_S.max())
         begin = end
     return frozenset(u.id for u, low, high in zip(utterances, lowest, highest, strict=True) if low == high)
+
+
+def duration_s(utterance: Utterance, found: AudioInfo) -> float:
+    """Seconds of the utterance that lie within its recording."""
+    end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
+    return max(end_s - utterance.start_s, 0.0)
+
+
+def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
+    """At most `most` faults in their order: the first of every kind, then the second of every kind, and so on."""
+    before: Counter[str] = Counter()
+    ranks = []
+    for place, fault in enumerate(faults):
+        ranks.append((before[fault.kind], place))
+        before[fault.kind] += 1
+    return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
+
+
+Validator = Callable[[ScannedData], Iterator[Fault]]
+
+
+VALIDATORS: list[Validator] = []
+
+
+def validator(function: Validator) -> Validator:
+    VALIDATORS.append(function)
+    return function
 
 
 @validator
@@ -332,16 +216,17 @@ def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
     for recording, scan in scanned.scans.items():
         if damage := scan.damage:
             ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
-            yield Fault(
-                "lost byte",
-                scanned.where(recording),
-                _named(ids),
-                str(damage),
-                "get the file again, in binary mode" + ", or run `speech3 fix`" * damage.mended,
-                drop=() if damage.mended else ids,
-                repair=f"{damage.count} {how}, in a copy of the recording" if damage.mended else "",
-                mend=recording if damage.mended else "",
+            fault = Fault(
+                "lost byte", scanned.where(recording), _named(ids), str(damage), "get the file again, in binary mode"
             )
+            if damage.mended:
+                repair, remedy = (
+                    f"{damage.count} {how}, in a copy of the recording",
+                    f"{fault.remedy}, or run `speech3 fix`",
+                )
+                yield dataclasses.replace(fault, remedy=remedy, repair=repair, mend=recording)
+            else:
+                yield dataclasses.replace(fault, drop=ids)
 
 
 @validator
@@ -354,10 +239,6 @@ def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
             yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
 
 
-def _named(ids: tuple[str, ...]) -> str:
-    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
-
-
 @validator
 def several_channels(scanned: ScannedData) -> Iterator[Fault]:
     """Recordings that are not mono."""
@@ -365,14 +246,9 @@ def several_channels(scanned: ScannedData) -> Iterator[Fault]:
         if scan.info and scan.info.channels > 1:
             ids = scanned.of_recording[recording]
             how = f"; as one channel, {scan.channels}" if scan.channels else ""
-            yield Fault(
-                "several channels",
-                scanned.where(recording),
-                _named(ids),
-                f"has {scan.info.channels} channels{how}",
-                "convert it to one channel, or set mix_channels: true in the feature configuration",
-                drop=ids,
-            )
+            problem = f"has {scan.info.channels} channels{how}"
+            remedy = "convert it to one channel, or set mix_channels: true in the feature configuration"
+            yield Fault("several channels", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
 
 
 @validator
@@ -386,14 +262,8 @@ def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
         if scan.info and scan.info.sample_rate_hz != usual_hz:
             ids = scanned.of_recording[recording]
             problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
-            yield Fault(
-                "other sample rate",
-                scanned.where(recording),
-                _named(ids),
-                problem,
-                "convert it, or set resample: true in the feature configuration",
-                drop=ids,
-            )
+            remedy = "convert it, or set resample: true in the feature configuration"
+            yield Fault("other sample rate", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
 
 
 @validator
@@ -401,18 +271,13 @@ def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
     """Segments that reach beyond their recording: clipped if a part lies inside."""
     for utterance, found in scanned:
         problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
-        inside = utterance.start_s < found.duration_s
         if problem:
-            yield Fault(
-                "segment",
-                str(scanned.data.path / "segments"),
-                utterance.id,
-                problem,
-                "correct the times",
-                drop=() if inside else (utterance.id,),
-                end_s=found.duration_s if inside else None,
-                repair=f"end clipped to {found.duration_s:.3f} s" if inside else "",
-            )
+            fault = Fault("segment", str(scanned.data.path / "segments"), utterance.id, problem, "correct the times")
+            if utterance.start_s < found.duration_s:
+                repair = f"end clipped to {found.duration_s:.3f} s"
+                yield dataclasses.replace(fault, end_s=found.duration_s, repair=repair)
+            else:
+                yield dataclasses.replace(fault, drop=(utterance.id,))
 
 
 @validator
@@ -421,14 +286,9 @@ def too_short(scanned: ScannedData) -> Iterator[Fault]:
     for utterance, found in scanned:
         length_s = duration_s(utterance, found)
         if 0 < length_s < FRAME_S:
-            yield Fault(
-                "too short",
-                scanned.where(utterance.recording),
-                utterance.id,
-                f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms",
-                "remove the utterance",
-                drop=(utterance.id,),
-            )
+            where, ids = scanned.where(utterance.recording), (utterance.id,)
+            problem = f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms"
+            yield Fault("too short", where, utterance.id, problem, "remove the utterance", drop=ids)
 
 
 @validator
@@ -436,14 +296,112 @@ def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
     """Utterances without any sound; only a warning, since features can still be computed."""
     for utterance, _ in scanned:
         if utterance.id in scanned.scans[utterance.recording].silent:
-            yield Fault(
-                "digital silence",
-                scanned.where(utterance.recording),
-                utterance.id,
-                "all its samples are equal",
-                "check the recording, or remove the utterance",
-                warning=True,
+            where, remedy = scanned.where(utterance.recording), "check the recording, or remove the utterance"
+            yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
+
+
+def _named(ids: tuple[str, ...]) -> str:
+    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    frames: int = 0
+    values: int = 0
+    problem: str = ""
+    key: str | None = None  # the name that its archive gives it, if that can be told
+
+
+def feature_faults(
+    data: DataDir, lengths_s: Mapping[str, float], scp: Path | None = None, jobs: int = 1
+) -> list[Fault]:
+    """The faults of the features of `data`, from its ``feats.scp`` or another one, and of its ``cmvn.scp``.
+
+    `lengths_s`: seconds of the utterances whose recordings could be read.
+    """
+    faults: list[Fault] = []
+    path, locations, directory = data.path / "feats.scp", data.feats, data.path
+    if scp is not None:
+        table = read_table(scp, faults)
+        if table is None:
+            raise Speech3Error(f"{scp}: no such file")
+        path, directory = scp, scp.parent
+        locations = {key: entry.value for key, entry in table.entries.items() if entry.value}
+        for key in sorted(data.utterances.keys() - locations.keys()):
+            faults.append(Fault("no features", str(path), key, "has no features", "extract them", drop=(key,)))
+        if unused := sorted(locations.keys() - data.utterances.keys()):
+            problem = f"{len(unused)} entries are of no utterance of {data.path}"
+            faults.append(Fault("unknown utterance", str(path), unused[0], problem, "they are ignored", warning=True))
+    ids = [key for key in data.utterances if key in locations]
+    look = functools.partial(_look, directory)
+    found = dict(zip(ids, parallel_map(look, [locations[key] for key in ids], jobs, f"reading {path}"), strict=True))
+    faults += _matrix_faults(data, path, found)
+    faults += _length_faults(path, found, lengths_s)
+    faults += _statistics_faults(data) if scp is None else ()
+    return faults
+
+
+def _look(directory: Path, location: str) -> _Matrix:
+    try:
+        matrix = read_matrix(location, directory)
+    except Speech3Error as error:
+        return _Matrix(problem=str(error))
+    if matrix.ndim != 2 or not matrix.size:
+        return _Matrix(problem=f"{location}: not a matrix, or an empty one")
+    if problem := not_finite(matrix):
+        return _Matrix(len(matrix), matrix.shape[1], problem)
+    return _Matrix(len(matrix), matrix.shape[1], key=ark_key_at(location, directory))
+
+
+def _matrix_faults(data: DataDir, path: Path, found: Mapping[str, _Matrix]) -> Iterator[Fault]:
+    sizes = Counter(matrix.values for matrix in found.values() if matrix.values)
+    usual = max(sizes, key=lambda values: (sizes[values], values)) if sizes else 0
+    again = "compute them again, or remove the utterance"
+    for key, matrix in found.items():
+        if matrix.problem:
+            yield Fault("unusable features", str(path), key, matrix.problem, again, drop=(key,))
+        elif matrix.values != usual:
+            problem = f"has {matrix.values} values per frame, but {sizes[usual]} of the utterances have {usual}"
+            yield Fault("other feature size", str(path), key, problem, again, drop=(key,))
+        elif matrix.key not in (None, key) and matrix.key in data.utterances:
+            problem = f"its offset leads to the features of {matrix.key}"
+            yield Fault("wrong offset", str(path), key, problem, "write the scp again", drop=(key,))
+
+
+def _length_faults(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[str, float]) -> Iterator[Fault]:
+    """Features that are much longer or shorter than their recordings, at the frame shift that most of them have."""
+    usable = {key: matrix.frames for key, matrix in found.items() if not matrix.problem and key in lengths_s}
+    if not usable:
+        return
+    median_s = float(np.median([lengths_s[key] / frames for key, frames in usable.items()]))
+    shift_s = min(_SHIFTS_S, key=lambda shift: abs(shift - median_s))
+    if abs(shift_s - median_s) > _NEAR * shift_s:
+        shift_s = median_s
+    share, most = _SLACK
+    for key, frames in usable.items():
+        expected = lengths_s[key] / shift_s
+        if abs(frames - expected) > max(share * expected, most):
+            problem = (
+                f"has {frames} frames of features, but its recording of {lengths_s[key]:.2f} s should have about"
+                f" {expected:.0f} ({1000 * shift_s:g} ms each, as for most utterances)"
             )
+            remedy = "compute them again, or correct `segments`"
+            yield Fault("other length", str(path), key, problem, remedy, drop=(key,))
+
+
+def _statistics_faults(data: DataDir) -> Iterator[Fault]:
+    path, speakers = data.path / "cmvn.scp", data.speakers()
+    for speaker, location in data.cmvn.items():
+        try:
+            stats_2G = read_matrix(location, data.path)
+            problem = "are not finite numbers" if not np.isfinite(stats_2G).all() else ""
+            problem = problem or ("are over no frame" if stats_2G[0, -1] < 1 else "")
+        except (Speech3Error, IndexError) as error:
+            problem = f"cannot be read: {error}"
+        if problem:
+            remedy = "compute them again, or remove the speaker's utterances"
+            yield Fault("unusable statistics", str(path), speaker, f"its statistics {problem}", remedy,
+                        drop=tuple(speakers.get(speaker, ())))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -496,7 +454,6 @@ def _kept(report: Report, drop: set[str]) -> DataDir:
 
 
 def _with_mended(kept: DataDir, report: Report, out: Path) -> DataDir:
-    """The directory with mended copies of recordings in which bytes are missing or too many."""
     mended = {}
     for fault in report.faults:
         if fault.mend in kept.recordings:

@@ -1,8 +1,9 @@
 """From waveforms to feature frames, equal to Kaldi: pure functions on batched tensors, the same code on CPU and CUDA.
 
-`window` cuts frames, `spectrum` computes their power spectra chunk by chunk, and `mel`, `fbank`, `mfcc` and `plp` turn
-those into static features; `compute.static_features` combines these steps. `compute.finish` then applies `cmvn`,
-`deltas` and `splice`. Only `extract` reads data directories and writes files.
+`spectrum` cuts a recording into frames and computes their power spectra, `filterbank` turns these into filterbank, MFCC
+or PLP features, `pitch` and `pitch_tracking` add pitch. `compute` combines them into static features and a model's
+input: normalised (`cmvn`), with deltas and spliced (`context`). Only `extraction` and `units` read data directories and
+write files.
 """
 
 from typing import TYPE_CHECKING

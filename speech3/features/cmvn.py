@@ -1,33 +1,20 @@
-"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc; feat/feature-functions.cc, SlidingWindowCmn).
+"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc; feat/feature-functions.cc, SlidingWindowCmn;
+feat/online-feature.cc, OnlineCmvn).
 
-Frames of digital silence (`speech3.features.cmvn`) do not count, which is not so in Kaldi, and their normalised
-features are within `SILENCE_DEVIATIONS` standard deviations of the mean, as those of a quiet background are.
+Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches, which no microphone recorded) do not
+count. Log energies of zeros are at the floor of the logarithm, -15.9, ten standard deviations below speech: 100 ms of
+them would change the features of a whole utterance. Their own features are limited to `SILENCE_DEVIATIONS` standard
+deviations from the mean, where the background of a recording is.
 
-Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count.
+In a recording in progress, `OnlineSlidingCmvn` normalises over a sliding window. `OnlineCmvn` is for models whose
+features are normalised over an utterance or speaker: a frame is normalised by the frames up to it, together with the
+training data (the prior), which counts as `PRIOR_FRAMES` frames, and earlier speech of the same recording, of which at
+most `CARRIED_FRAMES` count. What was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled
+up until it looked like speech. The first `WAIT_FRAMES` frames wait for one another; digital silence at the beginning
+does not, since a muted microphone would fill the memory.
 
-CMVN of a recording in progress.
-
-`OnlineSlidingCmvn` is for features normalised over a sliding window, `OnlineCmvn` for models whose features are
-normalised over an utterance or speaker. There, a frame is normalised by the mean (and deviation) of the frames up to
-it, together with two kinds of earlier statistics (Kaldi feat/online-feature.cc, OnlineCmvn): those of the training data
-(the prior), which count as `PRIOR_FRAMES` frames, and those of earlier speech in the same recording, of which at most
-`CARRIED_FRAMES` count. What was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled up
-until it looked like speech.
-
-The first `WAIT_FRAMES` frames of a recording wait for one another, and are normalised by what they have together.
-
-Digital silence (`speech3.features.cmvn`) does not count. At the beginning it does not wait either: a muted
-microphone would otherwise fill the memory.
-
-Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
-
-Digital silence: muted, edited or padded stretches of a recording, which no microphone recorded.
-
-Log energies of zeros are at the floor of the logarithm, -15.9, ten standard deviations below speech (Kaldi's dither
-raises them to about 4, a few below it). If such frames counted, 100 ms of them in an utterance would change the
-features of its speech. So they are left out of every mean and variance, and their own normalised features are limited.
-
-Axes: S samples, T frames, P samples of a part of a frame, B samples of a block, F features.
+Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
+P samples of a part of a frame, B samples of a block.
 """
 
 from collections.abc import Sequence
@@ -47,6 +34,21 @@ VARIANCE_FLOOR = 1e-10
 # 1.25 (as without zeros), 7.9 with 1.5 and 16.8 with 2.5: it took what is quieter than any background for words.
 SILENCE_DEVIATIONS = 1.25
 _CHUNK = 8192  # frames: running sums over hours would lose the digits that the variance of a window needs
+# Zeros, any other constant, or zeros and ones: decoders of compressed audio round and dither to within one 16-bit step.
+# Noise of a microphone that was recorded with 16 bits has a variance of a whole step and more, as has Kaldi's dither.
+_LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
+# A frame that is silent for 10 of its 25 ms is neither speech nor background.
+_PART = 0.4
+# Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
+_LEAST_REPEATED = 5
+_EQUAL = 1e-4  # more than equal frames differ by rounding
+# Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
+# of digits; a prior of 10 was no worse than 0 on that of minilibri.
+PRIOR_FRAMES = 10.0
+CARRIED_FRAMES = 1000.0
+WAIT_FRAMES = 100
+_LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
+_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 
 
 def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
@@ -85,10 +87,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
 def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
     """Statistics of one utterance without its frames `silent_T`; those of several utterances are their sum.
 
-    Returns
-    -------
-    Tensor
-        float64 (2, G): sums and the frame count; sums of squares and 0. The layout of Kaldi's CMVN archives.
+    Returns float64 (2, G): sums and the frame count; sums of squares and 0. The layout of Kaldi's CMVN archives.
     """
     feats_TF = (feats_TF if silent_T is None else _counted(feats_TF, silent_T)).double()
     stats_2G = feats_TF.new_zeros(2, feats_TF.shape[-1] + 1)
@@ -102,11 +101,7 @@ def _counted(feats_TF: Tensor, silent_T: Tensor) -> Tensor:
 
 
 def apply_cmvn(
-    stats_2G: Tensor,
-    feats_TF: Tensor,
-    norm_means: bool = True,
-    norm_vars: bool = False,
-    silent_T: Tensor | None = None,
+    stats_2G: Tensor, feats_TF: Tensor, norm_means: bool = True, norm_vars: bool = False, silent_T: Tensor | None = None
 ) -> Tensor:
     """Subtract the mean and, if `norm_vars`, divide by the standard deviation; float32 (T, F).
 
@@ -140,13 +135,7 @@ def limit_silence(centred_TF: Tensor, variance_TF: Tensor, silent_T: Tensor) -> 
 def apply_global_cmvn(
     stats: Sequence[Sequence[float]], feats_TF: Tensor, norm_vars: bool = False, silent_T: Tensor | None = None
 ) -> Tensor:
-    """`apply_cmvn` with the statistics of a config (its ``global_stats``).
-
-    Raises
-    ------
-    Speech3Error
-        The statistics do not fit the features.
-    """
+    """`apply_cmvn` with the statistics of a config (its ``global_stats``)."""
     width = feats_TF.shape[1] + 1
     if [len(row) for row in stats] != [width, width] or stats[0][-1] < 1:
         found, count = " and ".join(str(len(row)) for row in stats), stats[0][-1] if stats[0] else 0
@@ -168,19 +157,14 @@ def sliding_cmvn(
 ) -> Tensor:
     """Subtract the mean over a sliding window from each frame (Kaldi's apply-cmvn-sliding); float32 (T, F).
 
-    Parameters
-    ----------
-    cmn_window
-        Frames in the window: around the frame if `center`, else before it (and, as in Kaldi, the frame itself as one
-        more).
-    min_cmn_window
-        If not `center`: minimum number of frames in the window; for the first frames, some of them are later ones.
-    norm_vars
-        Divide by the standard deviation, too.
-    silent_T
-        Frames to leave out: windows consist of the others. Each of these frames is normalised by the window of the
-        other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
-        away, it becomes zero (a stream cannot wait for ever).
+    `cmn_window`: frames in the window: around the frame if `center`, else before it (and, as in Kaldi, the frame itself
+    as one more).
+    `min_cmn_window`: if not `center`: minimum number of frames in the window; for the first frames, some of them are
+    later ones.
+    `norm_vars`: divide by the standard deviation, too.
+    `silent_T`: frames to leave out: windows consist of the others. Each of these frames is normalised by the window of
+    the other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
+    away, it becomes zero (a stream cannot wait for ever).
     """
     if silent_T is None or not silent_T.any():
         return windows_cmvn(
@@ -250,16 +234,6 @@ def _window_sums(values_TF: Tensor, starts_T: Tensor, ends_T: Tensor) -> Tensor:
     return sums_TF[ends_T] - sums_TF[starts_T]
 
 
-# Zeros, any other constant, or zeros and ones: decoders of compressed audio round and dither to within one 16-bit step.
-# Noise of a microphone that was recorded with 16 bits has a variance of a whole step and more, as has Kaldi's dither.
-_LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
-# A frame that is silent for 10 of its 25 ms is neither speech nor background.
-_PART = 0.4
-# Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
-_LEAST_REPEATED = 5
-_EQUAL = 1e-4  # more than equal frames differ by rounding
-
-
 def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
     """Which of the first `frames` frames begin or end in digital silence, bool (T,).
 
@@ -305,15 +279,6 @@ def repeated_frames(feats_TF: Tensor) -> Tensor:
     equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
     run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
     return torch.bincount(run_T)[run_T] >= _LEAST_REPEATED
-
-
-# Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
-# of digits; a prior of 10 was no worse than 0 on that of minilibri.
-PRIOR_FRAMES = 10.0
-CARRIED_FRAMES = 1000.0
-WAIT_FRAMES = 100
-_LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
-_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 
 
 class OnlineCmvn:
@@ -374,7 +339,6 @@ class OnlineCmvn:
         return self._carried_2G is None and self._present_2G is None
 
     def _before(self, like_TF: Tensor) -> Tensor:
-        """Statistics of all that comes before the next frame."""
         total_2G = torch.zeros(2, like_TF.shape[1] + 1, dtype=torch.float64)
         for each_2G in (self._prior_2G, self._carried_2G, self._present_2G):
             if each_2G is not None:
@@ -426,7 +390,7 @@ class OnlineCmvn:
 
 
 class OnlineSlidingCmvn:
-    """`speech3.features.cmvn.sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
+    """`sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
 
     Windows end early where too much digital silence comes before the frames that would complete them.
     """

@@ -1,13 +1,10 @@
 """Waveforms to static features, and static features to a model's input: static -> CMVN -> deltas -> splicing.
 
-Axes: N utterances, S samples, T frames, F features.
+`OnlineFeatures` does the same for a recording in progress, in bounded memory (Kaldi feat/online-feature.cc): it takes
+pieces of any size, applies the same functions to the samples and frames around them, and returns frames as soon as they
+are complete.
 
-Features of a recording in progress: takes pieces of any size and returns frames as soon as they are complete.
-
-Each step applies the same functions as for whole recordings to the samples and frames around it. Memory is bounded
-(Kaldi feat/online-feature.cc).
-
-Axes: S samples, T frames, F features, P values of the pitch.
+Axes: N utterances, S samples, T frames, F features, P values of the pitch.
 """
 
 from collections.abc import Sequence
@@ -94,11 +91,7 @@ def static_features(
 
 
 def _pitch(
-    waves_NS: Tensor,
-    lengths_N: Tensor,
-    config: FeatureConfig,
-    sample_rate_hz: int,
-    generator: torch.Generator | None,
+    waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rate_hz: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Pitch features (N, T, P) at the times of the other features' frames, and their number for each utterance."""
     from speech3.features.pitch import process, track_pitch  # imports numba, which takes a second to load
@@ -141,7 +134,7 @@ def finish_features(
     statics
         float32 (T, F) each.
     silent
-        For each, which frames are digital silence (`speech3.features.cmvn`); None: none.
+        For each, which frames are digital silence (`silent_frames`); None: none.
 
     Returns
     -------
@@ -163,7 +156,7 @@ class OnlineFeatures:
     """Extracts the features of one utterance: `accept` its samples piece by piece, then `finish`.
 
     Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
-    lags behind, so the other features wait for it, and it may differ (`pitch_online` says how).
+    lags behind, so the other features wait for it, and it may differ (`OnlinePitch` says how).
 
     Parameters
     ----------
@@ -268,8 +261,6 @@ class _OnlineSpectral:
 
 
 class _OnlinePitchBeside:
-    """Appends pitch to the other features, frame by frame; these wait for it."""
-
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
         from speech3.features.pitch import OnlinePitch  # imports numba, which takes a second to load
 
@@ -299,8 +290,6 @@ class _OnlinePitchBeside:
 
 
 class _Context:
-    """Deltas and splicing; keeps the earlier frames that these need for the next one."""
-
     def __init__(self, config: FeatureConfig) -> None:
         self._config = config.model_copy(update={"cmvn": "none"})
         derivatives = config.deltas * config.delta_window
@@ -315,7 +304,6 @@ class _Context:
         return self._give(self._add(feats_TF))
 
     def _add(self, feats_TF: Tensor) -> int:
-        """Keep new frames; return how many there have been so far."""
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
         return self._first + len(self._kept_TF)
 

@@ -1,10 +1,6 @@
-"""Deltas: derivatives over time (Kaldi feat/feature-functions.cc, DeltaFeatures).
+"""Deltas and splicing: a frame's derivatives over time, and its neighbours (Kaldi feat/feature-functions.cc).
 
-Axes: T frames, F features.
-
-Splicing of neighbouring frames (Kaldi feat/feature-functions.cc, SpliceFrames).
-
-Axes: T frames, F features.
+Axes: T frames, F features, W frames of a window.
 """
 
 from functools import lru_cache

@@ -1,15 +1,11 @@
-"""From a data directory to features on disk (`extract`) or in this process (`features_of`).
+"""From a data directory to features on disk (`extract`) or in this process (`features_of`), unit by unit (`units`).
 
-Features are computed unit by unit (`features.units`); units that a killed run finished are kept (`features.parts`).
+A killed extraction leaves two hidden files beside its output. ``.NAME.parts`` has the bytes of the finished units.
+``.NAME.journal`` has a line of JSON with the fingerprint of the work, then one for each unit: its record, where its
+bytes end, and their CRC-32. The next run computes again what was cut short or does not match its CRC, and all units
+after it; once it succeeds, it renames the parts and removes the journal.
 
 Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
-
-What a killed extraction leaves for the next run: the bytes of the finished units, and a journal of them.
-
-Both are hidden files beside the output. ``.NAME.parts`` grows unit by unit. ``.NAME.journal`` has a line of JSON with
-the fingerprint of the work, then one for each unit: its record, where its bytes end, and their CRC-32. A unit that was
-cut short or does not match its CRC is computed again, as are all units after it. A run that succeeds renames the parts
-and removes the journal.
 """
 
 import contextlib
@@ -40,95 +36,149 @@ from speech3.io import index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 2
+SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
-class Parts:
-    """The parts of `target`, open and locked. Made by `open_parts`.
+@dataclass
+class ExtractReport:
+    """What was extracted and what was skipped.
 
-    Attributes
-    ----------
-    units, position
-        Number of finished units, and of their bytes.
+    `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in. (Where
+    features are normalised by utterance or speaker, only streams use those statistics: `OnlineCmvn`.)
     """
 
-    def __init__(self, target: Path, journal: IO[bytes], data: IO[bytes]) -> None:
-        self.target, self.units, self.position = target, 0, 0
-        self._journal, self._data = journal, data
+    config: FeatureConfig
+    values: int = 0  # per frame
+    utterances: int = 0
+    frames: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
+    silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
+    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
+    stats_2G: np.ndarray | None = field(default=None, compare=False)  # float64, where streams want them
 
-    def taken_over(self, fingerprint: str) -> Iterator[dict[str, Any]]:
-        """Yield the record of each unit that a killed run of the same work finished; truncate anything after them."""
-        self._journal.seek(0)
-        head = {"fingerprint": fingerprint}
-        whole, first = 0, _line(self._journal)
-        if first == head:
-            whole = self._journal.tell()
-            while (record := _line(self._journal)) is not None and self._matches(record):
-                whole, self.position = self._journal.tell(), record["end"]
-                self.units += 1
-                yield record
-        elif self._journal.seek(0, os.SEEK_END):
-            say(f"{self.target}: not resuming an interrupted run, which had another config or other data")
-        with explained_disk_errors(self.target):
-            for stream, end in ((self._data, self.position), (self._journal, whole)):
-                stream.truncate(end)
-                stream.seek(end)
-            if not whole:
-                self._write_line(head)
-
-    def _matches(self, record: dict[str, Any]) -> bool:
-        size = record["end"] - self.position
-        data = self._data.read(size)
-        return len(data) == size and zlib.crc32(data) == record["crc"]
-
-    def append(self, data: bytes, record: dict[str, Any]) -> None:
-        """Add a unit; once this returns, it survives a kill of the process.
-
-        Raises
-        ------
-        Speech3Error
-            The disk is full.
-        """
-        with explained_disk_errors(self.target):
-            self._data.write(data)
-            self._data.flush()
-            self.position += len(data)
-            self.units += 1
-            self._write_line({**record, "end": self.position, "crc": zlib.crc32(data)})
-
-    def _write_line(self, record: dict[str, Any]) -> None:
-        self._journal.write(json.dumps(record).encode() + b"\n")
-        self._journal.flush()
-
-    def finish(self) -> None:
-        """Rename the parts to the target."""
-        with explained_disk_errors(self.target):
-            _parts(self.target).replace(self.target)
-
-    def remove(self) -> None:
-        """Delete the parts, unless renamed, and the journal."""
-        _parts(self.target).unlink(missing_ok=True)
-        _journal(self.target).unlink(missing_ok=True)
+    @property
+    def sample_rate_hz(self) -> int | None:
+        """None if the features were given."""
+        return self.config.sample_frequency
 
 
-@contextlib.contextmanager
-def open_parts(target: Path) -> Iterator[Parts]:
-    """Open the parts of `target`, creating them if there are none.
+def extract(
+    data: DataDir,
+    out: Path,
+    config: FeatureConfig,
+    jobs: int = 0,
+    *,
+    compress: bool = False,
+    augmenter: Augmenter | None = None,
+    relative: bool = False,
+) -> ExtractReport:
+    """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
+
+    Parameters
+    ----------
+    out
+        Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
+        there is CMVN, the statistics of the whole directory. If CMVN is global, an extraction with that file uses the
+        same ones; if it is by utterance or speaker, only streams use them (`OnlineCmvn`).
+    jobs
+        Processes; 0: one per core.
+    compress
+        Write one byte per value, with loss (Kaldi's ``--compress``).
+    augmenter
+        Augments the audio of each utterance before features are computed; for the same seed always in the same way.
+    relative
+        ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
+        if run there; by default the path is absolute.
+
+    Notes
+    -----
+    The ark holds the units in the order of their first utterances, so it is sorted by utterance wherever ids begin with
+    the speaker, as Kaldi requires; the scp is always sorted. Memory holds a few speakers at a time, never all features.
+
+    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run.
 
     Raises
     ------
     Speech3Error
-        Another process has them open; the directory cannot be written to.
+        There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full;
+        an augmenter is passed, but the features are given.
     """
-    with contextlib.ExitStack() as stack:
-        with explained_disk_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            journal = _journal(target).open("a+b")
-            stack.callback(_close, journal)
-            _lock(journal, target)
-            data = _parts(target).open("a+b")
-            stack.callback(_close, data)
-            data.seek(0)
-        yield Parts(target, journal, data)
+    if augmenter and config.kind == "given":
+        raise Speech3Error(
+            "augmentation changes audio, but kind: given reads features that exist already: leave out one of the two"
+        )
+    # Divide the work, and identify it, so that a killed run can be resumed.
+    units = units_of(data, config)
+    config = _with_rate(data, config)
+    inputs, mark = [part_of(data, ids) for ids in units], fingerprint(data, units, config, compress, augmenter)
+    work = _Work(data, inputs, jobs or available_jobs(), mark, compress, augmenter)
+    ark = out / "feats.ark"
+    with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
+        if _wants_stats(config):
+            config = _with_stats(config, _summed(work, config, sums))
+        report = ExtractReport(config)
+        located = _extracted(work, config, parts, report)
+        if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
+            report.config = config = _with_stats(config, report.stats_2G)
+        # Write the other files around the finished archive.
+        scp = out / "feats.scp"
+        scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
+        parts.finish()
+        index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
+        write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
+        skipped = [f"{utterance} {' '.join(why.split())}\n" for utterance, why in sorted(report.skipped.items())]
+        silent = [f"{utterance}\n" for utterance in sorted(report.silent)]
+        for name, lines in (("skipped.txt", skipped), (SILENT, silent)):
+            if lines:
+                write_text(out / name, "".join(lines))
+            else:
+                (out / name).unlink(missing_ok=True)
+        write_text(scp, "".join(index))
+        for finished in (parts, sums):
+            finished.remove()
+    _say_remarkable(data, report)
+    return report
+
+
+def features_of(
+    data: DataDir, config: FeatureConfig, skipped: dict[str, str] | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
+
+    `skipped`: receives the reason for each utterance that cannot be used. Without it the first such utterance is an
+    error.
+    """
+    units = [part_of(data, ids) for ids in units_of(data, config)]
+    config = _with_rate(data, config)
+    values = values_of(data) if config.kind == "given" else None
+    reasons = {} if skipped is None else skipped
+
+    def stop_at_bad() -> None:
+        if skipped is None and reasons:
+            raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
+        _check(data, config, reasons, complete=False)
+
+    if _wants_stats(config):
+        total_2G: np.ndarray | None = None
+        for part in units:
+            stats_2G, bad = unit_stats(part, config, values=values)
+            reasons.update(bad)
+            stop_at_bad()
+            total_2G = _plus(data, total_2G, stats_2G)
+        _check(data, config, reasons, complete=True)
+        config = _with_stats(config, _checked_total(data, total_2G))
+    for part in units:
+        unit = unit_features(part, config, values=values)
+        reasons.update(unit.skipped)
+        stop_at_bad()
+        yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())
+    _check(data, config, reasons, complete=True)
+
+
+def silent_in(feats: Path) -> frozenset[str]:
+    """The utterances of a directory of features that are digital silence."""
+    path = feats / SILENT
+    return frozenset(path.read_text(encoding="utf-8").split()) if path.exists() else frozenset()
 
 
 def fingerprint(
@@ -170,199 +220,91 @@ def fingerprint(
     return digest.hexdigest()
 
 
-def _journal(target: Path) -> Path:
-    return target.with_name(f".{target.name}.journal")
+class Parts:
+    """The parts of `target`, open and locked. Made by `open_parts`.
 
-
-def _parts(target: Path) -> Path:
-    return target.with_name(f".{target.name}.parts")
-
-
-def _line(stream: IO[bytes]) -> dict[str, Any] | None:
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:  # the power failed while the line was being written
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _lock(journal: IO[bytes], target: Path) -> None:
-    try:
-        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = os.fstat(journal.fileno()).st_ino == _journal(target).stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
-        mine = False
-    if not mine:  # locked by another run, or removed by one that has just finished
-        raise Speech3Error(
-            f"{target}: another run is writing it; wait for that to finish, or choose another output directory"
-        )
-
-
-def _close(stream: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # a full disk, which a write has already reported
-        stream.close()
-
-
-SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
-
-
-class _Bytes(io.BytesIO):
-    mode = "wb"  # kaldi_io checks it
-
-
-@dataclass
-class ExtractReport:
-    """What was extracted and what was skipped.
-
-    `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in. (Where
-    features are normalised by utterance or speaker, only streams use those statistics: `features.online_cmvn`.)
-    """
-
-    config: FeatureConfig
-    values: int = 0  # per frame
-    utterances: int = 0
-    frames: int = 0
-    skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
-    silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
-    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
-    stats_2G: np.ndarray | None = field(default=None, compare=False)  # float64, where streams want them
-
-    @property
-    def sample_rate_hz(self) -> int | None:
-        """None if the features were given."""
-        return self.config.sample_frequency
-
-
-def extract(
-    data: DataDir,
-    out: Path,
-    config: FeatureConfig,
-    jobs: int = 0,
-    *,
-    compress: bool = False,
-    augmenter: Augmenter | None = None,
-    relative: bool = False,
-) -> ExtractReport:
-    """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
-
-    Parameters
+    Attributes
     ----------
-    out
-        Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
-        there is CMVN, the statistics of the whole directory. If CMVN is global, an extraction with that file uses the
-        same ones; if it is by utterance or speaker, only streams use them (`features.online_cmvn`).
-    jobs
-        Processes; 0: one per core.
-    compress
-        Write one byte per value, with loss (Kaldi's ``--compress``).
-    augmenter
-        Augments the audio of each utterance before features are computed; for the same seed always in the same way.
-    relative
-        ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
-        if run there; by default the path is absolute.
-
-    Notes
-    -----
-    The ark holds the units in the order of their first utterances, so it is sorted by utterance wherever ids begin with
-    the speaker, as Kaldi requires; the scp is always sorted. Memory holds a few speakers at a time, never all features.
-
-    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run.
-
-    Raises
-    ------
-    Speech3Error
-        There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full;
-        an augmenter is passed, but the features are given.
+    units, position
+        Number of finished units, and of their bytes.
     """
-    if augmenter and config.kind == "given":
-        raise Speech3Error(
-            "augmentation changes audio, but kind: given reads features that exist already: leave out one of the two"
-        )
-    units = units_of(data, config)
-    config = _with_rate(data, config)
-    work = fingerprint(data, units, config, compress, augmenter)
-    inputs, jobs = [part_of(data, ids) for ids in units], jobs or available_jobs()
-    ark = out / "feats.ark"
-    with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
-        if _wants_stats(config):
-            config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
-        report = ExtractReport(config)
-        located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
-        if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
-            report.config = config = _with_stats(config, report.stats_2G)
-        scp = out / "feats.scp"
-        scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
-        parts.finish()
-        index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
-        write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
-        if report.skipped:
-            write_text(out / "skipped.txt", _listing(report.skipped))
-        else:
-            (out / "skipped.txt").unlink(missing_ok=True)
-        if report.silent:
-            write_text(out / SILENT, "".join(f"{utterance}\n" for utterance in sorted(report.silent)))
-        else:
-            (out / SILENT).unlink(missing_ok=True)
-        write_text(scp, "".join(index))
-        for finished in (parts, sums):
-            finished.remove()
-    _say_remarkable(data, report)
-    return report
+
+    def __init__(self, target: Path, journal: IO[bytes], data: IO[bytes]) -> None:
+        self.target, self.units, self.position = target, 0, 0
+        self._journal, self._data = journal, data
+
+    def taken_over(self, fingerprint: str) -> Iterator[dict[str, Any]]:
+        """Yield the record of each unit that a killed run of the same work finished; truncate anything after them."""
+        self._journal.seek(0)
+        head = {"fingerprint": fingerprint}
+        whole, first = 0, _line(self._journal)
+        if first == head:
+            whole = self._journal.tell()
+            while (record := _line(self._journal)) is not None and self._matches(record):
+                whole, self.position = self._journal.tell(), record["end"]
+                self.units += 1
+                yield record
+        elif self._journal.seek(0, os.SEEK_END):
+            say(f"{self.target}: not resuming an interrupted run, which had another config or other data")
+        with explained_disk_errors(self.target):
+            for stream, end in ((self._data, self.position), (self._journal, whole)):
+                stream.truncate(end)
+                stream.seek(end)
+            if not whole:
+                self._write_line(head)
+
+    def _matches(self, record: dict[str, Any]) -> bool:
+        size = record["end"] - self.position
+        data = self._data.read(size)
+        return len(data) == size and zlib.crc32(data) == record["crc"]
+
+    def append(self, data: bytes, record: dict[str, Any]) -> None:
+        """Add a unit; once this returns, it survives a kill of the process."""
+        with explained_disk_errors(self.target):
+            self._data.write(data)
+            self._data.flush()
+            self.position += len(data)
+            self.units += 1
+            self._write_line({**record, "end": self.position, "crc": zlib.crc32(data)})
+
+    def _write_line(self, record: dict[str, Any]) -> None:
+        self._journal.write(json.dumps(record).encode() + b"\n")
+        self._journal.flush()
+
+    def finish(self) -> None:
+        with explained_disk_errors(self.target):
+            _parts(self.target).replace(self.target)
+
+    def remove(self) -> None:
+        """Delete the parts, unless renamed, and the journal."""
+        _parts(self.target).unlink(missing_ok=True)
+        _journal(self.target).unlink(missing_ok=True)
 
 
-def silent_in(feats: Path) -> frozenset[str]:
-    """The utterances of a directory of features that are digital silence."""
-    path = feats / SILENT
-    return frozenset(path.read_text(encoding="utf-8").split()) if path.exists() else frozenset()
+@dataclass(frozen=True)
+class _Work:
+    """What an extraction works on, and how."""
+
+    data: DataDir
+    inputs: Sequence[DataDir]  # by unit
+    jobs: int
+    fingerprint: str
+    compress: bool
+    augmenter: Augmenter | None
 
 
-def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
-    if report.silent:
-        say(f"{data.path}: digital silence from end to end: {listed(report.silent)}")
-    if report.channels:
-        utterance, why = next(iter(report.channels.items()))
-        more = f"; {len(report.channels) - 1:,} more such utterances" if len(report.channels) > 1 else ""
-        say(f"{data.path}: {utterance}: of several channels, {why}{more}")
-
-
-@contextmanager
-def _parts_of(target: Path) -> Iterator[Parts]:
-    with open_parts(target) as parts:
-        try:
-            yield parts
-        except (Speech3Error, OSError) as error:
-            # After bad data or a full disk something must change before the next run, so its parts would not match.
-            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
-            if not isinstance(error.__cause__, BrokenProcessPool):
-                parts.remove()
-            raise
-
-
-def _extracted(
-    data: DataDir,
-    config: FeatureConfig,
-    inputs: Sequence[DataDir],
-    jobs: int,
-    parts: Parts,
-    work: str,
-    report: ExtractReport,
-    compress: bool,
-    augmenter: Augmenter | None,
-) -> list[tuple[str, int]]:
+def _extracted(work: _Work, config: FeatureConfig, parts: Parts, report: ExtractReport) -> list[tuple[str, int]]:
     """Add all missing units to `parts`, fill in `report`, and return the utterances with their places in the ark."""
-    located: list[tuple[str, int]] = []
+    data, located = work.data, list[tuple[str, int]]()
 
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
         report.silent += record["silent"]
-        report.channels.update(record.get("channels", {}))
+        report.channels.update(record["channels"])
         if record["values"]:
             _check_sizes(data, report.values or record["values"], record["values"])
             report.values = record["values"]
-        if record.get("stats"):  # a run of another version may have left none
+        if "stats" in record:
             report.stats_2G = _plus(data, report.stats_2G, np.array(record["stats"]))
         for utterance, offset, frames in record["utterances"]:
             report.utterances += 1
@@ -370,15 +312,15 @@ def _extracted(
             located.append((utterance, offset))
         _check(data, config, report.skipped, complete=False)
 
-    for record in parts.taken_over(work):
+    for record in parts.taken_over(work.fingerprint):
         note(record)
     if parts.units:
         there = f"{len(located)} of {len(data.utterances)} utterances are kept"
         say(f"{parts.target}: {there} from an interrupted run, which is resumed")
     values = values_of(data) if config.kind == "given" else None
-    function = functools.partial(unit_features, config=config, augmenter=augmenter, values=values)
-    for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
-        content, record = _packed(unit, parts, compress)
+    function = functools.partial(unit_features, config=config, augmenter=work.augmenter, values=values)
+    for unit in parallel_map(function, work.inputs[parts.units :], work.jobs, "features"):
+        content, record = _packed(unit, parts, work.compress)
         parts.append(content, record)
         note(record)
     _check(data, config, report.skipped, complete=True)
@@ -386,7 +328,6 @@ def _extracted(
 
 
 def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a unit in the archive, and its record for the journal."""
     stream, utterances, values = _Bytes(), [], 0
     for utterance, feats_TF in unit.features.items():
         offset = write_entry(stream, utterance, feats_TF.numpy(), compress=compress, name=parts.target)
@@ -399,32 +340,16 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
     return stream.getvalue(), record
 
 
-def _wants_stats(config: FeatureConfig) -> bool:
-    return config.cmvn == "global" and config.norm_means and config.global_stats is None
-
-
-def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
-    return config.model_copy(update={"global_stats": tuple(map(tuple, stats_2G.tolist()))})
-
-
-def _summed(
-    data: DataDir,
-    config: FeatureConfig,
-    inputs: Sequence[DataDir],
-    jobs: int,
-    sums: Parts,
-    work: str,
-    augmenter: Augmenter | None,
-) -> np.ndarray:
-    """CMVN statistics of the whole directory, float64 (2, G); `sums` keeps those of the units so far."""
+def _summed(work: _Work, config: FeatureConfig, sums: Parts) -> np.ndarray:
+    data = work.data
     skipped: dict[str, str] = {}
     total_2G: np.ndarray | None = None
-    for record in sums.taken_over(work):
+    for record in sums.taken_over(work.fingerprint):
         skipped.update(record["skipped"])
         total_2G = None if record["total"] is None else np.array(record["total"])
     values = values_of(data) if config.kind == "given" else None
-    function = functools.partial(unit_stats, config=config, augmenter=augmenter, values=values)
-    for stats_2G, bad in parallel_map(function, inputs[sums.units :], jobs, "global CMVN"):
+    function = functools.partial(unit_stats, config=config, augmenter=work.augmenter, values=values)
+    for stats_2G, bad in parallel_map(function, work.inputs[sums.units :], work.jobs, "global CMVN"):
         skipped.update(bad)
         _check(data, config, skipped, complete=False)
         total_2G = _plus(data, total_2G, stats_2G)
@@ -457,46 +382,12 @@ def _check_sizes(data: DataDir, before: int, values: int) -> None:
         )
 
 
-def features_of(
-    data: DataDir, config: FeatureConfig, skipped: dict[str, str] | None = None
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
+def _wants_stats(config: FeatureConfig) -> bool:
+    return config.cmvn == "global" and config.norm_means and config.global_stats is None
 
-    Parameters
-    ----------
-    skipped
-        Receives the reason for each utterance that cannot be used. Without it the first such utterance is an error.
 
-    Raises
-    ------
-    Speech3Error
-        As `extract`.
-    """
-    units = [part_of(data, ids) for ids in units_of(data, config)]
-    config = _with_rate(data, config)
-    values = values_of(data) if config.kind == "given" else None
-    reasons = {} if skipped is None else skipped
-
-    def stop_at_bad() -> None:
-        if skipped is None and reasons:
-            raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
-        _check(data, config, reasons, complete=False)
-
-    if _wants_stats(config):
-        total_2G: np.ndarray | None = None
-        for part in units:
-            stats_2G, bad = unit_stats(part, config, values=values)
-            reasons.update(bad)
-            stop_at_bad()
-            total_2G = _plus(data, total_2G, stats_2G)
-        _check(data, config, reasons, complete=True)
-        config = _with_stats(config, _checked_total(data, total_2G))
-    for part in units:
-        unit = unit_features(part, config, values=values)
-        reasons.update(unit.skipped)
-        stop_at_bad()
-        yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())
-    _check(data, config, reasons, complete=True)
+def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
+    return config.model_copy(update={"global_stats": tuple(map(tuple, stats_2G.tolist()))})
 
 
 def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
@@ -534,5 +425,78 @@ def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], comple
     check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
 
 
-def _listing(skipped: dict[str, str]) -> str:
-    return "".join(f"{utterance} {' '.join(reason.split())}\n" for utterance, reason in sorted(skipped.items()))
+def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
+    if report.silent:
+        say(f"{data.path}: digital silence from end to end: {listed(report.silent)}")
+    if report.channels:
+        utterance, why = next(iter(report.channels.items()))
+        more = f"; {len(report.channels) - 1:,} more such utterances" if len(report.channels) > 1 else ""
+        say(f"{data.path}: {utterance}: of several channels, {why}{more}")
+
+
+@contextmanager
+def _parts_of(target: Path) -> Iterator[Parts]:
+    with open_parts(target) as parts:
+        try:
+            yield parts
+        except (Speech3Error, OSError) as error:
+            # After bad data or a full disk something must change before the next run, so its parts would not match.
+            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
+            if not isinstance(error.__cause__, BrokenProcessPool):
+                parts.remove()
+            raise
+
+
+@contextlib.contextmanager
+def open_parts(target: Path) -> Iterator[Parts]:
+    """Open the parts of `target`, creating them if there are none."""
+    with contextlib.ExitStack() as stack:
+        with explained_disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            journal = _journal(target).open("a+b")
+            stack.callback(_close, journal)
+            _lock(journal, target)
+            data = _parts(target).open("a+b")
+            stack.callback(_close, data)
+            data.seek(0)
+        yield Parts(target, journal, data)
+
+
+def _journal(target: Path) -> Path:
+    return target.with_name(f".{target.name}.journal")
+
+
+def _parts(target: Path) -> Path:
+    return target.with_name(f".{target.name}.parts")
+
+
+def _line(stream: IO[bytes]) -> dict[str, Any] | None:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:  # the power failed while the line was being written
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _lock(journal: IO[bytes], target: Path) -> None:
+    try:
+        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = os.fstat(journal.fileno()).st_ino == _journal(target).stat().st_ino
+    except (BlockingIOError, FileNotFoundError):
+        mine = False
+    if not mine:  # locked by another run, or removed by one that has just finished
+        raise Speech3Error(
+            f"{target}: another run is writing it; wait for that to finish, or choose another output directory"
+        )
+
+
+def _close(stream: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # a full disk, which a write has already reported
+        stream.close()
+
+
+class _Bytes(io.BytesIO):
+    mode = "wb"  # kaldi_io checks it

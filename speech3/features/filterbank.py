@@ -1,30 +1,14 @@
-"""Triangular filters equally spaced on the mel scale (Kaldi feat/mel-computations.cc).
+"""Mel filterbank, MFCC and PLP features (Kaldi feat/mel-computations.cc, feature-{fbank,mfcc,plp}.cc).
 
-Axes: R frames, B bins of the spectrum, M mel bins.
+The filters are triangles, spaced equally on the mel scale. For PLP (Hermansky 1990) the mel spectrum is weighted by an
+equal-loudness curve and compressed to loudness, and modelled by an all-pole filter, whose cepstrum is the feature; all
+recursions run over the filter's order, for all frames at once, with the frames in the last axis.
 
-Log-mel filterbank (Kaldi feat/feature-fbank.cc).
+Chunks of spectra, which fit the cache, are gathered into blocks of thousands of frames (`mel_blocks`): the steps after
+the mel bins are many small operations, which would otherwise take most of their time to call.
 
-Axes: R frames, M mel bins, F features.
-
-Mel-frequency cepstral coefficients (Kaldi feat/feature-mfcc.cc).
-
-Axes: R frames, M mel bins, C cepstral coefficients.
-
-Perceptual linear prediction (Hermansky 1990; Kaldi feat/feature-plp.cc).
-
-The mel spectrum is weighted by an equal-loudness curve and compressed to loudness, the result is modelled by an
-all-pole filter, and that filter's cepstrum is the feature. All recursions run over the filter's order, for all frames
-at once, with the frames in the last axis.
-
-Axes: R frames, M mel bins, E mel bins with the first and the last doubled, K autocorrelation
-coefficients (order + 1), P predictor coefficients, C cepstral coefficients.
-
-Mel energies of a batch of recordings, gathered from chunks that fit the cache into blocks of thousands of frames.
-
-The steps after the mel bins (logarithm, cosine transform, linear prediction) are many small operations; with few frames
-each, most of the time would be call overhead.
-
-Axes: N utterances, S samples, T frames, R frames of a block, M mel bins, F features.
+Axes: N utterances, S samples, T frames, R frames of a block, B bins of the spectrum, M mel bins, F features, E mel bins
+with the first and the last doubled, K autocorrelation coefficients (order + 1), P predictor coefficients, C cepstra.
 """
 
 from collections.abc import Iterator
@@ -46,6 +30,14 @@ _GROUP = 16
 # memory. So no group is narrower (the lowest group repeats bins of the next), and a frame's features hardly depend on
 # its place in the batch.
 _FEW, _NARROW = 4, 8
+_ROWS_CPU, _ROWS_GPU = 1 << 12, 1 << 20
+# Libraries compute the last few rows differently from the rest. With a multiple of sixteen rows, a frame's features
+# depend on the other frames of the block only in their last bit.
+_MULTIPLE = 16
+_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would produce NaN
+# For digital silence, whose autocorrelation is all zeros, Kaldi divides by zero. With this floor of the energy, its
+# predictor and its cepstrum are zero.
+_ENERGY_FLOOR = torch.finfo(torch.float32).tiny
 
 
 def mel_scale(hz: np.ndarray | float) -> np.ndarray:
@@ -79,15 +71,7 @@ def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
 def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Weight of every bin of the spectrum in every mel bin.
 
-    Returns
-    -------
-    ndarray
-        float64 (B, M); B = FFT size / 2: as in Kaldi, the bin at the Nyquist frequency is in no filter.
-
-    Raises
-    ------
-    Speech3Error
-        As `mel_edges`; or a filter lies between two bins of the spectrum, so that it would be empty.
+    Returns float64 (B, M); B = FFT size / 2: as in Kaldi, the bin at the Nyquist frequency is in no filter.
     """
     fft, edges = frame_sizes(config, sample_rate_hz).fft, mel_edges(config, sample_rate_hz)
     left_M, centre_M, right_M = edges[:-2], edges[1:-1], edges[2:]
@@ -170,32 +154,16 @@ def mfcc(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig
     return cepstra_RC
 
 
-_ROWS_CPU, _ROWS_GPU = 1 << 12, 1 << 20
-# Libraries compute the last few rows differently from the rest. With a multiple of sixteen rows, a frame's features
-# depend on the other frames of the block only in their last bit.
-_MULTIPLE = 16
-
-
 @dataclass(frozen=True)
 class Block:
-    """Mel energies of frames, one after another, and the places that they belong to.
+    """Mel energies of frames, one after another, and the places that they belong to."""
 
-    Attributes
-    ----------
-    energies_RM
-        float32, at least zero; the last few rows may be padding with arbitrary values.
-    log_energy_R
-        Log energy of each frame, if the config asks for it.
-    places
-        First utterance, first frame, number of utterances, number of frames of each.
-    """
-
-    energies_RM: Tensor
-    log_energy_R: Tensor | None
+    energies_RM: Tensor  # float32, at least zero; the last few rows may be padding with arbitrary values
+    log_energy_R: Tensor | None  # log energy of each frame, if the config asks for it
+    # First utterance, first frame, number of utterances, number of frames of each.
     places: list[tuple[int, int, int, int]]
 
     def put(self, feats_RF: Tensor, out_NTF: Tensor) -> None:
-        """Copy the features of the frames to their places in `out_NTF`."""
         row = 0
         for first, start, n, t in self.places:
             out_NTF[first : first + n, start : start + t] = feats_RF[row : row + n * t].view(n, t, -1)
@@ -238,12 +206,6 @@ def mel_blocks(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sam
     yield block()
 
 
-_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would produce NaN
-# For digital silence, whose autocorrelation is all zeros, Kaldi divides by zero. With this floor of the energy, its
-# predictor and its cepstrum are zero.
-_ENERGY_FLOOR = torch.finfo(torch.float32).tiny
-
-
 def equal_loudness(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Weight (M,) of each mel bin: the ear's sensitivity at its centre frequency, Hermansky's curve for 40 dB."""
     squared_M = np.square(mel_to_hertz(mel_edges(config, sample_rate_hz)[1:-1]))
@@ -251,7 +213,7 @@ def equal_loudness(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _constants(config: FeatureConfig, sample_rate_hz: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _plp_constants(config: FeatureConfig, sample_rate_hz: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Equal-loudness weights (M,), inverse DFT from spectrum to autocorrelation (K, M), scale of the cepstra (C,)."""
     last = config.num_mel_bins + 1
     order_K1, bin_E = np.arange(config.lpc_order + 1)[:, None], np.arange(last + 1)
@@ -301,7 +263,7 @@ def cepstrum(predictor_PR: Tensor, count: int) -> Tensor:
 
 def plp(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
     """PLP cepstra (R, C) of mel energies, which are overwritten; a log energy replaces that of the residual."""
-    loudness_M, idft_KM, scale_C = _constants(config, sample_rate_hz, energies_RM.device)
+    loudness_M, idft_KM, scale_C = _plp_constants(config, sample_rate_hz, energies_RM.device)
     compressed_RM = energies_RM.mul_(loudness_M).pow_(config.compress_factor)
     predictor_PR, energy_R = durbin(idft_KM @ compressed_RM.t())
     features_RC = energies_RM.new_empty(len(energies_RM), config.num_ceps)

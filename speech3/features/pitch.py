@@ -1,21 +1,13 @@
-"""Pitch and voicing: Kaldi's pitch tracker and its post-processing, equal to Kaldi's programs.
+"""Pitch and voicing, equal to Kaldi's programs, of whole recordings and of one in progress.
 
-The tracker (`track`, compute-kaldi-pitch-feats; Ghahremani et al., A pitch extraction algorithm tuned for automatic
-speech recognition, 2014) resamples (`pitch_resample`), correlates each frame with later samples (`pitch_nccf`), and
-finds the best path through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) turns that into features.
+`track_pitch` (compute-kaldi-pitch-feats; Ghahremani et al. 2014, "A pitch extraction algorithm tuned for automatic
+speech recognition") runs the steps of `pitch_tracking`: it resamples, correlates each frame with later samples, and
+finds the best path through the lags. `process` (process-kaldi-pitch-feats) turns that into features. `OnlinePitch` does
+both piece by piece (Kaldi feat/pitch-functions.cc, OnlinePitchFeature and OnlineProcessPitch).
 
 Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
-rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; L and
-K lags, as in `pitch_nccf`.
-
-Pitch features: Kaldi's process-kaldi-pitch-feats (feat/pitch-functions.cc, OnlineProcessPitch).
-
-Axes: N utterances, T frames, 2 correlation and pitch, P values of a frame.
-
-Pitch of a recording in progress (Kaldi OnlinePitchFeature and OnlineProcessPitch).
-
-Axes: S samples, O samples after resampling, T frames, P values of a frame, 2 correlation and pitch; R, W, L, K as in
-`pitch_nccf`.
+rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; W, L
+and K as in `pitch_tracking`.
 """
 
 from collections import deque
@@ -43,101 +35,8 @@ from speech3.features.pitch_tracking import (
 )
 from speech3.features.spectrum import check_waves
 
-
-def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
-    """Voicing feature, normalised log pitch, delta pitch, raw log pitch, in this order; those that `config` asks for.
-
-    Parameters
-    ----------
-    raw_NT2
-        float32, from `pitch.track`; values beyond an utterance's frames are ignored.
-    noise_NT
-        Standard normal; added to delta pitch, scaled by `delta_pitch_noise_stddev`.
-
-    Returns
-    -------
-    feats_NTP
-        float32; zeros beyond an utterance's frames.
-    """
-    frames, device = raw_NT2.shape[1], raw_NT2.device
-    if raw_NT2.shape[0] * frames == 0:
-        return raw_NT2.new_zeros(*raw_NT2.shape[:2], config.dim)
-    t_T, frames_N1 = torch.arange(frames, device=device), frames_N.to(device)[:, None]
-    beyond_NT = t_T >= frames_N1
-    nccf_NT = raw_NT2[..., 0].masked_fill(beyond_NT, 0.0)
-    log_pitch_NT = raw_NT2[..., 1].masked_fill(beyond_NT, 1.0).log_()
-    columns = []
-    if config.add_pov_feature:
-        columns.append(pov_feature(nccf_NT).mul_(config.pov_scale).add_(config.pov_offset))
-    if config.add_normalized_log_pitch:
-        columns.append(_normalised(log_pitch_NT, nccf_NT, beyond_NT, frames_N1, config).mul_(config.pitch_scale))
-    if config.add_delta_pitch:
-        delta_NT = _deltas(log_pitch_NT, frames_N1, config.delta_window)
-        if noise_NT is not None:
-            delta_NT.add_(noise_NT, alpha=config.delta_pitch_noise_stddev)
-        columns.append(delta_NT.mul_(config.delta_pitch_scale))
-    if config.add_raw_log_pitch:
-        columns.append(log_pitch_NT)
-    return torch.stack(columns, -1).masked_fill_(beyond_NT[..., None], 0.0)
-
-
-def pov_feature(nccf_NT: Tensor) -> Tensor:
-    """A voicing feature that is roughly Gaussian (Kaldi NccfToPovFeature)."""
-    return (1.0001 - nccf_NT.clamp(-1, 1)).pow_(0.15).sub_(1.0)
-
-
-def voicing_probability(nccf_NT: Tensor) -> Tensor:
-    """Probability of voicing (Kaldi NccfToPov)."""
-    n_NT = nccf_NT.abs().clamp_(max=1.0)
-    rise_NT = 5.4 * torch.exp(7.5 * (n_NT - 1)) + 4.2 * torch.exp(20 * (n_NT - 1))
-    return torch.sigmoid_(rise_NT.add_(4.8 * n_NT).sub_(2 * torch.exp(-10 * n_NT)).sub_(5.2))
-
-
-def _normalised(
-    log_pitch_NT: Tensor, nccf_NT: Tensor, beyond_NT: Tensor, frames_N1: Tensor, config: PitchConfig
-) -> Tensor:
-    """Log pitch minus its mean over the surrounding frames, weighted by their probability of voicing."""
-    voicing_NT = voicing_probability(nccf_NT).double().masked_fill_(beyond_NT, 0.0)
-    t_T = torch.arange(log_pitch_NT.shape[1], device=log_pitch_NT.device)
-    first_T = (t_T - config.normalization_left_context).clamp_(min=0)
-    last_NT = torch.minimum(t_T + config.normalization_right_context + 1, frames_N1)
-
-    def around(values_NT: Tensor) -> Tensor:
-        sums_NT = torch.nn.functional.pad(values_NT.cumsum(1), (1, 0))
-        return sums_NT.gather(1, last_NT) - sums_NT[:, first_T]
-
-    weight_NT = around(voicing_NT)
-    mean_NT = around(voicing_NT * log_pitch_NT).div_(weight_NT.masked_fill_(beyond_NT, 1.0))
-    return log_pitch_NT - mean_NT.float()
-
-
-def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
-    """First derivative, with the first and the last frame of each utterance repeated beyond the edges."""
-    frames = log_pitch_NT.shape[1]
-    t_T = torch.arange(-window, frames + window, device=log_pitch_NT.device)
-    index_NT = torch.minimum(t_T, frames_N1 - 1).clamp_(min=0)
-    padded_NT = log_pitch_NT.gather(1, index_NT)
-    delta_NT = torch.zeros_like(log_pitch_NT)
-    for j, tap in enumerate(delta_filters(1, window)[1].tolist()):
-        delta_NT.add_(padded_NT[:, j : j + frames], alpha=tap)
-    return delta_NT
-
-
-__all__ = ["process", "track_pitch"]
-
 # Rows processed at once: on a CPU, few enough to stay in its caches; on a GPU, enough to keep it busy.
 _ROWS_CPU, _ROWS_GPU = 512, 1 << 15
-
-
-@dataclass
-class _Placed:
-    """One utterance within the long signal."""
-
-    row: int
-    frames: int
-    early: int  # frames that Kaldi computes before it is told that the input is finished
-    early_energy: float  # energy of the samples resampled by then
-    energy: float
 
 
 def track_pitch(
@@ -177,6 +76,15 @@ def track_pitch(
     return raw_NT2.to(waves_NS.device), frames_N
 
 
+@dataclass
+class _Placed:
+    row: int
+    frames: int
+    early: int  # frames that Kaldi computes before it is told that the input is finished
+    early_energy: float  # energy of the samples resampled by then
+    energy: float
+
+
 def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tuple[Tensor, list[_Placed]]:
     """All utterances, resampled and concatenated: row r begins at sample r * shift."""
     samples = [sizes.resampler.count(length, finished=True) for length in lengths]
@@ -203,7 +111,6 @@ def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tupl
 
 
 def _track(signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes, raw_NT2: Tensor) -> None:
-    """Fill `raw_NT2` with correlation and pitch."""
     tracker, out = Tracker(pitch, sizes), raw_NT2.numpy()
     waiting = deque((n, utterance) for n, utterance in enumerate(placed) if utterance.frames)
     given = 0  # frames written of the first waiting utterance
@@ -254,11 +161,78 @@ def _energies(placed: list[_Placed], rows: int) -> tuple[Tensor, Tensor]:
     return heard_R, energy_R
 
 
-_ROWS = 512  # frames correlated at once
+def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
+    """Voicing feature, normalised log pitch, delta pitch, raw log pitch, in this order; those that `config` asks for.
+
+    `raw_NT2`: float32, from `track_pitch`; values beyond an utterance's frames are ignored.
+    `noise_NT`: standard normal; added to delta pitch, scaled by `delta_pitch_noise_stddev`.
+    Returns float32; zeros beyond an utterance's frames.
+    """
+    frames, device = raw_NT2.shape[1], raw_NT2.device
+    if raw_NT2.shape[0] * frames == 0:
+        return raw_NT2.new_zeros(*raw_NT2.shape[:2], config.dim)
+    t_T, frames_N1 = torch.arange(frames, device=device), frames_N.to(device)[:, None]
+    beyond_NT = t_T >= frames_N1
+    nccf_NT = raw_NT2[..., 0].masked_fill(beyond_NT, 0.0)
+    log_pitch_NT = raw_NT2[..., 1].masked_fill(beyond_NT, 1.0).log_()
+    columns = []
+    if config.add_pov_feature:
+        columns.append(pov_feature(nccf_NT).mul_(config.pov_scale).add_(config.pov_offset))
+    if config.add_normalized_log_pitch:
+        columns.append(_normalised(log_pitch_NT, nccf_NT, beyond_NT, frames_N1, config).mul_(config.pitch_scale))
+    if config.add_delta_pitch:
+        delta_NT = _deltas(log_pitch_NT, frames_N1, config.delta_window)
+        if noise_NT is not None:
+            delta_NT.add_(noise_NT, alpha=config.delta_pitch_noise_stddev)
+        columns.append(delta_NT.mul_(config.delta_pitch_scale))
+    if config.add_raw_log_pitch:
+        columns.append(log_pitch_NT)
+    return torch.stack(columns, -1).masked_fill_(beyond_NT[..., None], 0.0)
+
+
+def pov_feature(nccf_NT: Tensor) -> Tensor:
+    """A voicing feature that is roughly Gaussian (Kaldi NccfToPovFeature)."""
+    return (1.0001 - nccf_NT.clamp(-1, 1)).pow_(0.15).sub_(1.0)
+
+
+def voicing_probability(nccf_NT: Tensor) -> Tensor:
+    """Probability of voicing (Kaldi NccfToPov)."""
+    n_NT = nccf_NT.abs().clamp_(max=1.0)
+    rise_NT = 5.4 * torch.exp(7.5 * (n_NT - 1)) + 4.2 * torch.exp(20 * (n_NT - 1))
+    return torch.sigmoid_(rise_NT.add_(4.8 * n_NT).sub_(2 * torch.exp(-10 * n_NT)).sub_(5.2))
+
+
+def _normalised(
+    log_pitch_NT: Tensor, nccf_NT: Tensor, beyond_NT: Tensor, frames_N1: Tensor, config: PitchConfig
+) -> Tensor:
+    voicing_NT = voicing_probability(nccf_NT).double().masked_fill_(beyond_NT, 0.0)
+    t_T = torch.arange(log_pitch_NT.shape[1], device=log_pitch_NT.device)
+    first_T = (t_T - config.normalization_left_context).clamp_(min=0)
+    last_NT = torch.minimum(t_T + config.normalization_right_context + 1, frames_N1)
+
+    def around(values_NT: Tensor) -> Tensor:
+        sums_NT = functional.pad(values_NT.cumsum(1), (1, 0))
+        return sums_NT.gather(1, last_NT) - sums_NT[:, first_T]
+
+    weight_NT = around(voicing_NT)
+    mean_NT = around(voicing_NT * log_pitch_NT).div_(weight_NT.masked_fill_(beyond_NT, 1.0))
+    return log_pitch_NT - mean_NT.float()
+
+
+def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
+    """First derivative, with the first and the last frame of each utterance repeated beyond the edges."""
+    frames = log_pitch_NT.shape[1]
+    t_T = torch.arange(-window, frames + window, device=log_pitch_NT.device)
+    index_NT = torch.minimum(t_T, frames_N1 - 1).clamp_(min=0)
+    padded_NT = log_pitch_NT.gather(1, index_NT)
+    delta_NT = torch.zeros_like(log_pitch_NT)
+    for j, tap in enumerate(delta_filters(1, window)[1].tolist()):
+        delta_NT.add_(padded_NT[:, j : j + frames], alpha=tap)
+    return delta_NT
 
 
 class OnlinePitch:
-    """`track` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
+    """`track_pitch` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
 
     A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and the frames
     of its normalisation window and its delta window have arrived. There are as many frames as in the whole recording,
@@ -271,11 +245,6 @@ class OnlinePitch:
     - With `max_frames_latency` frames are returned before all paths agree.
 
     Delta pitch gets no noise. Memory is bounded: a few MB, or 120 MB after minutes of silence.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
@@ -299,7 +268,7 @@ class OnlinePitch:
         """Return all remaining frames."""
         device = self._wave_S.device
         raw_T2 = self._advance(finished=True)
-        self._look_again()
+        self._recompute_early()
         return self._post.accept(np.concatenate([raw_T2, self._tracker.finish()]), finished=True).to(device)
 
     def _advance(self, *, finished: bool) -> np.ndarray:
@@ -311,15 +280,14 @@ class OnlinePitch:
         self._signal_O = functional.pad(self._signal_O, (0, max(missing, 0)))  # at the end of the signal only
         raw = [np.empty((0, 2), np.float32)]
         while self._frames < last:
-            stop = min(last, self._frames + _ROWS, RECOMPUTE_FRAME if self._frames < RECOMPUTE_FRAME else last)
+            stop = min(last, self._frames + _ROWS_CPU, RECOMPUTE_FRAME if self._frames < RECOMPUTE_FRAME else last)
             raw.append(self._track(self._signal_O[(self._frames - first) * sizes.shift :], stop - self._frames))
             if stop == RECOMPUTE_FRAME:
-                self._look_again()
+                self._recompute_early()
         self._signal_O = self._signal_O[(last - first) * sizes.shift :].clone()
         return np.concatenate(raw)
 
     def _resample(self, until: int) -> None:
-        """Resample the kept wave up to sample `until` of the signal, and drop what is no longer needed of it."""
         new_O = self._wave_S.new_empty(until - self._resampled)
         moments_2 = resample(self._wave_S, self._origin, self._resampled, new_O, self._sizes.resampler)
         self._moments_2 = self._moments_2.to(new_O.device) + moments_2
@@ -329,7 +297,6 @@ class OnlinePitch:
         self._wave_S, self._origin = self._wave_S[origin - self._origin :].clone(), origin
 
     def _track(self, signal_O: Tensor, frames: int) -> np.ndarray:
-        """Correlate and track the next frames; the raw (T, 2) of those that became settled."""
         sizes, pitch = self._sizes, self._pitch
         frames_RW = signal_O.as_strided((frames, sizes.span), (sizes.shift, 1))
         energy_R = signal_O.new_full((frames,), variance(self._moments_2, self._resampled))
@@ -341,7 +308,7 @@ class OnlinePitch:
         self._frames, self._given = self._frames + frames, self._given + len(raw_T2)
         return raw_T2
 
-    def _look_again(self) -> None:
+    def _recompute_early(self) -> None:
         """Recompute the early frames if the estimate of the signal's energy has changed since."""
         early, self._early = self._early, None
         if not early:
@@ -356,8 +323,6 @@ class OnlinePitch:
 
 @dataclass
 class _Early:
-    """Some of the first frames: what is needed to recompute them."""
-
     heard_R: Tensor
     norm_R: Tensor
     nccf_RK: np.ndarray

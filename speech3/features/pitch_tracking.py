@@ -1,28 +1,21 @@
-"""First stage of the pitch tracker: cross-correlation of every frame of the resampled signal with later samples.
+"""The steps of the pitch tracker: resampling, cross-correlation, Viterbi search (Kaldi feat/pitch-functions.cc).
 
-Sizes and their float32 roundings are Kaldi's (feat/pitch-functions.cc). The correlations are computed by FFT, in
-float64: the rounding errors of float32 would mask a quiet frame before a loud one.
+Resampling (feat/resample.cc, LinearResample): each sample of the new signal is the old signal weighted by a windowed
+sinc. For any two rates the filters repeat after some samples, so a block of the new signal is the product of a stretch
+of the old one with a matrix.
 
-Axes: R frames, W samples of a window and its largest lag, L lags in samples, K lags on a logarithmic scale (the
-tracker's states).
+Correlation of every frame with later samples, by FFT, in float64: the rounding errors of float32 would mask a quiet
+frame before a loud one. Sizes and their float32 roundings are Kaldi's.
 
-Kaldi's resampling of the signal before pitch tracking (feat/resample.cc, LinearResample).
+Search: at each frame one of K lags, with high correlation and small changes over time. A change of k lags costs k^2
+times a factor, so the lowest costs of reaching the lags are the lower envelope of K parabolas, found in one pass over
+them (Felzenszwalb and Huttenlocher 2012, "Distance transforms of sampled functions"). This is exact, as is Kaldi's
+search (ComputeBacktraces), which narrows bounds. The best paths into the lags of one frame do not cross. So all of them
+agree on the frames up to the one where the lowest and the highest path meet; these are returned and forgotten.
 
-Each sample of the new signal is the old signal weighted by a windowed sinc. For any two rates the filters repeat after
-some samples, so a block of the new signal is the product of a stretch of the old one with a matrix.
-
-Axes: S samples, O samples after resampling, I samples under the filters of some of those, B blocks.
-
-Viterbi search of the pitch tracker: at each frame one of K lags, with high correlation and small changes over time.
-
-A change of k lags costs k^2 times a factor, so the lowest costs of reaching the lags are the lower envelope of K
-parabolas, found in one pass over them (Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, 2012).
-This is exact, as is Kaldi's search (feat/pitch-functions.cc, ComputeBacktraces), which narrows bounds.
-
-The best paths into the lags of one frame do not cross. So all of them agree on the frames up to the one where the
-lowest and the highest path meet; these frames are returned and forgotten.
-
-Axes: R new frames, T frames kept, L lags in samples, K lags on a logarithmic scale.
+Axes: S samples, O samples after resampling, I samples under the filters of some of those, B blocks; R new frames, T
+frames kept, W samples of a window and its largest lag, L lags in samples, K lags on a logarithmic scale (the tracker's
+states).
 """
 
 import math
@@ -42,6 +35,13 @@ from speech3.runtime import jit
 
 _GROUP = 40  # new samples of one product, about a frame shift: larger matrices hold more and more zeros
 _AT_ONCE_CPU, _AT_ONCE_GPU = 1 << 15, 1 << 24  # new samples
+# Kaldi recomputes the frames before this one (its recompute_frame) once it knows the signal's energy better, if old and
+# new energy differ by more than this fraction of their sum.
+RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
+_MOST_STATES = 10000
+_LEAST_NORM = torch.finfo(torch.float32).tiny
+# Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
+_MOST_KEPT = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,6 @@ class Resampler:
 
     @property
     def width(self) -> int:
-        """Samples that a block is computed from."""
         start, last_IO = self.groups[-1]
         return start + len(last_IO)
 
@@ -101,15 +100,8 @@ def resampler(rate_in: int, rate_out: int, cutoff_hz: float, zeros: int) -> Resa
 def resample(piece_S: Tensor, origin: int, first: int, out_O: Tensor, by: Resampler) -> Tensor:
     """Fill `out_O` with the resampled signal from its sample `first` on, on Kaldi's scale (16-bit values).
 
-    Parameters
-    ----------
-    piece_S
-        float32 in [-1, 1): the signal from its sample `origin` on. Outside of it the signal is taken as zero.
-
-    Returns
-    -------
-    Tensor
-        float64 (2): sum and sum of squares of `out_O`.
+    `piece_S`: float32 in [-1, 1): the signal from its sample `origin` on. Outside of it the signal is taken as zero.
+    Returns float64 (2): sum and sum of squares of `out_O`.
     """
     moments_2 = out_O.new_zeros(2, dtype=torch.float64)
     step = _AT_ONCE_CPU if out_O.device.type == "cpu" else _AT_ONCE_GPU
@@ -141,14 +133,6 @@ def _groups_on(by: Resampler, device: torch.device) -> list[tuple[int, Tensor]]:
     return [(start, torch.from_numpy(matrix_IO).to(device)) for start, matrix_IO in by.groups]
 
 
-# Kaldi recomputes the frames before this one (its recompute_frame) once it knows the signal's energy better, if old and
-# new energy differ by more than this fraction of their sum.
-RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
-
-_MOST_STATES = 10000
-_LEAST_NORM = torch.finfo(torch.float32).tiny
-
-
 @dataclass(frozen=True, eq=False)
 class PitchSizes:
     """Sizes in samples after resampling, and lags. Made by `pitch_sizes`."""
@@ -164,7 +148,6 @@ class PitchSizes:
 
     @property
     def span(self) -> int:
-        """Samples of a window plus the largest lag."""
         return self.window + self.last_lag
 
     @property
@@ -184,13 +167,7 @@ class PitchSizes:
 
 @lru_cache(maxsize=16)
 def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
-    """Sizes and filters at a sample rate.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate.
-    """
+    """Sizes and filters at a sample rate."""
     pitch = config.pitch or PitchConfig()
     rate = int(pitch.resample_freq)
     if 2 * pitch.lowpass_cutoff > min(sample_rate_hz, rate):
@@ -225,11 +202,8 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
 
 def _lags(pitch: PitchConfig) -> np.ndarray:
     """Lags in seconds, a geometric progression (Kaldi SelectLags), rounded at each step as in Kaldi."""
-    lag, last, ratio = (
-        np.float32(1 / pitch.max_f0),
-        np.float32(1 / pitch.min_f0),
-        1 + float(np.float32(pitch.delta_pitch)),
-    )
+    lag, last = np.float32(1 / pitch.max_f0), np.float32(1 / pitch.min_f0)
+    ratio = 1 + float(np.float32(pitch.delta_pitch))
     lags = []
     while lag <= last:
         lags.append(lag)
@@ -238,7 +212,6 @@ def _lags(pitch: PitchConfig) -> np.ndarray:
 
 
 def _lag_weights(pitch: PitchConfig, lags_K: np.ndarray, first: int, last: int, rate: int) -> np.ndarray:
-    """Interpolation from whole to logarithmic lags (Kaldi ArbitraryResample), float32 (L, K)."""
     offset_K = lags_K - np.float32(first) / np.float32(rate)
     place_L = np.arange(last + 1 - first, dtype=np.float32) / np.float32(rate)
     distance_LK = (offset_K - place_L[:, None]).astype(np.float64)
@@ -257,13 +230,10 @@ class Correlations:
 def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Correlations:
     """Normalised correlations of frames (Kaldi ComputeCorrelation, ComputeNccf).
 
-    Parameters
-    ----------
-    frames_RW
-        float32, on Kaldi's scale.
-    energy_R
-        float32: energy of the signal (`variance`), as estimated for each frame.
+    `frames_RW`: float32, on Kaldi's scale.
+    `energy_R`: float32, energy of the signal (`variance`), as estimated for each frame.
     """
+    # Inner products of frame and lagged frame, by FFT.
     window, lags = sizes.window, slice(sizes.first_lag, sizes.last_lag + 1)
     points = _fft_points(sizes.span)
     centred_R2W = frames_RW.new_empty(len(frames_RW), 2, points, dtype=torch.float64)
@@ -278,6 +248,7 @@ def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: Pi
     spectra_R2B = torch.fft.rfft(centred_R2W)
     inner_RL = torch.fft.irfft(spectra_R2B[:, 0] * spectra_R2B[:, 1].conj(), points)[:, lags].float()
 
+    # Their energies, as differences of running sums.
     squares_RW = torch.cumsum(later_RW * later_RW, 1)  # square() takes twice as long as the product
     later_RL = squares_RW[:, sizes.first_lag + window - 1 :].clone()
     before = max(sizes.first_lag - 1, 0)  # a lag of 0 has nothing before its window
@@ -313,7 +284,6 @@ def _fft_points(least: int) -> int:
 
 
 def at_states(nccf_RL: Tensor, sizes: PitchSizes) -> Tensor:
-    """Correlations at logarithmic lags, float32 (R, K)."""
     return nccf_RL @ _lag_weights_on(sizes, nccf_RL.device)
 
 
@@ -342,10 +312,6 @@ def _ballast(energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
     return (energy_R * sizes.window).square_().mul_(pitch.nccf_ballast)
 
 
-# Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
-_MOST_KEPT = 1 << 15
-
-
 class Tracker:
     """Takes the correlations of frames and returns their correlation and pitch once the path is settled."""
 
@@ -367,17 +333,9 @@ class Tracker:
     def push(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> np.ndarray:
         """Add frames.
 
-        Parameters
-        ----------
-        nccf_RK
-            float32: correlations with ballast, at the states' lags.
-        pov_RL
-            float32: correlations without ballast, at whole lags.
-
-        Returns
-        -------
-        ndarray
-            float32 (frames that became settled, 2): correlation, and pitch in Hz.
+        `nccf_RK`: float32, correlations with ballast, at the states' lags.
+        `pov_RL`: float32, correlations without ballast, at whole lags.
+        Returns float32 (frames that became settled, 2): correlation, and pitch in Hz.
         """
         self._add(nccf_RK, pov_RL)
         back_TK = self._back_TK[self._first : self._last]
@@ -406,9 +364,8 @@ class Tracker:
             # Move the kept rows to the front of the same array or of a new one, large enough that this happens rarely.
             for name in ("_back_TK", "_pov_TL"):
                 old = getattr(self, name)
-                new = (
-                    old if 2 * (kept + frames) <= len(old) else np.empty((3 * (kept + frames), old.shape[1]), old.dtype)
-                )
+                fits = 2 * (kept + frames) <= len(old)
+                new = old if fits else np.empty((3 * (kept + frames), old.shape[1]), old.dtype)
                 new[:kept] = old[self._first : self._last]
                 setattr(self, name, new)
             self._first, self._last = 0, kept
@@ -444,6 +401,7 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
         for i in range(states):
             height_K[i] = forward_K[i] * inverse + np.float64(i * i)
             begins_K[i] = 0
+        # The lower envelope of the parabolas: remove those from its right end that the next one lies below.
         top, centre_K[0], start_K[0] = 0, 0, -1e-300
         for j in range(1, states):
             cross = (height_K[j] - height_K[centre_K[top]]) * half_K[j - centre_K[top]]
@@ -460,6 +418,7 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
         begins_K[0] = centre_K[0]
         for a in range(1, top + 1):  # where two begin at the same state, only the second one counts
             begins_K[int(start_K[a]) + 1] = centre_K[a]
+        # Each state's best predecessor is the centre of the parabola above it; add its cost and that of the state.
         centre, least = np.int32(0), np.float32(np.inf)
         for i in range(states):
             centre = max(centre, begins_K[i])  # rather than a loop for each parabola: no branches to predict

@@ -1,12 +1,9 @@
 """Units of work: the features of a few utterances of a data directory, such as those that CMVN normalises together.
 
-Features of the kind `given` are read from the directory (`features.given`); all others are computed from its audio.
+Features of the kind `given` are read from the directory's ``feats.scp``, perhaps normalised by its ``cmvn.scp`` (as
+Kaldi's apply-cmvn does); all others are computed from its audio.
 
 Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count.
-
-Features that exist in a data directory (`feats.scp`), normalised by its `cmvn.scp` (Kaldi's apply-cmvn).
-
-Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
 import contextlib
@@ -27,6 +24,8 @@ from speech3.features.spectrum import SAMPLE_SCALE
 from speech3.io import not_finite, read_matrix
 
 _SAMPLE = 21  # utterances
+_AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
+_HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
 def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
@@ -104,10 +103,6 @@ def _normalised(data: DataDir, utterance: str, feats_TF: Tensor, config: Feature
     return apply_cmvn(stats, feats_TF, config.norm_means, config.norm_vars, silent_T)
 
 
-_AGAIN = {True: "compute the features again", False: "the audio has samples that are not numbers; record it again"}
-_HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
-
-
 @dataclass
 class Unit:
     """The features of one unit of work, before CMVN or after all steps."""
@@ -121,13 +116,7 @@ class Unit:
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
-    """Utterances by unit: all of a speaker if CMVN is by speaker, else a handful.
-
-    Raises
-    ------
-    Speech3Error
-        There is no utterance.
-    """
+    """Utterances by unit: all of a speaker if CMVN is by speaker, else a handful."""
     if not data.utterances:
         raise Speech3Error(f"{data.path}: holds no utterance, so there is nothing to extract")
     if config.cmvn == "speaker":
@@ -137,7 +126,6 @@ def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
 
 
 def part_of(data: DataDir, ids: list[str]) -> DataDir:
-    """The part of the directory that a unit needs."""
     # data.subset would go through the whole directory once for every speaker.
     utterances = {key: data.utterances[key] for key in ids}
     used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}

@@ -1,8 +1,8 @@
 """Frames with their senones, packed into one memory-mapped file, and the minibatches gathered from it. No training.
 
-`sections` is the file format, `packed` its content, `shuffle` the order of an epoch, `resident` frames on a device and
-their windows. Minibatches: `minibatches` of windows, `sequences` of chunks in streams, `chunks` of single chunks,
-`whole` of utterances. `warp` and `masks` change the frames of a minibatch.
+`packed` is the file: its format, its content, and the packing of a data directory with its alignment. `minibatches` of
+windows are drawn in an order computed for each epoch; `chunks` has those of single chunks, of chunks in streams, and of
+whole utterances. `masks` changes the frames of a minibatch (SpecAugment, frequency warps).
 """
 
 from typing import TYPE_CHECKING

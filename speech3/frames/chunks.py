@@ -1,41 +1,30 @@
-"""Minibatches of single chunks of consecutive frames: for LF-MMI, MMI and sMBR, and for time-delay networks.
+"""Minibatches of consecutive frames: single chunks, whole utterances, and chunks in streams for models with a state.
 
-In each epoch an utterance is covered once by as few chunks as possible. They are spaced evenly, shifted a little at
-random in each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk comes from the
-utterance, whose edge frames are repeated beyond its ends. If an utterance is shorter than a chunk, its last frame is
-repeated, too: this counts as a longer last phone, both in the criterion and in the counts of frames.
+Single chunks (`Chunks`), for LF-MMI, MMI and sMBR and for time-delay networks: in each epoch an utterance is covered
+once by as few chunks as possible. They are spaced evenly, shifted a little at random in each epoch, and all chunks of
+the corpus are shuffled. The context on both sides of a chunk comes from the utterance, whose edge frames are repeated
+beyond its ends. If an utterance is shorter than a chunk, its last frame is repeated, too: this counts as a longer last
+phone, both in the criterion and in the counts of frames. A chunk may be drawn at another speed, without copies of the
+recordings on disk: log mel frames are interpolated in time and warped in frequency, since both change when a recording
+is played faster (Ko et al. 2015, "Audio augmentation for speech recognition", who resample the recordings).
 
-A chunk may be drawn at another speed, without copies of the recordings on disk: log mel frames are interpolated in time
-and warped in frequency, since both change when a recording is played faster (Ko et al. 2015, "Audio augmentation for
-speech recognition", who resample the recordings).
+Whole utterances (`WholeUtterances`), for LF-MMI numerators made from whole transcripts: a minibatch has as many as fit
+into it, padded to the longest by repeating their last frames. In each epoch utterances of about the same length are
+grouped anew.
 
-Axes: B chunks, L frames of a chunk with its context, F feature bins, U utterances (U1: and the end of the last),
-T outputs of a chunk, M mel bins.
+Streams (`Sequences`): the utterances are shuffled each epoch, concatenated and cut into chunks of T steps; the last
+chunk of an utterance may be shorter. A step is a frame; if outputs lag behind (`delay`), an utterance has that many
+more steps at its end, and that many steps without a target at its beginning. The sequence of chunks is cut into equal
+segments, one for each stream of each row. A row is a series of minibatches: the first holds the first chunks of B
+segments, the second the second chunks, and so on; so stream b of a minibatch continues stream b of the previous
+minibatch in the row. The carried state is reset at the beginning of an utterance, and in the first minibatch of a row,
+where a segment may begin in the middle of an utterance. Rows are therefore independent of each other, and are what is
+distributed over workers: one worker computes all minibatches of a row, in order. Only the frames of one minibatch are
+gathered at a time, from the memory map, and spliced on the device: no corpus is too large for a device.
 
-Minibatches of whole utterances of similar length, for LF-MMI numerators made from whole transcripts.
-
-A minibatch has as many utterances as fit into it, padded to the longest of them by repeating their last frames. In each
-epoch utterances of about the same length are grouped anew. Speeds, warps and masks are as in `speech3.frames.chunks`.
-
-Axes: B utterances of a minibatch, U utterances, G minibatches.
-
-Minibatches of chunks of consecutive frames, for models that carry a state from one chunk to the next.
-
-The utterances are shuffled each epoch, concatenated and cut into chunks of T steps; the last chunk of an utterance may
-be shorter. A step is a frame; if outputs lag behind (`delay`), an utterance has that many more steps at its end, and
-that many steps without a target at its beginning. The sequence of chunks is cut into equal segments, one for each
-stream of each row. A row is a series of minibatches: the first holds the first chunks of B segments, the second the
-second chunks, and so on; so stream b of a minibatch continues stream b of the previous minibatch in the row. The
-carried state is reset at the beginning of an utterance, and in the first minibatch of a row, where a segment may begin
-in the middle of an utterance. Rows are therefore independent of each other, and are what is distributed over workers:
-one worker computes all minibatches of a row, in order.
-
-Only the frames of one minibatch are gathered at a time, from the memory map, and spliced on the device: no corpus is
-too large for a device.
-
-Axes: B streams, T steps of a chunk, W context window, F feature bins, M mel bins, K frames of a chunk with its context,
-A all steps, N those with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L
-warps.
+Axes: B chunks, utterances or streams of a minibatch, L frames of a chunk with its context (K in streams), T outputs or
+steps of a chunk, W context window, F feature bins, M mel bins, U utterances (U1: and the end of the last), A all steps,
+N those with a target, G minibatches, R rows (R1: and the end of the last).
 """
 
 import math
@@ -54,9 +43,11 @@ from speech3.frames.minibatches import Shuffle, on_device
 from speech3.frames.packed import PackedFrames
 from speech3.runtime import to_device
 
-_WARPS = 33  # different warps at each speed
+_WARPS = 33  # different frequency warps (at each speed)
 _JITTER = 1 / 6  # share of a chunk by which it may begin earlier or later
 _LONGEST, _WHOLE = 150, 0.9  # frames of a chunk; share of the utterances that fit into one, if they are short
+_TIME_SEED, _BANDS_SEED = 1, 2  # separate random generators
+_LENGTH_JITTER = 1.15  # utterances are mixed with others that are longer or shorter by up to this factor
 
 
 def default_chunk(lengths_U: np.ndarray, subsampling: int) -> int:
@@ -167,7 +158,6 @@ class Chunks:
             self._matrices_MM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
 
     def __len__(self) -> int:
-        """Number of minibatches in an epoch."""
         return -(-int(self._ends_U[-1]) // self.streams)
 
     def draw(self, epoch: int, number: int) -> tuple[ChunkInputs | RecurrentChunks, Any]:
@@ -207,7 +197,6 @@ class Chunks:
         return RecurrentChunks(feats_BLF, begins_B, rest_B, self.warm_up // self.subsampling)
 
     def _chosen(self, epoch: int, number: int) -> np.ndarray:
-        """Numbers of the chunks of a minibatch."""
         if self._order[0] != epoch:
             self._order = epoch, Shuffle(int(self._ends_U[-1]), self.seed, epoch).all()
         chosen_B: np.ndarray = self._order[1][number * self.streams : (number + 1) * self.streams].numpy()
@@ -248,7 +237,6 @@ class Chunks:
         return feats_BLF
 
     def _frames(self, chunks: Sequence[Chunk]) -> int:
-        """Frames of each chunk of a minibatch, without context."""
         return self.chunk
 
     def _rows(self, frame_BL: np.ndarray) -> Tensor:
@@ -259,10 +247,6 @@ class Chunks:
         place_T = np.arange(0, self.chunk, self.subsampling) + self.subsampling // 2
         labels = [c.labels_T[np.clip(c.start + c.speed * place_T, 0, len(c.labels_T) - 1).astype(int)] for c in chunks]
         return to_device(torch.from_numpy(np.concatenate(labels).astype(np.int64)), self.device)
-
-
-_SEQUENCE_WARPS = 33  # different warps; in each epoch an utterance has one of them
-_TIME, _BANDS = 1, 2  # separate random generators
 
 
 class SequenceInputs(NamedTuple):
@@ -367,11 +351,10 @@ class Sequences:
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
         self._epoch = _Epoch(-1, *[np.empty(0)] * 4)
         if warp:
-            factors_L = np.linspace(1 - warp.most, 1 + warp.most, _SEQUENCE_WARPS)
+            factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
             self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
 
     def __len__(self) -> int:
-        """Number of minibatches in an epoch."""
         return int(self._starts_R1[-1])
 
     def draw(self, epoch: int, number: int) -> tuple[SequenceInputs, Tensor]:
@@ -417,6 +400,7 @@ class Sequences:
         lengths_B = lengths_B + self.inside * (left_B > 0)
         own, steps = int(own_B.max()), int(lengths_B.max())
 
+        # Frames with context, from the memory map; splice them on the device.
         frame_KB = (first_B + step_B) + np.arange(-self.left, steps + self.right)[:, None]
         indices_KB = torch.from_numpy(frame_KB.clip(first_B, last_B))
         feats_KBF = self._frames_NF.index_select(0, indices_KB.view(-1)).view(*indices_KB.shape, -1)
@@ -425,6 +409,7 @@ class Sequences:
             feats_KBF = change(feats_KBF, lengths_B + self.left + self.right)
         feats_TBWF = feats_KBF.unfold(0, self.left + 1 + self.right, 1).transpose(2, 3)
 
+        # Steps that have a target, and their senones.
         step_T1 = np.arange(own + self.inside)[:, None]
         scored_TB = (step_T1 >= self.inside) & (step_T1 < own_B + self.inside) & (step_B + step_T1 >= self.delay)
         target_TB = first_B + step_B + step_T1 - self.delay
@@ -443,7 +428,7 @@ class Sequences:
             blocks_BXM = feats_BKF.reshape(len(utterance_B), -1, matrices_BMM.shape[1])
             feats_BKF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BKF.shape)
         if self.masks:
-            generator = np.random.default_rng((self.seed, order.number, number, _TIME))
+            generator = np.random.default_rng((self.seed, order.number, number, _TIME_SEED))
             time_BK2, _ = self.masks.draw(generator, len(utterance_B))
             feats_BKF = self.masks(feats_BKF, time_BK2, order.bands_UK2[utterance_B], lengths_B)
         return feats_BKF.transpose(0, 1)
@@ -451,14 +436,11 @@ class Sequences:
     def _order(self, epoch: int) -> _Epoch:
         if self._epoch.number != epoch:
             order_U = Shuffle(len(self._chunks_U), self.seed, epoch).all().numpy()
-            warps_U = np.random.default_rng((self.seed, epoch)).integers(0, _SEQUENCE_WARPS, len(order_U))
-            generator = np.random.default_rng((self.seed, epoch, 0, _BANDS))
+            warps_U = np.random.default_rng((self.seed, epoch)).integers(0, _WARPS, len(order_U))
+            generator = np.random.default_rng((self.seed, epoch, 0, _BANDS_SEED))
             bands_UK2 = self.masks.draw(generator, len(order_U))[1] if self.masks else np.empty(0)
             self._epoch = _Epoch(epoch, order_U, self._chunks_U[order_U].cumsum(), warps_U, bands_UK2)
         return self._epoch
-
-
-_MIXED = 1.15  # utterances are mixed with others that are longer or shorter by up to this factor
 
 
 def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:
@@ -500,7 +482,6 @@ class WholeUtterances(Chunks):
         self._groups: tuple[int, list[np.ndarray]] = (-1, [])
 
     def __len__(self) -> int:
-        """Number of minibatches in an epoch."""
         return len(self._cuts) - 1
 
     def sequential(self, size: int) -> Iterator[tuple[ChunkInputs | RecurrentChunks, Any]]:
@@ -522,7 +503,7 @@ class WholeUtterances(Chunks):
         if self._groups[0] != epoch:
             generator = np.random.default_rng((self.seed, epoch))
             lengths_U = self._lengths_U[self._by_length_U]
-            moved_U = lengths_U * generator.uniform(1, _MIXED, len(lengths_U))
+            moved_U = lengths_U * generator.uniform(1, _LENGTH_JITTER, len(lengths_U))
             groups = np.split(self._by_length_U[np.argsort(moved_U)], self._cuts[1:-1])
             self._groups = epoch, [groups[place] for place in generator.permutation(len(groups))]
         return self._groups[1][number]

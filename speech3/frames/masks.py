@@ -1,19 +1,16 @@
-"""SpecAugment: masks stretches of time and bands of frequency, so that the network learns to do without them (Park et
-al. 2019). Masked values become the mean of the features.
+"""Changes of the frames of a minibatch: SpecAugment's masks, and warps of the frequency axis.
 
-torchaudio's masks draw from the global generator, so a minibatch would depend on everything drawn before it; these are
-pure functions of random numbers that are passed to them.
+SpecAugment (Park et al. 2019) masks stretches of time and bands of frequency, so that the network learns to do without
+them; masked values become the mean of the features. torchaudio's masks draw from the global generator, so a minibatch
+would depend on everything drawn before it; these are pure functions of random numbers that are passed to them.
 
-Axes: B windows, chunks or utterances, T their frames, F feature bins, M mel bins, K masks of each.
+Vocal tract length perturbation (Jaitly and Hinton 2013) simulates other speakers, of whom small corpora have too few.
+The warp f -> a f is applied to the log mel bins by linear interpolation, so it is a product with a small matrix, cheap
+enough to draw a new factor for every few frames. Derivatives are warped like their bins, and so are subtracted means;
+energy and pitch are not changed.
 
-Vocal tract length perturbation: warps the frequency axis of log mel features (Jaitly and Hinton 2013).
-
-It simulates other speakers, of whom small corpora have too few. The warp f -> a f is applied to the log mel bins by
-linear interpolation, so it is a product with a small matrix, cheap enough to draw a new factor for every few frames of
-every minibatch. Derivatives are warped like their bins, and so are subtracted means; energy and pitch are not changed.
-
-Axes: B minibatch, W context window, F feature bins, M mel bins, P values of a frame before derivatives and splicing,
-G groups of frames.
+Axes: B windows, chunks or utterances of a minibatch, T their frames, W context window, F feature bins, M mel bins, K
+masks of each, P values of a frame before derivatives and splicing, G groups of frames.
 """
 
 from dataclasses import dataclass
@@ -30,36 +27,21 @@ from speech3.runtime import to_device
 
 @dataclass(frozen=True)
 class MelColumns:
-    """Where the mel bins are in a frame, which consists of equal blocks of P values (static, deltas, spliced frames).
-
-    Attributes
-    ----------
-    before, bins, after
-        Number of values of a block before the mel bins (energy), of mel bins, and of values after them (pitch).
-    """
+    """Where the mel bins are in a frame: in each of its equal blocks of P values (static, deltas, spliced frames)."""
 
     bins: int
-    before: int = 0
-    after: int = 0
+    before: int = 0  # values of a block before the bins: energy
+    after: int = 0  # values after them: pitch
 
     @property
     def block(self) -> int:
-        """P."""
         return self.before + self.bins + self.after
 
 
 def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
     """Where the mel bins are in features of `dim` values per frame; `config` as an extraction wrote it (with its rate).
 
-    Parameters
-    ----------
-    key
-        The setting that needs them, for the error message: ``training.frequency_warp=0.1``.
-
-    Raises
-    ------
-    Speech3Error
-        The features are not log mel bins, or not those of this config.
+    `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``.
     """
     columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
@@ -165,11 +147,8 @@ class SpecAugment:
 def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, size: int) -> np.ndarray:
     """Which of `size` frames or bins are masked, bool (B, size).
 
-    Parameters
-    ----------
-    drawn_BK2
-        In [0, 1): the first number sets a mask's width, from 0 to `widest_B` inclusive; the second its place, from a
-        start at 0 to an end at `lengths_B`.
+    `drawn_BK2`: in [0, 1): the first number sets a mask's width, from 0 to `widest_B` inclusive; the second its place,
+    from a start at 0 to an end at `lengths_B`.
     """
     width_BK = np.floor(drawn_BK2[:, :, 0] * (widest_B[:, None] + 1))
     start_BK = np.floor(drawn_BK2[:, :, 1] * (lengths_B[:, None] - width_BK + 1))

@@ -1,18 +1,12 @@
-"""Minibatches of spliced frames, gathered on the training device.
+"""Minibatches of spliced frames, gathered on the training device in an order that is computed instead of stored.
 
-Axes: N frames of the corpus, B minibatch, W context window, F feature bins.
+`Shuffle` is the order of an epoch: any process computes any part of it in constant memory. A Feistel network is a
+bijection of the numbers of k bits, whatever its round function. Numbers that are not below the count are passed through
+it again until they are ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), which yields
+a bijection of the numbers below the count. `Resident` holds frames on the device and gathers windows of them.
 
-Frames on the training device, and the windows gathered from them.
-
-Axes: B minibatch, W context window, F feature bins, P spans, R copied rows, U utterances (U1: and the end of the last).
-
-The order of an epoch, computed instead of stored: any process can compute any part of it in constant memory.
-
-A Feistel network is a bijection of the numbers of k bits, whatever its round function. Numbers that are not below the
-count are passed through it again until they are ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary
-finite domains"), which yields a bijection of the numbers below the count.
-
-Axes: B requested positions, P pieces of the corpus (P1: and the end of the last).
+Axes: N frames of the corpus, B minibatch or requested positions, W context window, F feature bins, P pieces of the
+corpus or spans (P1: and the end of the last), R copied rows, U utterances (U1: and the end of the last).
 """
 
 import math
@@ -36,17 +30,17 @@ PIECES = 16  # pieces of a chunk, from all over the corpus
 _CACHED = 1 << 16  # positions of a permutation computed at a time: the arithmetic is cheap, the calls are not
 _ROUNDS = 6  # even, so that halves of unequal width end up in their original places
 _MASK31 = (1 << 31) - 1
+_SHARE_OF_FREE = 0.8  # share of the device's free memory for frames; the rest is for the model and its computations
+_WARPS = 8  # parts of a minibatch, each with its own warp
+_CPU = torch.device("cpu")
+_CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the beginning of the next
 
 
 class Shuffle:
     """The order of `count` items in one epoch.
 
-    Parameters
-    ----------
-    count
-        Number of items, at least 1 and below 2^40.
-    seed, epoch, part
-        Together they select the permutation.
+    `count`: number of items, at least 1 and below 2^40.
+    `seed`, `epoch`, `part`: together they select the permutation.
     """
 
     def __init__(self, count: int, seed: int, epoch: int, part: int = 0) -> None:
@@ -66,7 +60,6 @@ class Shuffle:
         return items
 
     def all(self) -> Tensor:
-        """The whole order: int64, (count,)."""
         cuts = [*range(0, self.count, _CACHED), self.count]
         return torch.cat([self(*cut) for cut in pairwise(cuts)])
 
@@ -93,12 +86,8 @@ class Order:
     shuffles the pieces, combines `PIECES` of them into a chunk, and shuffles the frames within each chunk. Thus a part
     of the epoch needs only one chunk in memory, and yet has speech from all over the corpus, different in each epoch.
 
-    Parameters
-    ----------
-    count
-        Number of frames of the corpus.
-    chunk_frames
-        Maximum number of frames of a chunk (within `PIECES`); 0: all frames are one chunk.
+    `count`: number of frames of the corpus.
+    `chunk_frames`: maximum number of frames of a chunk (within `PIECES`); 0: all frames are one chunk.
     """
 
     def __init__(self, count: int, chunk_frames: int, seed: int, epoch: int) -> None:
@@ -145,9 +134,6 @@ class Order:
         return self.first_P[piece_B] + position_B - self.position_P1[piece_B]
 
 
-_SHARE_OF_FREE = 0.8  # share of the device's free memory for frames; the rest is for the model and its computations
-
-
 def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, offsets_W: Tensor) -> Tensor:
     """Frame numbers (B, W) of the windows around `centers_B`; edge frames are repeated beyond an utterance's ends.
 
@@ -164,15 +150,10 @@ def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, offsets_W
 class Resident:
     """Some frames of a packed file, or all of them, on a device.
 
-    Parameters
-    ----------
-    device
-        The device of the copy.
-    left, right
-        Context, in frames; it is also available for the first and last frame of a span.
-    spans
-        First frame and end of each span to copy, in ascending order. None: all frames, which on the CPU are not copied
-        but gathered from the memory map.
+    `device`: the device of the copy.
+    `left` and `right`: context, in frames; it is also available for the first and last frame of a span.
+    `spans`: first frame and end of each span to copy, in ascending order. None: all frames, which on the CPU are not
+    copied but gathered from the memory map.
     """
 
     def __init__(
@@ -225,12 +206,8 @@ def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1) -> bool:
     """Whether the frames fit on a device: all of them, or with `chunk_frames` two chunks, the old one and the new.
 
-    Parameters
-    ----------
-    free
-        Free bytes, of which four fifths may be used.
-    sharers
-        Number of processes that each have a copy there.
+    `free`: free bytes, of which four fifths may be used.
+    `sharers`: number of processes that each have a copy there.
     """
     frame_bytes = packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
     return sharers * (2 * chunk_frames or len(packed)) * frame_bytes <= _SHARE_OF_FREE * free
@@ -239,11 +216,6 @@ def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1)
 def free_bytes(device: torch.device) -> float:
     """Free memory of a GPU, in bytes; infinite for other devices."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-
-
-_WARPS = 8  # parts of a minibatch, each with its own warp
-_CPU = torch.device("cpu")
-_CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the beginning of the next
 
 
 class Minibatches:
@@ -305,7 +277,6 @@ class Minibatches:
         self._order = Order(self.num_frames, chunk_frames, seed, 0)
 
     def __len__(self) -> int:
-        """Number of minibatches in an epoch."""
         return num_minibatches(self.num_frames, self.minibatch)
 
     def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:

@@ -1,23 +1,16 @@
-"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.packed`).
+"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`pack_aligned`, `open_packed`).
 
 Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Of a large file, opening
 reads only the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
-
-Axes: N frames of all utterances, F feature bins, T frames of one utterance, U utterances, S senones.
-
-A file of named sections: written once, read through a memory map, checksummed block by block.
 
 Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the
 sections, each at a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
 JSON with the writer's description and the position of each section. Opening reads only footer and checksums.
 
-Segments (phones, words) as labels of frames: twice the number of the segment, plus one in its first frame.
+In place of senones there may be labels of segments (phones, words): twice the number of the segment, plus one in its
+first frame, so that two consecutive segments with the same number remain separate.
 
-Thus two consecutive segments with the same number remain separate.
-
-Axes: N segments, T frames.
-
-Packs a data directory with its alignment into the frames that `speech3 train` reads.
+Axes: N frames of all utterances (or segments), F feature bins, T frames of one utterance, U utterances, S senones.
 """
 
 import json
@@ -52,25 +45,19 @@ _ALIGN = 64
 _SHOWN_BLOCKS = 256  # verifying more blocks takes long enough for a progress bar
 _RELEASED_BLOCKS = 64
 _SCATTERED_BYTES = 1 << 30  # smaller files are soon completely in memory
+_VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
+_REMEDY = "align or extract them again, or remove them from the data directory"
+_MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
 
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """An open file of sections.
-
-    Attributes
-    ----------
-    about
-        The writer's description of the content.
-    checksum
-        Checksum of the table of checksums, which identifies the content.
-    size, mtime_ns
-        Size and time of modification of the mapped file, which may no longer be the one at `path`.
-    """
+    """An open file of sections."""
 
     path: Path
-    about: dict[str, Any]
-    checksum: int
+    about: dict[str, Any]  # the writer's description of the content
+    checksum: int  # checksum of the table of checksums, which identifies the content
+    # size, mtime_ns: size and time of modification of the mapped file, which may no longer be the one at `path`.
     size: int
     mtime_ns: int
     _places: dict[str, tuple[int, int]]
@@ -79,13 +66,7 @@ class Sections:
     _raw: np.ndarray
 
     def array(self, name: str, dtype: str) -> np.ndarray:
-        """A section as a view into the memory map.
-
-        Raises
-        ------
-        Speech3Error
-            The section does not hold a whole number of such values, or lies outside the file.
-        """
+        """A section as a view into the memory map."""
         start, size = self._places[name]
         if size % np.dtype(dtype).itemsize or start + size > self.size:
             raise Speech3Error(f"{self.path}: section {name} does not match its description; pack the file again")
@@ -96,13 +77,7 @@ class Sections:
         return (self._places[name][0] + offset - HEAD_BYTES) // BLOCK_BYTES
 
     def verify(self) -> None:
-        """Compare every block with its checksum, in constant memory.
-
-        Raises
-        ------
-        Speech3Error
-            The message names the file, the first block at fault and its bytes.
-        """
+        """Compare every block with its checksum, in constant memory."""
         count = len(self._checksums)
         blocks = progress(range(count), count, f"verify {self.path.name}") if count > _SHOWN_BLOCKS else range(count)
         end = max(start + size for name, (start, size) in self._places.items() if name != "checksums")
@@ -136,13 +111,7 @@ class Sections:
 
 
 def open_sections(path: Path) -> Sections:
-    """Memory-map a file of sections.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, of another kind or version, truncated, or its footer or table of checksums is damaged.
-    """
+    """Memory-map a file of sections."""
     if not path.is_file():
         raise Speech3Error(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
     with path.open("rb") as stream:
@@ -181,10 +150,7 @@ def open_sections(path: Path) -> Sections:
 class SectionWriter:
     """Writes sections one after the other, with a checksum for each block; `close` completes the file.
 
-    Parameters
-    ----------
-    stream
-        A new file, open for writing.
+    `stream`: a new file, open for writing.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -195,7 +161,6 @@ class SectionWriter:
         stream.write(bytes(HEAD_BYTES))
 
     def section(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write one section, given in parts."""
         self.write(bytes(-self.position % _ALIGN))
         start = self.position
         for part in parts:
@@ -203,7 +168,6 @@ class SectionWriter:
         self.places[name] = (start, self.position - start)
 
     def write(self, data: bytes) -> None:
-        """Append to the current section."""
         self.stream.write(data)
         view = memoryview(data)
         while view:
@@ -250,11 +214,6 @@ def segment_numbers(labels_T: np.ndarray) -> np.ndarray:
     return numbers_N
 
 
-_VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
-_REMEDY = "align or extract them again, or remove them from the data directory"
-_MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
-
-
 @dataclass(frozen=True, eq=False)
 class PackedFrames:
     """An open packed file. Arrays are views into the memory map: data are read only when they are accessed.
@@ -272,7 +231,7 @@ class PackedFrames:
     counts_S
         int64, number of frames of each senone.
     mean_F, variance_F
-        float64, over all frames but those of digital silence (`speech3.features.cmvn.repeated_frames`).
+        float64, over all frames but those of digital silence (`speech3.features.repeated_frames`).
     info
         Information that the writer was given.
     digest
@@ -299,7 +258,6 @@ class PackedFrames:
 
     @property
     def dim(self) -> int:
-        """Feature bins per frame."""
         return self.frames_NF.shape[1]
 
     @cached_property
@@ -474,7 +432,6 @@ def write_frames(
 def _usable(
     feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterance: str, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray] | str:
-    """Features (T, F) and senones (T,) of one utterance, or the reason why it cannot be used."""
     if utterance not in alignments:
         return "no alignment"
     if utterance not in feats:
@@ -521,24 +478,16 @@ class _Packer:
         self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
         skipped: dict[str, str], spool: IO[bytes],
     ) -> Iterator[bytes]:  # fmt: skip
-        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`.
-
-        Raises
-        ------
-        Speech3Error
-            More than 5 % of the utterances are unusable; raised as soon as that is certain.
-        """
+        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`."""
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
+            if self.sum_F is not None and not isinstance(usable, str) and usable[0].shape[1] != len(self.sum_F):
+                usable = f"{usable[0].shape[1]} feature bins, those before it have {len(self.sum_F)}"
             if isinstance(usable, str):
                 skipped[utterance] = usable
                 check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
                 continue
             feats_TF, senones_T = usable
-            if self.sum_F is not None and feats_TF.shape[1] != len(self.sum_F):
-                skipped[utterance] = f"{feats_TF.shape[1]} feature bins, those before it have {len(self.sum_F)}"
-                check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
-                continue
             self._count(utterance, feats_TF, senones_T)
             spool.write(senones_T.astype(self.senone_dtype).tobytes())
             yield feats_TF.tobytes()
@@ -564,7 +513,6 @@ class _Packer:
         self.offsets.append(self.offsets[-1] + len(feats_TF))
 
     def finish(self, writer: SectionWriter, info: dict[str, Any]) -> None:
-        """Write the sections after frames and senones."""
         assert self.sum_F is not None  # not all utterances were skipped
         counted = max(self.counted, 1)
         offset_F = self.sum_F / counted
@@ -590,15 +538,7 @@ class Packed:
 
 
 def pack_aligned(
-    data: DataDir,
-    alignment: Path,
-    hmm: Path,
-    out: Path,
-    config: FeatureConfig,
-    *,
-    heldout: float,
-    seed: int,
-    jobs: int,
+    data: DataDir, alignment: Path, hmm: Path, out: Path, config: FeatureConfig, *, heldout: float, seed: int, jobs: int
 ) -> Packed:
     """Write ``train.frames``, ``heldout.frames`` and ``features.yaml`` into `out`.
 

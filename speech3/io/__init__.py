@@ -1,8 +1,8 @@
 """Files in Kaldi's and OpenFst's formats, and checkpoints. No policy.
 
 `ark` reads and writes archives (ark, scp), also compressed ones, and finds their entries by position. `fst` reads and
-writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` is safetensors with
-a record of what they are.
+writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` holds tensors with a
+description (safetensors).
 """
 
 from typing import TYPE_CHECKING

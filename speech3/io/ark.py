@@ -1,21 +1,13 @@
 """Kaldi archives: matrices of features and integer vectors of alignments.
 
-They are read and written with the kaldi-io library, except for compressed matrices (`io.compressed`), which its version
-0.9.8 cannot read with NumPy 2.4.
+They are read and written with the kaldi-io library, except for compressed matrices, which its version 0.9.8 cannot read
+with NumPy 2.4. `CM`, for features: one byte per value, with four percentiles for each column, between which the 256
+levels are spaced evenly (64 steps below the first quartile, 128 between the quartiles, 63 above). `CM2` and `CM3`: two
+bytes or one byte per value, spaced evenly from the smallest value of the matrix to the largest.
 
-Finds the matrices of an archive without its scp, by seeking from header to header.
+Layout: Kaldi util/kaldi-holder-inl.h, matrix/kaldi-matrix.cc, matrix/compressed-matrix.{h,cc}.
 
-Layout: Kaldi util/kaldi-holder-inl.h, matrix/kaldi-matrix.cc, matrix/compressed-matrix.cc.
-
-Kaldi's compressed matrices, read and written (Kaldi matrix/compressed-matrix.{h,cc}).
-
-`CM`, for features: one byte per value, with four percentiles for each column, between which the 256 levels are spaced
-evenly (64 steps below the first quartile, 128 between the quartiles, 63 above). `CM2` and `CM3`: two bytes or one byte
-per value, spaced evenly from the smallest value of the matrix to the largest.
-
-Axes: T frames, F feature bins, 4 percentiles (0, 25, 75, 100).
-
-A mapping whose values are computed on access.
+Axes: T frames, F feature bins, L levels, 4 percentiles (0, 25, 75, 100).
 """
 
 import gzip
@@ -35,235 +27,12 @@ TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
 _HEADER = struct.Struct("<ffii")  # smallest value, range, rows, columns
 _FEW_ROWS = 8  # up to this number Kaldi writes CM2: the headers of the columns would cost more than they save
 _LEVELS_16 = np.float32(1 / 65535)
-
-
-def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
-    """Read the matrix after its token (one of `TOKENS`), float32 (T, F).
-
-    Raises
-    ------
-    EOFError
-        The stream ends within the matrix.
-    ValueError
-        The header is not valid.
-    """
-    smallest, width, rows, columns = _HEADER.unpack(_take(stream, _HEADER.size))
-    if rows < 0 or columns < 0 or not np.isfinite([smallest, width]).all():
-        raise ValueError(f"a compressed matrix of {rows} by {columns} values")
-    smallest, width = np.float32(smallest), np.float32(width)
-    if token == b"CM2 ":
-        levels_TF = np.frombuffer(_take(stream, 2 * rows * columns), "<u2").reshape(rows, columns)
-        return smallest + levels_TF.astype(np.float32) * np.float32(width / 65535)
-    if token == b"CM3 ":
-        levels_TF = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(rows, columns)
-        return smallest + levels_TF.astype(np.float32) * np.float32(width / 255)
-    heads_F4 = np.frombuffer(_take(stream, 8 * columns), "<u2").reshape(columns, 4)
-    levels_FT = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(columns, rows)
-    table_FL = _table(_to_float(heads_F4, smallest, width))
-    return np.ascontiguousarray(np.take_along_axis(table_FL, levels_FT.astype(np.intp), axis=1).T)
-
-
-def write_compressed(stream: IO[bytes], feats_TF: np.ndarray) -> None:
-    """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has at most 8 rows.
-
-    Raises
-    ------
-    ValueError
-        A value is not a finite number.
-    """
-    feats_TF = np.asarray(feats_TF, np.float32)
-    rows, columns = feats_TF.shape
-    if feats_TF.size == 0:
-        stream.write(TOKENS[0] + _HEADER.pack(0, 0, 0, 0))
-        return
-    smallest, largest = feats_TF.min(), feats_TF.max()
-    if not np.isfinite([smallest, largest]).all():
-        raise ValueError("values that are not finite numbers cannot be compressed")
-    if largest == smallest:
-        largest = np.float32(smallest + 1 + abs(smallest))
-    width = np.float32(largest - smallest)
-    header = _HEADER.pack(smallest, width, rows, columns)
-    if rows <= _FEW_ROWS:
-        stream.write(TOKENS[1] + header + _to_levels(feats_TF, smallest, width).tobytes())
-        return
-    heads_F4 = _heads(feats_TF, smallest, width)
-    levels_TF = _nearest(feats_TF, _to_float(heads_F4, smallest, width))
-    stream.write(TOKENS[0] + header + heads_F4.tobytes() + np.ascontiguousarray(levels_TF.T).tobytes())
-
-
-def _take(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) != size:
-        raise EOFError
-    return data
-
-
-def _to_float(levels: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    return smallest + width * _LEVELS_16 * levels.astype(np.float32)
-
-
-def _to_levels(values: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    share = np.clip((values - smallest) / width, 0, 1)
-    return ((share * np.float32(65535)).astype(np.float64) + 0.499).astype("<u2")  # 0.499 is Kaldi's
-
-
-def _table(percentiles_F4: np.ndarray) -> np.ndarray:
-    """(F, 256) float32: the value of each byte in each column."""
-    p0, p25, p75, p100 = percentiles_F4.T[..., None]
-    byte_L = np.arange(256, dtype=np.float32)
-
-    def between(low: np.ndarray, high: np.ndarray, first: int, steps: float) -> np.ndarray:
-        return low + ((high - low) * (byte_L - first)).astype(np.float64) * (1 / steps)  # rounded where Kaldi rounds
-
-    upper = np.where(byte_L <= 192, between(p25, p75, 64, 128), between(p75, p100, 192, 63))
-    return np.where(byte_L <= 64, between(p0, p25, 0, 64), upper).astype(np.float32)
-
-
-def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    """Levels (F, 4) of the percentiles, each at least one above the previous one; needs at least nine rows."""
-    rows = len(feats_TF)
-    places = [0, rows // 4, 3 * (rows // 4), rows - 1]
-    found_4F = _to_levels(np.partition(feats_TF, places, axis=0)[places], smallest, width).astype(np.int32)
-    found_4F[0] = np.minimum(found_4F[0], 65532)
-    for place, most in ((1, 65533), (2, 65534), (3, 65535)):
-        found_4F[place] = np.minimum(np.maximum(found_4F[place], found_4F[place - 1] + 1), most)
-    return np.ascontiguousarray(found_4F.T.astype("<u2"))
-
-
-def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
-    """The level nearest to each value, (T, F) uint8."""
-    p0, p25, p75, p100 = percentiles_F4.T
-
-    def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
-        share = ((feats_TF - low) / (high - low) * np.float32(steps)).astype(np.float64)
-        return np.clip(np.trunc(share + 0.5), 0, steps)
-
-    upper = np.where(feats_TF < p75, 64 + level(p25, p75, 128), 192 + level(p75, p100, 63))
-    return np.where(feats_TF < p25, level(p0, p25, 64), upper).astype(np.uint8)
-
-
 _PLAIN = {b"FM ": 4, b"DM ": 8}  # bytes per value
 _COMPRESSED = {b"CM ": 1, b"CM2": 2, b"CM3": 1}
 _TYPES = "|".join(token.decode().strip() for token in (*_PLAIN, *_COMPRESSED))
 _BEGINS = re.compile(rb"\S+ (\0B(%s) |\s*\[)" % _TYPES.encode())
 _INTEGERS = re.compile(rb"\S+ \0B\x04")
-
-
-def is_ark(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an archive of matrices, binary or text."""
-    return _BEGINS.match(head) is not None
-
-
-def is_integer_ark(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an archive of integer vectors, such as an alignment."""
-    return _INTEGERS.match(head) is not None
-
-
-def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
-    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read.
-
-    Raises
-    ------
-    Speech3Error
-        The archive is truncated or holds something other than matrices.
-    """
-    last = "its beginning"
-    try:
-        with ark.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            while (key := _scanned_key(stream)) is not None:
-                start = stream.tell()
-                _hop(stream)
-                if stream.tell() > size:
-                    raise EOFError
-                last = key
-                yield key, f"{ark.resolve()}:{start}"
-    except OSError as error:
-        raise Speech3Error(f"{ark}: {error.strerror}") from error
-    except (EOFError, ValueError, struct.error) as error:
-        raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
-
-
-def _scanned_key(stream: IO[bytes]) -> str | None:
-    letters = bytearray()
-    while (byte := stream.read(1)) != b" ":
-        if not byte:
-            if letters.strip():
-                raise EOFError
-            return None
-        letters += byte
-    return letters.strip().decode("utf-8")
-
-
-def _hop(stream: IO[bytes]) -> None:
-    """Seek from the beginning of a value to its end."""
-    start = stream.tell()
-    if stream.read(2) != b"\0B":
-        stream.seek(start)
-        _hop_text(stream)
-        return
-    token = stream.read(3)
-    if token in _PLAIN:
-        sizes = struct.unpack("<BiBi", stream.read(10))
-        if min(sizes) < 0:
-            raise ValueError(sizes)
-        stream.seek(_PLAIN[token] * sizes[1] * sizes[3], os.SEEK_CUR)
-    elif token in _COMPRESSED:
-        if token != b"CM ":
-            stream.read(1)
-        _, _, rows, columns = struct.unpack("<ffii", stream.read(16))
-        if min(rows, columns) < 0:
-            raise ValueError(rows, columns)
-        heads = 8 * columns if token == b"CM " else 0
-        stream.seek(heads + _COMPRESSED[token] * rows * columns, os.SEEK_CUR)
-    else:
-        raise ValueError(token)
-
-
-def _hop_text(stream: IO[bytes]) -> None:
-    line = stream.readline()
-    if b"[" not in line:
-        raise ValueError(line)
-    while b"]" not in line:
-        line = stream.readline()
-        if not line:
-            raise EOFError
-
-
 V = TypeVar("V")
-
-
-class ComputedMapping(Mapping[str, V]):
-    """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
-
-    def __init__(self, keys: Collection[str], function: Callable[[str], V]) -> None:
-        self._keys, self._function = keys, function
-
-    def __getitem__(self, key: str) -> V:
-        if key not in self._keys:
-            raise KeyError(key)
-        return self._function(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-
-def _import_kaldi_io():  # type: ignore[no-untyped-def]
-    # When imported, kaldi_io warns about a missing KALDI_ROOT and adds guessed directories of Kaldi programs to PATH.
-    saved = {name: os.environ.get(name) for name in ("KALDI_ROOT", "PATH")}
-    os.environ["KALDI_ROOT"] = "/"
-    try:
-        import kaldi_io
-    finally:
-        for name, value in saved.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-    return kaldi_io
-
-
-_kaldi_io = _import_kaldi_io()
 _BINARY = b"\0B"
 _LONGEST_KEY = 512  # bytes
 _INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size in bytes before each value
@@ -271,11 +40,7 @@ _RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns;
 
 
 def write_ark(
-    ark: Path | str,
-    items: Iterable[tuple[str, np.ndarray]],
-    scp: Path | str | None = None,
-    *,
-    compress: bool = False,
+    ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Path | str | None = None, *, compress: bool = False
 ) -> int:
     """Write ``(utterance, array)`` pairs as a binary archive, optionally with its index; return their number.
 
@@ -379,22 +144,6 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     return stream
 
 
-def ark_key_at(location: str, directory: Path) -> str | None:
-    """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
-    match = _RANGE.search(location)
-    location = location[: match.start()] if match else location
-    path, _, offset = location.rpartition(":")
-    if not (path and offset.isdigit() and int(offset)):
-        return None
-    try:
-        with _open(f"{path}:{max(0, int(offset) - _LONGEST_KEY)}", directory) as stream:
-            before = stream.read(min(int(offset), _LONGEST_KEY))
-    except OSError:
-        return None
-    key = re.search(rb"([^\s\0]+) $", before)
-    return key[1].decode("utf-8", errors="replace") if key else None
-
-
 def _matrix(stream: IO[bytes]) -> np.ndarray:
     start = stream.tell()
     if stream.read(len(_BINARY)) == _BINARY and (token := _key(stream).encode() + b" ") in TOKENS:
@@ -410,6 +159,22 @@ def _part(matrix: np.ndarray, match: re.Match[str], location: str) -> np.ndarray
     if not (first <= last < len(matrix) + 3 and first < len(matrix) and left <= right < matrix.shape[1]):
         raise Speech3Error(f"{location}: the matrix has {len(matrix)} rows and {matrix.shape[1]} columns")
     return matrix[first : last + 1, left : right + 1]
+
+
+def ark_key_at(location: str, directory: Path) -> str | None:
+    """The key of the archive entry at ``file:offset``; None if there is no offset or no key stands before it."""
+    match = _RANGE.search(location)
+    location = location[: match.start()] if match else location
+    path, _, offset = location.rpartition(":")
+    if not (path and offset.isdigit() and int(offset)):
+        return None
+    try:
+        with _open(f"{path}:{max(0, int(offset) - _LONGEST_KEY)}", directory) as stream:
+            before = stream.read(min(int(offset), _LONGEST_KEY))
+    except OSError:
+        return None
+    key = re.search(rb"([^\s\0]+) $", before)
+    return key[1].decode("utf-8", errors="replace") if key else None
 
 
 def read_mat(path: Path | str) -> np.ndarray:
@@ -460,7 +225,6 @@ class ArkReader(Mapping[str, np.ndarray]):
         self._entries = read_scp(scp)
 
     def __getitem__(self, utterance: str) -> np.ndarray:
-        """Matrix (T, F) float32 of one utterance; KeyError if the scp lacks it."""
         location = self._entries[utterance]
         try:
             return np.array(read_matrix(location, self.path.parent), dtype=np.float32)
@@ -536,7 +300,6 @@ class IntArkReader(Mapping[str, np.ndarray]):
             raise self._damaged() from error
 
     def __getitem__(self, utterance: str) -> np.ndarray:
-        """Vector (T,) int32 of one utterance; KeyError if the archive lacks it."""
         place = self._places[utterance]
         if self._stream is None:
             self._stream = self.path.open("rb")  # closed when the reader is dropped
@@ -571,3 +334,201 @@ def _key(stream: IO[bytes]) -> str:
     while (byte := stream.read(1)) not in (b"", b" "):
         letters += byte
     return letters.strip().decode("utf-8")
+
+
+def is_ark(head: bytes) -> bool:
+    """Whether a file that begins with `head` is an archive of matrices, binary or text."""
+    return _BEGINS.match(head) is not None
+
+
+def is_integer_ark(head: bytes) -> bool:
+    """Whether a file that begins with `head` is an archive of integer vectors, such as an alignment."""
+    return _INTEGERS.match(head) is not None
+
+
+def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
+    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read.
+
+    Raises
+    ------
+    Speech3Error
+        The archive is truncated or holds something other than matrices.
+    """
+    last = "its beginning"
+    try:
+        with ark.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            while key := _key(stream):
+                start = stream.tell()
+                _skip_value(stream)
+                if stream.tell() > size:
+                    raise EOFError
+                last = key
+                yield key, f"{ark.resolve()}:{start}"
+    except OSError as error:
+        raise Speech3Error(f"{ark}: {error.strerror}") from error
+    except (EOFError, ValueError, struct.error) as error:
+        raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
+
+
+def _skip_value(stream: IO[bytes]) -> None:
+    start = stream.tell()
+    if stream.read(len(_BINARY)) != _BINARY:
+        stream.seek(start)
+        _skip_text(stream)
+        return
+    token = stream.read(3)
+    if token in _PLAIN:
+        sizes = struct.unpack("<BiBi", stream.read(10))
+        if min(sizes) < 0:
+            raise ValueError(sizes)
+        stream.seek(_PLAIN[token] * sizes[1] * sizes[3], os.SEEK_CUR)
+    elif token in _COMPRESSED:
+        if token != b"CM ":
+            stream.read(1)
+        _, _, rows, columns = struct.unpack("<ffii", stream.read(16))
+        if min(rows, columns) < 0:
+            raise ValueError(rows, columns)
+        heads = 8 * columns if token == b"CM " else 0
+        stream.seek(heads + _COMPRESSED[token] * rows * columns, os.SEEK_CUR)
+    else:
+        raise ValueError(token)
+
+
+def _skip_text(stream: IO[bytes]) -> None:
+    line = stream.readline()
+    if b"[" not in line:
+        raise ValueError(line)
+    while b"]" not in line:
+        line = stream.readline()
+        if not line:
+            raise EOFError
+
+
+class ComputedMapping(Mapping[str, V]):
+    """Values that `function` makes of the keys whenever they are accessed, so that memory never holds them all."""
+
+    def __init__(self, keys: Collection[str], function: Callable[[str], V]) -> None:
+        self._keys, self._function = keys, function
+
+    def __getitem__(self, key: str) -> V:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._function(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def _import_kaldi_io():  # type: ignore[no-untyped-def]
+    # When imported, kaldi_io warns about a missing KALDI_ROOT and adds guessed directories of Kaldi programs to PATH.
+    saved = {name: os.environ.get(name) for name in ("KALDI_ROOT", "PATH")}
+    os.environ["KALDI_ROOT"] = "/"
+    try:
+        import kaldi_io
+    finally:
+        for name, value in saved.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    return kaldi_io
+
+
+_kaldi_io = _import_kaldi_io()
+
+
+def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
+    """Read the matrix after its token (one of `TOKENS`), float32 (T, F).
+
+    Raises EOFError if the stream ends within the matrix, ValueError if the header is not valid.
+    """
+    smallest, width, rows, columns = _HEADER.unpack(_take(stream, _HEADER.size))
+    if rows < 0 or columns < 0 or not np.isfinite([smallest, width]).all():
+        raise ValueError(f"a compressed matrix of {rows} by {columns} values")
+    smallest, width = np.float32(smallest), np.float32(width)
+    if token == b"CM2 ":
+        levels_TF = np.frombuffer(_take(stream, 2 * rows * columns), "<u2").reshape(rows, columns)
+        return smallest + levels_TF.astype(np.float32) * np.float32(width / 65535)
+    if token == b"CM3 ":
+        levels_TF = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(rows, columns)
+        return smallest + levels_TF.astype(np.float32) * np.float32(width / 255)
+    heads_F4 = np.frombuffer(_take(stream, 8 * columns), "<u2").reshape(columns, 4)
+    levels_FT = np.frombuffer(_take(stream, rows * columns), np.uint8).reshape(columns, rows)
+    table_FL = _table(_to_float(heads_F4, smallest, width))
+    return np.ascontiguousarray(np.take_along_axis(table_FL, levels_FT.astype(np.intp), axis=1).T)
+
+
+def write_compressed(stream: IO[bytes], feats_TF: np.ndarray) -> None:
+    """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has at most 8 rows.
+
+    Raises ValueError if a value is not a finite number.
+    """
+    feats_TF = np.asarray(feats_TF, np.float32)
+    rows, columns = feats_TF.shape
+    if feats_TF.size == 0:
+        stream.write(TOKENS[0] + _HEADER.pack(0, 0, 0, 0))
+        return
+    smallest, largest = feats_TF.min(), feats_TF.max()
+    if not np.isfinite([smallest, largest]).all():
+        raise ValueError("values that are not finite numbers cannot be compressed")
+    if largest == smallest:
+        largest = np.float32(smallest + 1 + abs(smallest))
+    width = np.float32(largest - smallest)
+    header = _HEADER.pack(smallest, width, rows, columns)
+    if rows <= _FEW_ROWS:
+        stream.write(TOKENS[1] + header + _to_levels(feats_TF, smallest, width).tobytes())
+        return
+    heads_F4 = _heads(feats_TF, smallest, width)
+    levels_TF = _nearest(feats_TF, _to_float(heads_F4, smallest, width))
+    stream.write(TOKENS[0] + header + heads_F4.tobytes() + np.ascontiguousarray(levels_TF.T).tobytes())
+
+
+def _take(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise EOFError
+    return data
+
+
+def _to_float(levels: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
+    return smallest + width * _LEVELS_16 * levels.astype(np.float32)
+
+
+def _to_levels(values: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
+    share = np.clip((values - smallest) / width, 0, 1)
+    return ((share * np.float32(65535)).astype(np.float64) + 0.499).astype("<u2")  # 0.499 is Kaldi's
+
+
+def _table(percentiles_F4: np.ndarray) -> np.ndarray:
+    """(F, 256) float32: the value of each byte in each column."""
+    p0, p25, p75, p100 = percentiles_F4.T[..., None]
+    byte_L = np.arange(256, dtype=np.float32)
+
+    def between(low: np.ndarray, high: np.ndarray, first: int, steps: float) -> np.ndarray:
+        return low + ((high - low) * (byte_L - first)).astype(np.float64) * (1 / steps)  # rounded where Kaldi rounds
+
+    upper = np.where(byte_L <= 192, between(p25, p75, 64, 128), between(p75, p100, 192, 63))
+    return np.where(byte_L <= 64, between(p0, p25, 0, 64), upper).astype(np.float32)
+
+
+def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
+    """Levels (F, 4) of the percentiles, each at least one above the previous one; needs at least nine rows."""
+    rows = len(feats_TF)
+    places = [0, rows // 4, 3 * (rows // 4), rows - 1]
+    found_4F = _to_levels(np.partition(feats_TF, places, axis=0)[places], smallest, width).astype(np.int32)
+    found_4F[0] = np.minimum(found_4F[0], 65532)
+    for place, most in ((1, 65533), (2, 65534), (3, 65535)):
+        found_4F[place] = np.minimum(np.maximum(found_4F[place], found_4F[place - 1] + 1), most)
+    return np.ascontiguousarray(found_4F.T.astype("<u2"))
+
+
+def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
+    p0, p25, p75, p100 = percentiles_F4.T
+
+    def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
+        share = ((feats_TF - low) / (high - low) * np.float32(steps)).astype(np.float64)
+        return np.clip(np.trunc(share + 0.5), 0, steps)
+
+    upper = np.where(feats_TF < p75, 64 + level(p25, p75, 128), 192 + level(p75, p100, 63))
+    return np.where(feats_TF < p25, level(p0, p25, 64), upper).astype(np.uint8)

@@ -61,7 +61,6 @@ class FstBuilder:
         return len(self.finals) - 1
 
     def arc(self, source: int, target: int, ilabel: int, olabel: int, cost: float = 0.0) -> None:
-        """Add an arc."""
         self.sources.append(source)
         self.arcs.append((ilabel, olabel, cost, target))
 
@@ -75,7 +74,6 @@ class FstBuilder:
         self.arc(source, target, last, olabel, cost)
 
     def fst(self) -> Fst:
-        """Return the transducer built so far."""
         arcs = np.array(self.arcs, ARC) if self.arcs else np.zeros(0, ARC)
         return Fst(0 if self.finals else -1, np.array(self.finals, np.float32), np.array(self.sources, np.int32), arcs)
 
@@ -137,7 +135,6 @@ def temporary_fst(fst: Fst) -> Iterator[Path]:
 
 
 def to_kaldifst(fst: Fst) -> Any:
-    """Return a `kaldifst.StdVectorFst`."""
     import kaldifst
 
     with temporary_fst(fst) as path:

@@ -24,7 +24,6 @@ class KaldiObject:
         self._at = 2 if self.binary else 0
 
     def token(self) -> str:
-        """The next word."""
         match = _WORD.match(self._data, self._at)
         if not match:
             raise ValueError("it ends where a token was expected")
@@ -39,7 +38,6 @@ class KaldiObject:
         return found
 
     def integer(self) -> int:
-        """An int32 or uint32."""
         if not self.binary:
             return _int32(self.token())
         if self._byte() not in (4, 252):  # the size, negative for unsigned
@@ -47,7 +45,6 @@ class KaldiObject:
         return int(np.frombuffer(self._take(4), "<i4")[0])
 
     def real(self) -> float:
-        """A float or double."""
         if not self.binary:
             return float(self.token())
         size = self._byte()
@@ -56,7 +53,6 @@ class KaldiObject:
         return float(np.frombuffer(self._take(size), f"<f{size}")[0])
 
     def integers(self) -> list[int]:
-        """A vector of int32."""
         if not self.binary:
             return [_int32(word) for word in self._bracketed()]
         if self._byte() != 4:
@@ -64,7 +60,6 @@ class KaldiObject:
         return np.frombuffer(self._take(4 * self._size()), "<i4").tolist()
 
     def vector(self) -> np.ndarray:
-        """A vector of float or double, as float64."""
         if not self.binary:
             return np.array(self._bracketed(), dtype=np.float64)
         kind = _VECTORS.get(self.token().encode())

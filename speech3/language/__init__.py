@@ -1,9 +1,9 @@
 """Words: how they are pronounced, and how they follow each other.
 
-`lexicon` holds words and their phones, from Kaldi's, MFA's and CMU's dictionaries. `pronounce`, `guessing`,
-`graphemes` and `espeak` find pronunciations of words that it lacks. `ngrams` and `arpa` are language models;
-`kneser_ney` and `train_lm` estimate them from text, `mixtures` interpolates and prunes them, `added_words` adds words
-and spells unknown ones, `grammar` reads JSGF and lists of sentences.
+`lexicon` holds words and their phones, from Kaldi's, MFA's and CMU's dictionaries. `guessing` finds pronunciations of
+words that it lacks, by rule (`pronounce`, `espeak`, `graphemes`) or learnt from the lexicon (`g2p`). `ngrams` and
+`arpa` are language models; `kneser_ney` and `train_lm` estimate them from text, `mixtures` interpolates and prunes
+them, `added_words` adds words and spells unknown ones, `grammar` reads JSGF and lists of sentences.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Adding words to an n-gram model that was estimated without them.
+"""Words that an n-gram model was estimated without: added to it, or spelled by a model of letters.
 
 A new word w gets a probability p(w | h) after every history h. To make up for the added probability A(h), the sum of
 p(w | h) over the new words, all words are scaled down by the same factor:
@@ -8,25 +8,20 @@ p(w | h) over the new words, all words are scaled down by the same factor:
 for all words, old and new; h' is h without its first word. So the probabilities after every history keep their sum, and
 the ratio of the probabilities of any two old words stays the same.
 
-Axes: G n-grams of all orders, H histories, R n-grams of one order.
-
-Words that an n-gram model lacks, spelled with an n-gram model of the letters of words.
-
 An unseen word is drawn letter by letter where the word model expects a new word (Bazzi and Glass 2000, "Modeling
 out-of-vocabulary words for robust speech recognition"; Kaldi's utils/lang/make_unk_lm.sh does the same with phones):
 
     p(spelled w | h) = p(new | h) p(letters of w)
 
-`new` is a word added to the word model with only a unigram probability. So p(new | h) is large
-after histories that many different words have followed, because their Kneser-Ney back-off weights are large. The word
-after a spelled one has its unigram probability.
+`new` is a word added to the word model with only a unigram probability. So p(new | h) is large after histories that
+many different words have followed, because their Kneser-Ney back-off weights are large. The word after a spelled one
+has its unigram probability. The letters are units, which show their places in the word: ``c￭ ￭a￭ ￭t``. Both models
+together are one n-gram model, whose unigrams are those of two distributions: of words and first letters, and of further
+letters. A decoding graph allows further letters only within spelled words, and nothing else there
+(`speech3.decode`). So the first of the two is backed off to between words, the second within words, and each sums to
+one.
 
-The letters are units, which show their places in the word: ``c￭ ￭a￭ ￭t``. Both models together are one n-gram model,
-whose unigrams are those of two distributions: of words and first letters, and of further letters. A decoding graph
-allows further letters only within spelled words, and nothing else there (`speech3.decode.grammar`). So the first
-of the two is backed off to between words, the second within words, and each sums to one.
-
-Axes: R n-grams of one order.
+Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
 
 import math
@@ -35,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from speech3.data import SYMBOLS
 from speech3.errors import Speech3Error
@@ -47,7 +43,9 @@ from speech3.runtime import composed, read_utf8
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | SYMBOLS
-_MOST = 0.5  # largest share of the probability that new words may take; more must be a mistake
+_LARGEST_SHARE = 0.5  # largest share of the probability that new words may take; more must be a mistake
+_ROUNDS = 60  # of bisection
+_NEW_WORD = "new"  # the class of unseen words, while its weight is sought
 
 
 @dataclass(frozen=True)
@@ -152,28 +150,24 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
             )
     _check_share(float((10.0**unigrams).sum()), source)
     copied = {lm.numbers[word]: copies for word, copies in likes.items()}
-    orders = [_with_copies(lm.rows(order), copied) for order in range(2, lm.order + 1)]
-    first = lm.rows(1)
+    longer = [_with_copies(lm.rows(order), copied) for order in range(2, lm.order + 1)]
     likened = [lm.backoff_H[1 + lm.numbers[word.like]] if word.like and lm.order > 1 else 0.0 for word in words]
-    alone = Rows(
-        np.arange(len(lm.vocabulary) + len(words), dtype=np.int32)[:, None],
-        np.concatenate([first.prob_R, unigrams]),
-        np.concatenate([first.backoff_R, likened]),
-    )
-    vocabulary = (*lm.vocabulary, *numbers)
-    return _renormalised(from_rows(vocabulary, [alone, *orders], f"{lm.source} with {source}"), len(words))
+    return _extended(lm, numbers, unigrams, likened, longer, f"{lm.source} with {source}")
 
 
 def with_unigrams(lm: ArpaLm, log10_probs: Mapping[str, float]) -> ArpaLm:
     """Add words that the model lacks, given their unigram probabilities before it is renormalised."""
-    first, size = lm.rows(1), len(lm.vocabulary) + len(log10_probs)
-    alone = Rows(
-        np.arange(size, dtype=np.int32)[:, None],
-        np.append(first.prob_R, list(log10_probs.values())),
-        np.append(first.backoff_R, np.zeros(len(log10_probs))),
-    )
     longer = [lm.rows(order) for order in range(2, lm.order + 1)]
-    return _renormalised(from_rows((*lm.vocabulary, *log10_probs), [alone, *longer], lm.source), len(log10_probs))
+    return _extended(lm, log10_probs, list(log10_probs.values()), [0.0] * len(log10_probs), longer, lm.source)
+
+
+def _extended(
+    lm: ArpaLm, words: Iterable[str], probs: ArrayLike, backoffs: ArrayLike, longer: Sequence[Rows], source: str
+) -> ArpaLm:
+    first, vocabulary = lm.rows(1), (*lm.vocabulary, *words)
+    numbers_R1 = np.arange(len(vocabulary), dtype=np.int32)[:, None]
+    alone = Rows(numbers_R1, np.append(first.prob_R, probs), np.append(first.backoff_R, backoffs))
+    return _renormalised(from_rows(vocabulary, [alone, *longer], source), len(vocabulary) - len(lm.vocabulary))
 
 
 def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
@@ -190,7 +184,6 @@ def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
 
 
 def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
-    """The model renormalised for its last `new` words: all words are scaled down by the same factor."""
     history_G, is_new_G = lm.history_G(), lm.word_G >= len(lm.vocabulary) - new
     share_H = np.zeros(len(lm.first_H) - 1)  # A(h)
     share_H[ROOT] = (10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]])[-new:].sum()
@@ -223,21 +216,17 @@ def _median(lm: ArpaLm) -> float:
 
 
 def _check_share(added: float, source: Path) -> None:
-    if added > _MOST * (1 + added):
+    if added > _LARGEST_SHARE * (1 + added):
         raise Speech3Error(
             f"{source}: together, the words would take {added / (1 + added):.0%} of the probability; lower their"
             " weights (1: as probable as the median word)"
         )
 
 
-_ROUNDS = 60  # of bisection
-_NEW = "new"  # the class of unseen words, while its weight is sought
-
-
 def letter_units(letters: Sequence[str]) -> tuple[str, ...]:
     """The letters of a word, at least two, marked with their places in it.
 
-    >>> units_of("cat")
+    >>> letter_units("cat")
     ('c￭', '￭a￭', '￭t')
     """
     first, *inner, last = letters
@@ -316,14 +305,14 @@ def new_word_weight(lm: ArpaLm, sentences: Iterable[Sequence[str]]) -> float:
     sentences
         Words of each sentence. If none is new, half a word counts as new.
     """
-    known = with_unigrams(lm, {_NEW: 0.0})
-    new, number = known.numbers[_NEW], {word: place for word, place in known.numbers.items() if word != UNKNOWN}
+    known = with_unigrams(lm, {_NEW_WORD: 0.0})
+    new, number = known.numbers[_NEW_WORD], {word: place for word, place in known.numbers.items() if word != UNKNOWN}
     found, share_T = 0, []
     for sentence in sentences:
         state = known.start
         for word in (*sentence, EOS):
             share = 10.0 ** step(known.trie, state, new)[1]
-            share_T.append(share / (1 - share))  # A(h) of `speech3.language.added_words`, at weight 1
+            share_T.append(share / (1 - share))  # A(h) at weight 1
             following = number.get(word, new)
             found += following == new
             state = step(known.trie, state, following)[2]

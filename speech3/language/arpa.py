@@ -1,14 +1,10 @@
 """Reading and writing ARPA files of n-gram models (Doug Paul's format, as SRILM and KenLM write it).
 
-Axes: R n-grams of one order, N orders.
+Plain lines, which are nearly all of them, are parsed by compiled code: those that consist of a number, words of the
+vocabulary and perhaps another number, separated by ASCII spaces; numbers have only digits and at most one point, after
+a minus sign if negative. Other lines, and their errors, are left to Python.
 
-A compiled parser for the plain lines of an ARPA file, which are nearly all of them.
-
-A line is plain if it consists of a number, words of the vocabulary and perhaps another number, separated by ASCII
-spaces; numbers have only digits and at most one point, after a minus sign if negative. Other lines, and their errors,
-are left to the caller.
-
-Axes: C bytes, V words, S slots of a hash table (a power of two, FNV-1a), R n-grams.
+Axes: C bytes, V words, S slots of a hash table (a power of two, FNV-1a), R n-grams of one order, N orders.
 """
 
 import gzip
@@ -27,6 +23,10 @@ from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, ope
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TENS = 10.0 ** np.arange(19)
 _NEWLINE, _SPACE, _MINUS, _POINT, _ZERO, _NINE = np.frombuffer(b"\n -.09", np.uint8).tolist()
+_PIECE = 1 << 22  # bytes that are read at a time
+_BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
+_Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
+_PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
 
 
 class ArpaVocabulary(NamedTuple):
@@ -47,7 +47,6 @@ class Parsed(NamedTuple):
 
 
 def words(vocabulary: Iterable[str]) -> ArpaVocabulary:
-    """Prepare a vocabulary for `parse`."""
     encoded = [word.encode() for word in vocabulary]
     text_C = np.frombuffer(b"".join(encoded), np.uint8)
     ends_V = np.concatenate([[0], np.cumsum([len(word) for word in encoded])])
@@ -75,7 +74,6 @@ def _fill(text_C, ends_V, slots_S):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The number of a word, -1 if it is not in the vocabulary."""
     slot = _slot(text_C, begin, end, len(table.slots_S))
     while True:
         word = table.slots_S[slot]
@@ -158,12 +156,6 @@ def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def]
     return rows, at, line
 
 
-_PIECE = 1 << 22  # bytes that are read at a time
-_BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
-_Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
-_PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
-
-
 def read_arpa(path: Path | str) -> ArpaLm:
     """Read an ARPA file, compressed or not.
 
@@ -200,7 +192,6 @@ class _Parser:
         return Speech3Error(f"{self.path}:{self.number}: {what}")
 
     def _more(self) -> bool:
-        """Make sure that there is text to read; return false at the end of the file."""
         while self._at == len(self._text):
             read = self._stream.read(_PIECE)
             if not read:
@@ -220,7 +211,6 @@ class _Parser:
         return piece if (changed := composed(text, self.path)) is text else changed.encode()
 
     def _line(self) -> str | None:
-        """The next line that is not empty; None at the end of the file."""
         while self._more():
             end = self._text.find(b"\n", self._at) + 1 or len(self._text)
             line, self._at = self._text[self._at : end], end
@@ -286,7 +276,6 @@ class _Parser:
         return counts, line
 
     def _section(self, order: int, count: int, last: bool) -> tuple[Rows, np.ndarray, str]:
-        """The n-grams of a section, their line numbers, and the line that ends the section."""
         pieces = [Parsed(np.zeros((0, order), np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
         table, end, found = words(self._numbers) if order > 1 else None, "", 0
 
@@ -317,7 +306,7 @@ class _Parser:
         return Rows(*columns), line_R, end
 
     def _plain(self, order: int, last: bool, table: ArpaVocabulary) -> Parsed:
-        """The n-grams of the plain lines that follow (see `arpa_lines`), up to the end of the piece."""
+        """The n-grams of the plain lines that follow (see `parse`), up to the end of the piece."""
         self._more()
         text_C = np.frombuffer(self._text, np.uint8)
         room = self._text.count(b"\n", self._at) + 1
@@ -326,7 +315,6 @@ class _Parser:
         return Parsed(*(column[:rows].copy() for column in found))
 
     def _row(self, line: str, order: int, last: bool) -> _Row:
-        """The n-gram of a line, plain or not."""
         fields, text = line.split(), line[:60]
         extra = len(fields) - order - 1
         if extra not in ((0,) if last else (0, 1)):

@@ -39,7 +39,6 @@ def warnings(lines: Sequence[LexiconLine], path: Path) -> list[str]:
 
 
 def say_doubtful(lines: Sequence[LexiconLine], path: Path) -> None:
-    """Print the warnings about a lexicon, once."""
     _say_once("\n".join(f"warning: {each}" for each in warnings(lines, path)))
 
 

@@ -1,14 +1,12 @@
 """Pronunciations of new words by joint-sequence n-grams, learnt from a lexicon (Bisani and Ney 2008).
 
-The words of the lexicon are cut into graphones (`graphones`), an n-gram model of graphones is estimated
-with modified Kneser-Ney smoothing, and a word is pronounced by the phones of the graphones
-that are most probable given its letters (`g2p_search`). As the model is one of both sides together, it
-also spells phones.
+The words of the lexicon are cut into graphones (`graphones`), an n-gram model of graphones is estimated with modified
+Kneser-Ney smoothing, and a word is pronounced by the phones of the graphones that are most probable given its letters
+(`g2p_search`). As the model is one of both sides together, it also spells phones. It is learnt when it is needed, and
+kept in a file (`learnt`).
 
 Chosen on a tenth of minilibri's lexicon (`tests/benchmarks/g2p.py` measures another): orders above 6, and cutting the
 words again with the n-gram model, changed nothing.
-
-A model of the pronunciations of a lexicon (`speech3.language.g2p`), learnt when it is needed and kept in a file.
 """
 
 import hashlib
@@ -43,6 +41,8 @@ _SPECIAL = 2  # numbers of <s> and </s> in the n-gram model
 _SILENT_KINDS = "PSZC"  # Unicode's punctuation, symbols, spaces and controls: silent where the lexicon lacks them
 
 Table = Mapping[str, Sequence[Phones]]
+G2P = "g2p.safetensors"  # in a model directory
+_WORTH_KEEPING_S = 1.0  # of learning
 
 
 class Found(NamedTuple):
@@ -81,30 +81,16 @@ def letters_of(word: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class G2p:
-    """A model of letters and phones together.
+    """A model of letters and phones together."""
 
-    Attributes
-    ----------
-    letters, phones
-        The symbols of both sides.
-    code_G
-        int64: the graphones (`graphones`), in the order of their numbers in `lm`.
-    lm
-        An n-gram model; the words 0 and 1 are `<s>` and `</s>`, 2 is the first graphone.
-    words
-        How many words it was learnt from.
-    capitals
-        Are the lexicon's words in upper case? Then spellings are.
-    wrong, lexicon
-        Phone error rate, as a fraction, on words that were held out, and a mark of the lexicon (`g2p_kept`).
-    """
-
+    # letters, phones: the symbols of both sides.
     letters: tuple[str, ...]
     phones: tuple[str, ...]
-    code_G: np.ndarray
-    lm: ArpaLm
-    words: int
-    capitals: bool
+    code_G: np.ndarray  # int64: the graphones (`graphones`), in the order of their numbers in `lm`
+    lm: ArpaLm  # an n-gram model; the words 0 and 1 are `<s>` and `</s>`, 2 is the first graphone
+    words: int  # how many words it was learnt from
+    capitals: bool  # are the lexicon's words in upper case? Then spellings are
+    # wrong, lexicon: phone error rate, as a fraction, on words that were held out, and a mark of the lexicon.
     wrong: float = math.nan
     lexicon: str = ""
 
@@ -182,7 +168,6 @@ class G2p:
         return _choices(phones_G2, letters_G2)
 
     def save(self, path: Path | str) -> None:
-        """Write the model to a file, atomically."""
         lm = self.lm
         tensors = {
             "code": self.code_G, "starts": lm.starts_N, "first": lm.first_H.astype(np.int32), "word": lm.word_G,
@@ -284,7 +269,6 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
 
 
 def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray], order: int, source: str) -> ArpaLm:
-    """The n-gram model of the graphones of all words."""
     ends_W = np.cumsum([len(codes) for codes in cuts])
     word_T = np.insert(number_T + _SPECIAL, ends_W, 1).astype(np.int32)
     numbers = Numbers()
@@ -343,10 +327,6 @@ def apply(model: G2p, words: Iterable[str]) -> tuple[dict[str, Phones], dict[str
     return found, reasons
 
 
-G2P = "g2p.safetensors"  # in a model directory
-_WORTH_KEEPING_S = 1.0  # of learning
-
-
 def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | None = None) -> G2p | None:
     """Learn how words are pronounced from all words of a lexicon, or read what was learnt from the same words before.
 
@@ -361,7 +341,7 @@ def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | No
 
     Returns
     -------
-    None if the lexicon has too few words (`speech3.language.g2p.LEAST_WORDS`).
+    None if the lexicon has too few words (`LEAST_WORDS`).
     """
     if len(table) - len(held_out) < LEAST_WORDS:
         return None

@@ -21,37 +21,22 @@ _MIX, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uint64(1)
 
 
 class Choices(NamedTuple):
-    """The graphones by their letters.
+    """The graphones by their letters."""
 
-    Attributes
-    ----------
-    first_K
-        (K + 1,) int64: where the graphones of each key begin.
-    word_G
-        int64: their numbers in the n-gram model.
-    phones_G2
-        (G, 2) int64: their phones, -1 for none.
-    """
-
-    first_K: np.ndarray
-    word_G: np.ndarray
-    phones_G2: np.ndarray
+    first_K: np.ndarray  # (K + 1,) int64: where the graphones of each key begin
+    word_G: np.ndarray  # int64: their numbers in the n-gram model
+    phones_G2: np.ndarray  # (G, 2) int64: their phones, -1 for none
 
 
 @jit
 def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore[no-untyped-def] # pragma: no cover
     """Find pronunciations: phones (H, L), -1 before their beginning, and log10 probabilities with the word's letters.
 
-    Parameters
-    ----------
-    trie, start, end_word
-        The n-gram model, its state at the start of a word, and the number of `</s>`.
-    key_I3
-        (I + 1, 3) int64: the keys of the 0, 1 and 2 letters that follow each place; -1 where no graphone has them.
-    beam
-        How many times less probable than the best at the same letter a hypothesis may be, as a log10.
-    width
-        How many hypotheses go on from each letter.
+    `trie`, `start`, `end_word`: the n-gram model, its state at the start of a word, and the number of `</s>`.
+    `key_I3`: (I + 1, 3) int64: the keys of the 0, 1 and 2 letters that follow each place; -1 where no graphone has
+    them.
+    `beam`: how many times less probable than the best at the same letter a hypothesis may be, as a log10.
+    `width`: how many hypotheses go on from each letter.
     """
     letters, size = len(key_I3) - 1, 1
     info_H5, score_H, phones_H = np.empty((256, 5), np.int64), np.empty(256, np.float64), np.empty(256, np.uint64)

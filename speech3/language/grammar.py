@@ -1,4 +1,6 @@
-"""Grammars in the JSpeech Grammar Format (W3C note of 2000; pocketsphinx and Sphinx-4 read it).
+"""Finite acceptors of words: grammars in the JSpeech Grammar Format, and lists of sentences.
+
+JSGF (W3C note of 2000; pocketsphinx and Sphinx-4 read it):
 
     #JSGF V1.0;
     grammar lamp;
@@ -9,11 +11,8 @@ Rules, alternatives with weights, groups, `[optional]`, `*`, `+`, words in quote
 supported; tags in braces are ignored; imports are errors. The sentences of the grammar are those of its public rules,
 which are equally probable if there are several. Alternatives without weights are equally probable, and weights are
 normalised to sum to one. Optional parts have probability 1/2, and so has each further repetition of `*` and `+`.
-
 A rule may refer to itself, directly or through other rules, only at its end; recursion elsewhere is an error, because
 no finite graph can represent it.
-
-Finite acceptors of words, made from a list of sentences or from the parts of a grammar.
 
 Costs are negative natural logarithms of probabilities. A sentence with several paths in a grammar has the probability
 of the most probable one.
@@ -37,6 +36,18 @@ _MOST = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
 _DIGITS = 6  # decimals of costs that are compared
 Subset = tuple[tuple[int, float], ...]
+_HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
+    |(?P<rule><[^<>\s]+>)
+    |(?P<weight>/\s*[^/\s]+\s*/)
+    |(?P<tag>\{(?:\\.|[^\\{}]|\{[^{}]*\})*\})
+    |"(?P<quoted>(?:\\.|[^\\"])*)"
+    |(?P<sign>[=|;()\[\]*+])
+    |(?P<word>(?:\\.|[^\\\s;=|*+<>()\[\]{}/"])+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_OPTIONAL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +138,8 @@ class Parts:
     def determinised(self, start: int, end: int) -> WordGraph:
         """Determinise: the same sentences with their lowest costs, and one arc per word from each state (Mohri 1997).
 
-        Raises
-        ------
-        Speech3Error
-            There is no sentence with a word in it, or loops accept the same words at different costs, so that no finite
-            deterministic acceptor exists.
+        Raises Speech3Error: there is no sentence with a word in it, or loops accept the same words at different costs,
+        so that no finite deterministic acceptor exists.
         """
         alive = self._reaching(end)
         if start not in alive:
@@ -204,20 +212,6 @@ class Parts:
         return tuple((state, matter[state] - least) for state in sorted(matter)), least
 
 
-_HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
-    |(?P<rule><[^<>\s]+>)
-    |(?P<weight>/\s*[^/\s]+\s*/)
-    |(?P<tag>\{(?:\\.|[^\\{}]|\{[^{}]*\})*\})
-    |"(?P<quoted>(?:\\.|[^\\"])*)"
-    |(?P<sign>[=|;()\[\]*+])
-    |(?P<word>(?:\\.|[^\\\s;=|*+<>()\[\]{}/"])+)""",
-    re.VERBOSE | re.DOTALL,
-)
-_HALF = 0.5
-
-
 @dataclass(frozen=True)
 class WordSequence:
     """A sequence of words; if empty, nothing is spoken."""
@@ -249,7 +243,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Repeat:
-    """An expression once or more often; in a `Choice` with `Words(())`, any number of times."""
+    """An expression once or more often; in a `Choice` with `WordSequence(())`, any number of times."""
 
     part: "Node"
 
@@ -422,7 +416,7 @@ class _Parser:
 
 
 def _optional(part: Node) -> Node:
-    return Choice(((_HALF, part), (1 - _HALF, WordSequence(()))))
+    return Choice(((_OPTIONAL, part), (1 - _OPTIONAL, WordSequence(()))))
 
 
 class _Builder:
@@ -480,8 +474,8 @@ class _Builder:
                 first, last = self._parts.state(), self._parts.state()
                 self._parts.arc(start, first)
                 self._build(part, first, last, begun)
-                self._parts.arc(last, first, cost=-math.log(_HALF))
-                self._parts.arc(last, end, cost=-math.log(1 - _HALF))
+                self._parts.arc(last, first, cost=-math.log(_OPTIONAL))
+                self._parts.arc(last, end, cost=-math.log(1 - _OPTIONAL))
 
     def _say(self, words: tuple[str, ...], start: int, end: int) -> None:
         for word in words[:-1]:

@@ -1,7 +1,7 @@
 """Words spelled by graphemes: letters with their marks, digraphs that are given, tones and lengths on their letter.
 
 A phone's name is its grapheme in lower case, with ``꞉`` if it is long, and its tone: ``á``, ``ng``, ``a꞉``, ``e³⁵``.
-`plain` removes tone and length: phones that are then the same share the root of their decision trees.
+`plain_phone` removes tone and length: phones that are then the same share the root of their decision trees.
 """
 
 import re
@@ -38,22 +38,13 @@ _LIKE = {
 
 @dataclass(frozen=True)
 class Graphemes:
-    """How words are spelled.
+    """How words are spelled."""
 
-    Attributes
-    ----------
-    given
-        Graphemes of several characters (or an apostrophe), which are one phone each; the longest match is taken.
-        A vowel that is written twice is the long vowel.
-    apostrophe
-        Is an apostrophe a letter?
-    language
-        Its code, for the rules of lower case; empty if it is not known.
-    """
-
+    # Graphemes of several characters (or an apostrophe), which are one phone each; the longest match is taken. A
+    # vowel that is written twice is the long vowel.
     given: tuple[str, ...] = ()
-    apostrophe: bool = False
-    language: str = ""
+    apostrophe: bool = False  # is an apostrophe a letter?
+    language: str = ""  # its code, for the rules of lower case; empty if it is not known
     _known: dict[str, tuple[Phones, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, word: str) -> Phones:
@@ -158,14 +149,14 @@ def _is_vowel(phone: str) -> bool:
 def plain_phone(phone: str) -> str:
     """A phone without its tone and length; a vowel without the accents that may write them.
 
-    >>> [plain(phone) for phone in ("á", "a꞉", "e³⁵", "ẹ́", "š", "ã")]
+    >>> [plain_phone(phone) for phone in ("á", "a꞉", "e³⁵", "ẹ́", "š", "ã")]
     ['a', 'a', 'e', 'ẹ', 'š', 'ã']
     """
     return unicodedata.normalize("NFC", "".join(c for c in _parts(phone) if c not in phone_marks(phone))) or phone
 
 
 def phone_marks(phone: str) -> frozenset[str]:
-    """The marks of tone and length of a phone, which `plain` removes."""
+    """The marks of tone and length of a phone, which `plain_phone` removes."""
     text = _parts(phone)
     accents = _TONE_MARKS if text[:1] in _VOWELS else ()
     return frozenset(
@@ -199,10 +190,7 @@ def uses_apostrophes(counts: Mapping[str, int]) -> bool:
 
     Those that are letters in Unicode (U+02BB, U+02BC) always are a sound.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs.
+    `counts`: how often each word occurs.
     """
     apostrophes = letters = 0
     for word, count in counts.items():
@@ -220,10 +208,7 @@ def near_letters(phones: Iterable[str], trained: Mapping[str, int]) -> dict[str,
     Unicode name (``ɓ``, B WITH HOOK: ``b``); a letter that often writes a similar sound; the most frequent vowel or
     consonant.
 
-    Parameters
-    ----------
-    trained
-        How often each phone that has its own model occurs.
+    `trained`: how often each phone that has its own model occurs.
     """
     return {phone: _near(phone, trained) for phone in phones}
 
@@ -257,10 +242,7 @@ def _named(letter: str) -> str:
 def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
     """Describe what has no sound in the words: punctuation and digits, with how often and in what words.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs.
+    `counts`: how often each word occurs.
 
     Returns
     -------

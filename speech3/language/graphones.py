@@ -24,28 +24,21 @@ _BAND = 4  # phones that a cut may be away from the straight line between both e
 _ROUNDS = 8
 _TAUGHT = 20000  # words from which the probabilities are
 _BLOCK = 20000  # words whose arcs are in memory at once
+_Numbers = Sequence[np.ndarray] | Sequence[Sequence[int]]  # of letters or phones, for each word
 _UNSEEN = 1e-12  # probability of a graphone that was not in the words which the probabilities are from
 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Words as two sequences of numbers: their letters and their phones (or, reversed, phones and letters).
+    """Words as two sequences of numbers: their letters and their phones (or, reversed, phones and letters)."""
 
-    Attributes
-    ----------
-    left_T, right_T
-        int64, numbers from 0.
-    left_W, right_W
-        (W + 1,) int64: where each word begins in them.
-    sizes
-        How many different numbers there are on each side.
-    """
-
+    # left_T, right_T: int64, numbers from 0.
     left_T: np.ndarray
     right_T: np.ndarray
+    # left_W, right_W: (W + 1,) int64: where each word begins in them.
     left_W: np.ndarray
     right_W: np.ndarray
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # how many different numbers there are on each side
 
     def __len__(self) -> int:
         return len(self.left_W) - 1
@@ -55,16 +48,15 @@ class Sides:
         words = range(first, min(last, len(self)), step)
         lefts = [self.left_T[self.left_W[w] : self.left_W[w + 1]] for w in words]
         rights = [self.right_T[self.right_W[w] : self.right_W[w + 1]] for w in words]
-        return Sides(*_joined(lefts)[:1], *_joined(rights)[:1], _joined(lefts)[1], _joined(rights)[1], self.sizes)
+        return sides(lefts, rights, self.sizes)
 
 
-def _joined(rows: Sequence[np.ndarray | Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _joined(rows: _Numbers) -> tuple[np.ndarray, np.ndarray]:
     starts_W = np.cumsum([0, *map(len, rows)])
     return np.concatenate([np.zeros(0, np.int64), *(np.asarray(row, np.int64) for row in rows)]), starts_W
 
 
-def sides(lefts: Sequence[Sequence[int]], rights: Sequence[Sequence[int]], sizes: tuple[int, int]) -> Sides:
-    """Make `Sides` of the numbers of each word."""
+def sides(lefts: _Numbers, rights: _Numbers, sizes: tuple[int, int]) -> Sides:
     left_T, left_W = _joined(lefts)
     right_T, right_W = _joined(rights)
     return Sides(left_T, right_T, left_W, right_W, sizes)
@@ -75,24 +67,14 @@ class Arcs:
     """The graphones that each word may be cut into: arcs between its cells, in the order of the cells they leave.
 
     A cell is a number of letters and of phones that are behind it: i (phones + 1) + j.
-
-    Attributes
-    ----------
-    starts_W
-        (W + 1,) int64: the first arc of each word.
-    cells_W
-        (W,) int64: the number of cells of each word.
-    from_A, to_A
-        int32: the cells.
-    code_A
-        int64: the graphones.
     """
 
-    starts_W: np.ndarray
-    cells_W: np.ndarray
+    starts_W: np.ndarray  # (W + 1,) int64: the first arc of each word
+    cells_W: np.ndarray  # (W,) int64: the number of cells of each word
+    # from_A, to_A: int32: the cells.
     from_A: np.ndarray
     to_A: np.ndarray
-    code_A: np.ndarray
+    code_A: np.ndarray  # int64: the graphones
 
 
 def arcs_of(words: Sides, shapes: Sequence[tuple[int, int]] = SHAPES) -> Arcs:
@@ -170,7 +152,6 @@ class Graphones:
     prob_G: np.ndarray
 
     def prob_of(self, code_A: np.ndarray) -> np.ndarray:
-        """The probability of each code."""
         place_A = np.minimum(np.searchsorted(self.code_G, code_A), len(self.code_G) - 1)
         return np.where(self.code_G[place_A] == code_A, self.prob_G[place_A], _UNSEEN)
 

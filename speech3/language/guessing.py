@@ -258,7 +258,6 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> P
 
 
 def _heard(words: Sequence[str], voice: str) -> tuple[PronunciationTable, dict[str, str]]:
-    """Pronunciations of each word, by itself and before another word; and the remarks of `_spoken`."""
     alone, reasons = _spoken(words, voice, stress=False)
     again, _ = _spoken([f"{word} {word}" for word in words], voice, stress=False)
     table: PronunciationTable = {}
@@ -314,7 +313,6 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None, kept: Pa
 
 
 def _given_lines(rows: Sequence[LexiconLine], with_probabilities: bool) -> list[str]:
-    """The lines of the user's lexicon without comments; each with a decimal, which is no phone, or none with one."""
     if not with_probabilities:
         return [f"{row.word} {' '.join(row.phones)}" for row in rows]
     return [f"{row.word} {float(row.values[0]) if row.values else 1.0} {' '.join(row.phones)}" for row in rows]
@@ -334,7 +332,7 @@ def _converted(
 ) -> tuple[PronunciationTable, dict[str, str], str]:
     """Pronounce words in the phones of a lexicon, where that is possible; with the remarks of `_spoken`, and how.
 
-    By its own words (`speech3.language.g2p`) or, if there is a language, by espeak-ng: by whichever is better on words
+    By its own words (`g2p`) or, if there is a language, by espeak-ng: by whichever is better on words
     that are held out. The other pronounces what this one cannot. No word is pronounced, and `how` is empty, if the
     lexicon has too few words for the first and there is no language for the second.
     """
@@ -365,7 +363,6 @@ def _converted(
 
 
 def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
-    """The conversion from espeak's phones to the lexicon's, learned from the words of the lexicon."""
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < _ENOUGH_PAIRS:
         raise Speech3Error(
@@ -387,8 +384,8 @@ def from_spelling(
 ) -> tuple[dict[str, Phones], float]:
     """Pronounce words by their letters, as learnt from the words of a lexicon.
 
-    By n-grams of letters with phones (`speech3.language.g2p`), or by the phones of each letter between its neighbours
-    (`speech3.language.pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
+    By n-grams of letters with phones (`g2p`), or by the phones of each letter between its neighbours
+    (`pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
     lexicon has few words, or spells words by their letters; then so does this.
 
     Parameters
@@ -434,7 +431,6 @@ def _by_model(model: g2p.G2p, wanted: Sequence[str]) -> dict[str, Phones]:
 
 
 def _spelled_words(table: Mapping[str, Sequence[Phones]]) -> dict[str, Phones]:
-    """The words of a lexicon that have letters, sorted, with their letters; not noises."""
     words = (word for word in sorted(table) if is_word(word) and not NOISES.intersection(*table[word]))
     return {word: spelling for word in words if not _BRACKETED.fullmatch(word) and (spelling := letters(word))}
 

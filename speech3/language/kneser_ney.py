@@ -6,29 +6,21 @@ c is the count in the text for n-grams of the highest order and those that begin
 number of distinct words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary.
 N-grams that are too rare for the model pass all of their count to gamma(h).
 
-For texts that do not fit in memory, each step processes one of the word ranges of `counts` at a time: c(h) and gamma(h)
-are computed where n-grams are sorted by their first words, p where they are sorted by their last words, and results
-are passed between the two orders by each n-gram's place in the other. A small text is one range and stays in memory.
+For texts that do not fit in memory, the vocabulary is split into ranges, and each step processes one of them at a time;
+memory is needed for the vocabulary and one range, which has about four million words of the text, and more only if a
+single word has more. A text is read as word numbers in blocks of whole sentences, int32 (T,), where each sentence ends
+in the number of `</s>`; arrays are sorted on disk by way of a `Spool`. A small text is one range and stays in memory.
 
-Axes: R n-grams of one order in a range, H histories, V words of the vocabulary, N orders.
+Counting: only n-grams of the highest order are extracted, one for each word and each end of a sentence, with `<s>`
+repeated before the start of a sentence. They are sorted by their last word, then by the one before it, and so on, for
+each range of last words. In this order the n-grams of lower orders (suffixes of the longer ones) are contiguous, too,
+so one pass counts them all (as in Heafield et al. 2013).
 
-Counting the n-grams of texts that do not fit in memory, by sorting one range of words at a time.
+Estimating: c(h) and gamma(h) are computed where n-grams are sorted by their first words, p where they are sorted by
+their last words, and results are passed between the two orders by each n-gram's place in the other.
 
-Only n-grams of the highest order are extracted, one for each word and each end of a sentence, with `<s>` repeated
-before the start of a sentence. They are sorted by their last word, then by the one before it, and so on. In this order
-the n-grams of lower orders (suffixes of the longer ones) are contiguous, too, so one pass counts them all (as in
-Heafield et al. 2013). The vocabulary is split into ranges, and n-grams are sorted separately for each range of last
-words. Memory is needed for the vocabulary and one range, which has about four million words of the text, and more only
-if a single word has more.
-
-Axes: T words of the text, R n-grams of one order, N words of an n-gram, K integers into which they are packed, V words
-of the vocabulary, B ranges.
-
-Arrays stored by key, in memory up to a limit and then in a temporary directory, for sorting on disk.
-
-Text as word numbers in blocks of whole sentences, from files with one sentence per line or from Python sequences.
-
-A block is int32 (T,): the words of its sentences, where each sentence ends in the number of `</s>`.
+Axes: T words of the text, R n-grams of one order in a range, N words of an n-gram or orders, K integers into which the
+words are packed, H histories, V words of the vocabulary, B ranges.
 """
 
 import tempfile
@@ -49,16 +41,71 @@ from speech3.runtime import explained_disk_errors, progress
 
 _ROOM = 1 << 28  # bytes
 Key = tuple[str | int, ...]
+_BLOCK_SENTENCES = 1 << 14
+RANGE = 1 << 22  # words of the text, or n-grams
+BOS_NUMBER, EOS_NUMBER = 0, 1
+SUFFIX = np.dtype([("first", "i4"), ("lower", "i8")])
+_TERMS = np.dtype([("place", "i8"), ("rank", "i8"), ("direct", "f8"), ("gamma", "f8")])
+_PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
+
+
+def estimate_lm(
+    sentences: Iterable[Sequence[str]],
+    order: int,
+    vocabulary: Collection[str] | None = None,
+    source: str = "Kneser-Ney",
+) -> ArpaLm:
+    """Estimate a language model in which the probabilities after every history sum to one.
+
+    Parameters
+    ----------
+    sentences
+        Words of each sentence, without `<s>` and `</s>`.
+    order
+        Length of the longest n-gram, 1 to 6; the model's is shorter if no sentence is that long.
+    vocabulary
+        Words that get a probability, seen or not; others in the text count as ``<unk>``. None: the words of the text.
+
+    Raises
+    ------
+    Speech3Error
+        There are no sentences, or one contains ``<s>`` or ``</s>``.
+    """
+    check_order(order, source)
+    with Spool() as spool:
+        numbers = Numbers(vocabulary)
+        windows = windows_of_text(number_sentences(sentences, numbers, source), order, spool)
+        return estimated(windows, numbers, spool, source).model(source)
+
+
+def check_order(order: int, source: str) -> None:
+    if not 1 <= order <= 6:
+        raise Speech3Error(f"{source}: n-gram order {order}: must be from 1 to 6")
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """An estimated model, read piece by piece from the spool."""
+
+    vocabulary: tuple[str, ...]
+    sizes: tuple[int, ...]  # number of n-grams of each order from 1
+    # For each order from 1, its n-grams in pieces, sorted by their words' numbers. Can be read once, in this order.
+    orders: Iterator[Iterator[Rows]]
+
+    def model(self, source: str) -> ArpaLm:
+        rows = [Rows(*map(np.concatenate, zip(*pieces, strict=True))) for pieces in self.orders]
+        return from_rows(self.vocabulary, rows, source)
+
+    def write(self, path: Path) -> None:
+        """Write the model to an ARPA file without loading it into memory."""
+        write_rows(path, self.vocabulary, self.sizes, self.orders)
 
 
 class Spool:
     """Stores pieces of arrays under keys and returns those of a key as one array; a context manager.
 
-    Parameters
-    ----------
-    room
-        Bytes to keep in memory. When there are more, the pieces go to files in a directory that Python's `tempfile`
-        chooses (`TMPDIR`).
+    `room`: bytes to keep in memory. When there are more, the pieces go to files in a directory that Python's `tempfile`
+    chooses (`TMPDIR`).
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -76,13 +123,7 @@ class Spool:
             self._directory.cleanup()
 
     def add(self, key: Key, piece: np.ndarray) -> None:
-        """Append a piece to those under the key.
-
-        Raises
-        ------
-        Speech3Error
-            The disk is full.
-        """
+        """Append a piece to those under the key."""
         self._pieces[key].append(piece)
         self._held += piece.nbytes
         if self._held > self._room:
@@ -124,375 +165,15 @@ class Spool:
         self._held = 0
 
 
-_BLOCK_SENTENCES = 1 << 14
-
-
-class Numbers(dict[str, int]):
-    """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
-
-    Parameters
-    ----------
-    vocabulary
-        Words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first needed if
-        it is not in the vocabulary. If None, every word gets a number.
-    """
-
-    def __init__(self, vocabulary: Collection[str] | None = None) -> None:
-        words = (BOS, EOS, *sorted(set(vocabulary or ()) - {BOS, EOS}))
-        super().__init__((word, number) for number, word in enumerate(words))
-        self.closed = vocabulary is not None
-
-    def __missing__(self, word: str) -> int:
-        return self.setdefault(UNKNOWN if self.closed else word, len(self))
-
-
-class Known(dict[str, int]):
-    """Numbers of a model's words; other words have the number of `<unk>`, or -1 if the model has no `<unk>`."""
-
-    def __init__(self, numbers: dict[str, int]) -> None:
-        super().__init__(numbers)
-        self.unknown = numbers.get(UNKNOWN, -1)
-
-    def __missing__(self, word: str) -> int:
-        return self.unknown
-
-
-def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
-    """Read text files with one sentence per line, in blocks; lines without words are skipped.
-
-    Raises what `speech3.data.transcripts.read_sentences` raises.
-    """
-    for lines in with_progress(read_sentences(paths), paths, "reading text"):
-        words = lines.text.replace("\n", f" {EOS} ").split()
-        if not lines.text.endswith("\n"):
-            words.append(EOS)
-        word_T = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
-        end_T = word_T == numbers[EOS]
-        empty_T = end_T & np.concatenate([[True], end_T[:-1]])
-        if len(word_T := word_T[~empty_T]):
-            yield word_T
-
-
-def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:
-    """Number the words of sentences, in blocks.
-
-    Raises
-    ------
-    Speech3Error
-        A sentence contains `<s>` or `</s>`; `source` is the name of the text in the message.
-    """
-    remaining = iter(sentences)
-    while some := list(islice(remaining, _BLOCK_SENTENCES)):
-        words: list[int] = []
-        for sentence in some:
-            if BOS in sentence or EOS in sentence:
-                raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; write the words alone")
-            words += map(numbers.__getitem__, sentence)
-            words.append(numbers[EOS])
-        yield np.array(words, np.int32)
-
-
-RANGE = 1 << 22  # words of the text, or n-grams
-BOS_NUMBER, EOS_NUMBER = 0, 1
-
-SUFFIX = np.dtype([("first", "i4"), ("lower", "i8")])
-
-
-def grams_dtype(order: int) -> np.dtype:
-    """Rows of `Counts` under "grams": words, count, whether frequent enough, place in the range of the last word."""
-    return np.dtype([("words", "i4", (order,)), ("count", "i8"), ("kept", "?"), ("place", "i8")])
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """Counted n-grams: those of order 1 here, the others in the spool.
-
-    For an order k from 2 and a range b, the spool has under ("grams", k, b) the n-grams whose first word is in range b,
-    as `grams_dtype`; and under ("suffix", k, b) those whose last word is in range b, in the order of their places:
-    their first word, and the place of the n-gram without it (if that is a single word, its number).
-
-    Attributes
-    ----------
-    order
-        The highest order that the text has, at most the one requested.
-    first_B
-        The first word of each range.
-    count_V
-        int64: the counts c of `kneser_ney`, as are all counts here.
-    of_counts_N4
-        For each order from 0: how many n-grams have the count 1, 2, 3 and 4.
-    kept_N
-        For each order from 0: how many n-grams are frequent enough.
-    """
-
-    order: int
-    first_B: np.ndarray
-    count_V: np.ndarray
-    of_counts_N4: np.ndarray
-    kept_N: np.ndarray
-
-    def range_of(self, word_R: np.ndarray) -> np.ndarray:
-        """The range of each word."""
-        return np.searchsorted(self.first_B, word_R, "right") - 1
-
-
 @dataclass(frozen=True)
 class Windows:
-    """The n-grams of the highest order, not yet merged: an n-gram can occur several times.
-
-    Attributes
-    ----------
-    ends_V
-        int64: how many n-grams end in each word.
-    occurs_V
-        int64: how often each word occurs in the text.
-    pieces
-        The number of pieces, and an iterator over them: words (R, N) int32, the last word first, and counts (R,) int64.
-    """
+    """The n-grams of the highest order, not yet merged: an n-gram can occur several times."""
 
     order: int
-    ends_V: np.ndarray
-    occurs_V: np.ndarray
+    ends_V: np.ndarray  # int64: how many n-grams end in each word
+    occurs_V: np.ndarray  # int64: how often each word occurs in the text
+    # The number of pieces, and an iterator over them: words (R, N) int32, the last word first, and counts (R,) int64.
     pieces: tuple[int, Iterator[tuple[np.ndarray, np.ndarray]]]
-
-
-def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> Windows:
-    """`Windows` of sentences in blocks, kept in the spool until all words have numbers.
-
-    The order is at most the length of the longest sentence with its `<s>` and `</s>`; 0 if there is no sentence.
-    """
-    ends_V, longest = np.zeros(0, np.int64), 0
-    sizes: list[int] = []
-    for word_T in blocks:
-        ends_V = _sum(ends_V, np.bincount(word_T))
-        longest = max(longest, int(np.diff(np.flatnonzero(word_T == EOS_NUMBER), prepend=-1).max()))
-        spool.add(("text", len(sizes)), word_T)
-        sizes.append(len(word_T))
-    order = min(order, longest + 1) if sizes else 0
-
-    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for block, size in enumerate(sizes):
-            word_T = spool.take(("text", block), np.int32)
-            for begin in range(0, size, RANGE):
-                yield _windows(word_T, begin, min(begin + RANGE, size), order)
-
-    return Windows(order, ends_V, ends_V, (sum(-(-size // RANGE) for size in sizes), pieces()))
-
-
-def _windows(word_T: np.ndarray, begin: int, end: int, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n-grams that end at the words from `begin` to `end`, with their counts (1 each)."""
-    padded_T = np.concatenate([np.full(order - 1, EOS_NUMBER, np.int32), word_T[max(0, begin - order + 1) : end]])
-    over_T, columns = np.zeros(end - begin, bool), []
-    for back in range(order):
-        column_T = padded_T[len(padded_T) - (end - begin) - back : len(padded_T) - back]
-        over_T |= (column_T == EOS_NUMBER) & (back > 0)  # words of the sentence before
-        columns.append(np.where(over_T, BOS_NUMBER, column_T))
-    return np.stack(columns, axis=1), np.ones(end - begin, np.int64)
-
-
-def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int, spool: Spool) -> Windows:
-    """`Windows` of counted n-grams, given as pieces; they are kept in the spool until all words have numbers."""
-    ends_V, occurs_V, blocks = np.zeros(0, np.int64), np.zeros(0, np.int64), 0
-    dtype = np.dtype([("words", "i4", (order,)), ("count", "i8")])
-    for words_RN, count_R in pieces:
-        rows_R = np.empty(len(words_RN), dtype)
-        rows_R["words"], rows_R["count"] = words_RN, count_R
-        ends_V = _sum(ends_V, np.bincount(words_RN[:, 0]))
-        occurs_V = _sum(occurs_V, np.bincount(words_RN[:, 0], count_R).astype(np.int64))
-        spool.add(("text", blocks), rows_R)
-        blocks += 1
-    taken = (spool.take(("text", block), dtype) for block in range(blocks))
-    rows = ((rows_R["words"], rows_R["count"]) for rows_R in taken)
-    return Windows(order if blocks else 0, ends_V, occurs_V, (blocks, rows))
-
-
-def _sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:
-    longer = max(len(one_V), len(other_V))
-    return np.pad(one_V, (0, longer - len(one_V))) + np.pad(other_V, (0, longer - len(other_V)))
-
-
-def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -> Counts:
-    """Count the n-grams of all orders.
-
-    Parameters
-    ----------
-    words
-        Size of the vocabulary.
-    minimums
-        For each order from 1: how often an n-gram must occur in the text to be in the model.
-    """
-    order = windows.order
-    first_B = _ranges(_sum(windows.ends_V, np.zeros(words, np.int64)))
-    packing = _Packing(order, words)
-    total, pieces = windows.pieces
-    for words_RN, count_R in progress(pieces, total, "counting: pieces"):
-        rows_R = packing.merged(packing.packed(words_RN, count_R))
-        last_R = packing.words(rows_R)[:, 0]
-        spool.add_split(("packed",), np.searchsorted(first_B, last_R, "right") - 1, rows_R)
-    counts = Counts(
-        order, first_B, np.zeros(words, np.int64), np.zeros((order + 1, 4), np.int64), np.zeros(order + 1, np.int64)
-    )
-    for part in progress(range(len(first_B)), len(first_B), "counting: ranges of words"):
-        rows_R = packing.merged(spool.take(("packed", part), packing.dtype))
-        if len(rows_R):
-            _count_range(counts, packing.words(rows_R), rows_R["count"], part, minimums, spool)
-    counts.of_counts_N4[1] = [np.count_nonzero(counts.count_V == count) for count in (1, 2, 3, 4)]
-    counts.kept_N[1] = words
-    return counts
-
-
-def _ranges(ends_V: np.ndarray) -> np.ndarray:
-    """The first words of ranges with about `RANGE` n-grams each."""
-    firsts, held = [0], 0
-    for word, ends in enumerate(ends_V.tolist()):
-        if held and held + ends > RANGE:
-            firsts.append(word)
-            held = 0
-        held += ends
-    return np.array(firsts)
-
-
-class _Packing:
-    """Packs the words of an n-gram, the last first, into as few 64-bit integers as possible; keeps the sort order."""
-
-    def __init__(self, order: int, words: int) -> None:
-        self.order, self.bits = order, max(1, (words - 1).bit_length())
-        self.each = 64 // self.bits
-        self.dtype = np.dtype([("key", "u8", (-(-order // self.each),)), ("count", "i8")])
-
-    def packed(self, words_RN: np.ndarray, count_R: np.ndarray) -> np.ndarray:
-        rows_R = np.zeros(len(words_RN), self.dtype)
-        for place in range(self.order):
-            key_R = rows_R["key"][:, place // self.each]
-            key_R <<= np.uint64(self.bits)
-            key_R |= words_RN[:, place].astype(np.uint64)
-        rows_R["count"] = count_R
-        return rows_R
-
-    def words(self, rows_R: np.ndarray) -> np.ndarray:
-        words_RN, mask = np.empty((len(rows_R), self.order), np.int32), np.uint64((1 << self.bits) - 1)
-        for place in range(self.order):
-            column = place // self.each
-            behind = min(self.order, (column + 1) * self.each) - 1 - place  # words after it in the same integer
-            words_RN[:, place] = rows_R["key"][:, column] >> np.uint64(behind * self.bits) & mask
-        return words_RN
-
-    def merged(self, rows_R: np.ndarray) -> np.ndarray:
-        """Sort the rows and sum the counts of equal n-grams."""
-        key_RK = rows_R["key"]
-        sorted_R = np.argsort(key_RK[:, 0]) if key_RK.shape[1] == 1 else np.lexsort(key_RK.T[::-1])
-        rows_R = rows_R[sorted_R]
-        starts = np.flatnonzero(_changes(rows_R["key"]))
-        merged_R = rows_R[starts]
-        merged_R["count"] = _sums(rows_R["count"], starts)
-        return merged_R
-
-
-def _changes(columns_RN: np.ndarray) -> np.ndarray:
-    """Which rows differ from the row before; true for the first."""
-    new_R = np.ones(len(columns_RN), bool)
-    new_R[1:] = (columns_RN[1:] != columns_RN[:-1]).any(axis=1)
-    return new_R
-
-
-def _sums(value_R: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The sum of each group of rows, given where the groups start."""
-    return np.add.reduceat(value_R, starts) if len(starts) else value_R[:0]
-
-
-def _count_range(
-    counts: Counts, words_RN: np.ndarray, raw_R: np.ndarray, part: int, minimums: Sequence[int], spool: Spool
-) -> None:
-    """Count the n-grams of all orders, given the sorted n-grams of the highest whose last words are in one range."""
-    order = counts.order
-    lower_R = words_RN[:, 0].astype(np.int64)  # place of each row's n-gram of the order below
-    new_R = _changes(words_RN[:, :1])
-    for length in range(1, order + 1):
-        longer_R = new_R | _changes(words_RN[:, length : length + 1]) if length < order else new_R
-        starts = np.flatnonzero(new_R)
-        raw, first = _sums(raw_R, starts), words_RN[starts, length - 1]
-        seen = raw if length == order else np.where(first == BOS_NUMBER, raw, _sums(longer_R.astype(np.int64), starts))
-        if length == 1:
-            counts.count_V[first] = seen
-        else:
-            real = ~((first == BOS_NUMBER) & (words_RN[starts, length - 2] == BOS_NUMBER))
-            place = np.cumsum(real) - 1
-            rows = np.empty(np.count_nonzero(real), grams_dtype(length))
-            rows["words"], rows["count"] = words_RN[starts[real], length - 1 :: -1], seen[real]
-            rows["kept"], rows["place"] = raw[real] >= minimums[length - 1], place[real]
-            counts.of_counts_N4[length] += np.bincount(np.minimum(rows["count"], 5), minlength=6)[1:5]
-            counts.kept_N[length] += np.count_nonzero(rows["kept"])
-            suffix = np.empty(len(rows), SUFFIX)
-            suffix["first"], suffix["lower"] = first[real], lower_R[starts[real]]
-            spool.add(("suffix", length, part), suffix)
-            spool.add_split(("grams", length), counts.range_of(first[real]), rows)
-            lower_R = place[np.cumsum(new_R) - 1]
-        new_R = longer_R
-
-
-_TERMS = np.dtype([("place", "i8"), ("rank", "i8"), ("direct", "f8"), ("gamma", "f8")])
-_PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
-
-
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """An estimated model, read piece by piece from the spool.
-
-    Attributes
-    ----------
-    sizes
-        Number of n-grams of each order from 1.
-    orders
-        For each order from 1, its n-grams in pieces, sorted by their words' numbers. Can be read once, in this order.
-    """
-
-    vocabulary: tuple[str, ...]
-    sizes: tuple[int, ...]
-    orders: Iterator[Iterator[Rows]]
-
-    def model(self, source: str) -> ArpaLm:
-        """Load the model into memory."""
-        rows = [Rows(*map(np.concatenate, zip(*pieces, strict=True))) for pieces in self.orders]
-        return from_rows(self.vocabulary, rows, source)
-
-    def write(self, path: Path) -> None:
-        """Write the model to an ARPA file without loading it into memory."""
-        write_rows(path, self.vocabulary, self.sizes, self.orders)
-
-
-def estimate_lm(
-    sentences: Iterable[Sequence[str]],
-    order: int,
-    vocabulary: Collection[str] | None = None,
-    source: str = "Kneser-Ney",
-) -> ArpaLm:
-    """Estimate a language model in which the probabilities after every history sum to one.
-
-    Parameters
-    ----------
-    sentences
-        Words of each sentence, without `<s>` and `</s>`.
-    order
-        Length of the longest n-gram, 1 to 6; the model's is shorter if no sentence is that long.
-    vocabulary
-        Words that get a probability, seen or not; others in the text count as ``<unk>``. None: the words of the text.
-
-    Raises
-    ------
-    Speech3Error
-        There are no sentences, or one contains ``<s>`` or ``</s>``.
-    """
-    check_order(order, source)
-    with Spool() as spool:
-        numbers = Numbers(vocabulary)
-        windows = windows_of_text(number_sentences(sentences, numbers, source), order, spool)
-        return estimated(windows, numbers, spool, source).model(source)
-
-
-def check_order(order: int, source: str) -> None:
-    """Raise an error if the order is not in 1 to 6."""
-    if not 1 <= order <= 6:
-        raise Speech3Error(f"{source}: n-gram order {order}: must be from 1 to 6")
 
 
 def estimated(
@@ -500,23 +181,15 @@ def estimated(
 ) -> Estimate:
     """Estimate a language model from `windows`, whose words must all be in `numbers` by now.
 
-    Parameters
-    ----------
-    minimums
-        For each order from 1, how often an n-gram must occur in the text to be in the model; not decreasing from order
-        to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
-
-    Raises
-    ------
-    Speech3Error
-        There are no sentences.
+    `minimums`: for each order from 1, how often an n-gram must occur in the text to be in the model; not decreasing
+    from order to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
     """
     if not windows.order:
         raise Speech3Error(f"{source}: no sentences to estimate a language model from")
     given = list(minimums) or [1]
     counts = count(windows, len(numbers), [*given, *given[-1:] * windows.order], spool)
     discounts_N4 = [discounts(seen) for seen in counts.of_counts_N4]
-    prob_V = _words(counts.count_V, discounts_N4[1])
+    prob_V = _unigrams(counts.count_V, discounts_N4[1])
     backoff_V = np.ones(len(numbers))
     ranges = range(len(counts.first_B))
     for part in progress(ranges, len(ranges), "histories: ranges of words"):
@@ -534,10 +207,7 @@ def discounts(of_counts: Sequence[int] | np.ndarray) -> np.ndarray:
     If counts of counts are 0 or imply an impossible discount, as in tiny or repetitive texts, all counts have the same
     discount (Kneser and Ney's n1 / (n1 + 2 n2)), or 0.5 if that is not defined either.
 
-    Parameters
-    ----------
-    of_counts
-        Number of n-grams with the counts 1, 2, 3 and 4.
+    `of_counts`: number of n-grams with the counts 1, 2, 3 and 4.
     """
     n1, n2, n3, n4 = (int(seen) for seen in of_counts)
     shared = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
@@ -548,14 +218,29 @@ def discounts(of_counts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.array([0, shared, shared, shared])
 
 
-def _words_dtype(order: int) -> np.dtype:
-    return np.dtype([("words", "i4", (order,)), ("kept", "?")])
-
-
-def _words(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
+def _unigrams(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
     """Unigram probabilities; the uniform distribution is over all words but `<s>`, which is never predicted."""
     taken_V, total = discount_4[np.minimum(count_V, 3)], count_V.sum()
     return (count_V - taken_V) / total + taken_V.sum() / total / (len(count_V) - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Counted n-grams: those of order 1 here, the others in the spool.
+
+    For an order k from 2 and a range b, the spool has under ("grams", k, b) the n-grams whose first word is in range b,
+    as `grams_dtype`; and under ("suffix", k, b) those whose last word is in range b, in the order of their places:
+    their first word, and the place of the n-gram without it (if that is a single word, its number).
+    """
+
+    order: int  # the highest order that the text has, at most the one requested
+    first_B: np.ndarray  # the first word of each range
+    count_V: np.ndarray  # int64: the counts c of the formula, as are all counts here
+    of_counts_N4: np.ndarray  # for each order from 0: how many n-grams have the count 1, 2, 3 and 4
+    kept_N: np.ndarray  # for each order from 0: how many n-grams are frequent enough
+
+    def range_of(self, word_R: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.first_B, word_R, "right") - 1
 
 
 def _histories(
@@ -624,3 +309,238 @@ def _pieces(counts: Counts, prob_V: np.ndarray, backoff_V: np.ndarray, order: in
         backoff_R = backoff_R if len(backoff_R) else np.ones(len(rows_R))
         kept_R = rows_R["kept"]
         yield Rows(rows_R["words"][kept_R], np.log10(prob_R[kept_R]), np.log10(backoff_R[kept_R]))
+
+
+def _words_dtype(order: int) -> np.dtype:
+    return np.dtype([("words", "i4", (order,)), ("kept", "?")])
+
+
+def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -> Counts:
+    """Count the n-grams of all orders.
+
+    `words`: size of the vocabulary.
+    `minimums`: for each order from 1: how often an n-gram must occur in the text to be in the model.
+    """
+    order = windows.order
+    first_B = _ranges(_padded_sum(windows.ends_V, np.zeros(words, np.int64)))
+    packing = _Packing(order, words)
+    total, pieces = windows.pieces
+    for words_RN, count_R in progress(pieces, total, "counting: pieces"):
+        rows_R = packing.merged(packing.packed(words_RN, count_R))
+        last_R = packing.words(rows_R)[:, 0]
+        spool.add_split(("packed",), np.searchsorted(first_B, last_R, "right") - 1, rows_R)
+    counts = Counts(
+        order, first_B, np.zeros(words, np.int64), np.zeros((order + 1, 4), np.int64), np.zeros(order + 1, np.int64)
+    )
+    for part in progress(range(len(first_B)), len(first_B), "counting: ranges of words"):
+        rows_R = packing.merged(spool.take(("packed", part), packing.dtype))
+        if len(rows_R):
+            _count_range(counts, packing.words(rows_R), rows_R["count"], part, minimums, spool)
+    counts.of_counts_N4[1] = [np.count_nonzero(counts.count_V == count) for count in (1, 2, 3, 4)]
+    counts.kept_N[1] = words
+    return counts
+
+
+def _count_range(
+    counts: Counts, words_RN: np.ndarray, raw_R: np.ndarray, part: int, minimums: Sequence[int], spool: Spool
+) -> None:
+    """Count the n-grams of all orders, given the sorted n-grams of the highest whose last words are in one range."""
+    order = counts.order
+    lower_R = words_RN[:, 0].astype(np.int64)  # place of each row's n-gram of the order below
+    new_R = _changes(words_RN[:, :1])
+    for length in range(1, order + 1):
+        # Rows with the same last `length` words are one n-gram of this order.
+        longer_R = new_R | _changes(words_RN[:, length : length + 1]) if length < order else new_R
+        starts = np.flatnonzero(new_R)
+        raw, first = _sums(raw_R, starts), words_RN[starts, length - 1]
+        seen = raw if length == order else np.where(first == BOS_NUMBER, raw, _sums(longer_R.astype(np.int64), starts))
+        if length == 1:
+            counts.count_V[first] = seen
+        else:
+            # Leave out those that begin with two `<s>`, and keep the others by first and by last word.
+            real = ~((first == BOS_NUMBER) & (words_RN[starts, length - 2] == BOS_NUMBER))
+            place = np.cumsum(real) - 1
+            rows = np.empty(np.count_nonzero(real), grams_dtype(length))
+            rows["words"], rows["count"] = words_RN[starts[real], length - 1 :: -1], seen[real]
+            rows["kept"], rows["place"] = raw[real] >= minimums[length - 1], place[real]
+            counts.of_counts_N4[length] += np.bincount(np.minimum(rows["count"], 5), minlength=6)[1:5]
+            counts.kept_N[length] += np.count_nonzero(rows["kept"])
+            suffix = np.empty(len(rows), SUFFIX)
+            suffix["first"], suffix["lower"] = first[real], lower_R[starts[real]]
+            spool.add(("suffix", length, part), suffix)
+            spool.add_split(("grams", length), counts.range_of(first[real]), rows)
+            lower_R = place[np.cumsum(new_R) - 1]
+        new_R = longer_R
+
+
+def _ranges(ends_V: np.ndarray) -> np.ndarray:
+    firsts, held = [0], 0
+    for word, ends in enumerate(ends_V.tolist()):
+        if held and held + ends > RANGE:
+            firsts.append(word)
+            held = 0
+        held += ends
+    return np.array(firsts)
+
+
+class _Packing:
+    """Packs the words of an n-gram, the last first, into as few 64-bit integers as possible; keeps the sort order."""
+
+    def __init__(self, order: int, words: int) -> None:
+        self.order, self.bits = order, max(1, (words - 1).bit_length())
+        self.each = 64 // self.bits
+        self.dtype = np.dtype([("key", "u8", (-(-order // self.each),)), ("count", "i8")])
+
+    def packed(self, words_RN: np.ndarray, count_R: np.ndarray) -> np.ndarray:
+        rows_R = np.zeros(len(words_RN), self.dtype)
+        for place in range(self.order):
+            key_R = rows_R["key"][:, place // self.each]
+            key_R <<= np.uint64(self.bits)
+            key_R |= words_RN[:, place].astype(np.uint64)
+        rows_R["count"] = count_R
+        return rows_R
+
+    def words(self, rows_R: np.ndarray) -> np.ndarray:
+        words_RN, mask = np.empty((len(rows_R), self.order), np.int32), np.uint64((1 << self.bits) - 1)
+        for place in range(self.order):
+            column = place // self.each
+            behind = min(self.order, (column + 1) * self.each) - 1 - place  # words after it in the same integer
+            words_RN[:, place] = rows_R["key"][:, column] >> np.uint64(behind * self.bits) & mask
+        return words_RN
+
+    def merged(self, rows_R: np.ndarray) -> np.ndarray:
+        """Sort the rows and sum the counts of equal n-grams."""
+        key_RK = rows_R["key"]
+        sorted_R = np.argsort(key_RK[:, 0]) if key_RK.shape[1] == 1 else np.lexsort(key_RK.T[::-1])
+        rows_R = rows_R[sorted_R]
+        starts = np.flatnonzero(_changes(rows_R["key"]))
+        merged_R = rows_R[starts]
+        merged_R["count"] = _sums(rows_R["count"], starts)
+        return merged_R
+
+
+def _changes(columns_RN: np.ndarray) -> np.ndarray:
+    """Which rows differ from the row before; true for the first."""
+    new_R = np.ones(len(columns_RN), bool)
+    new_R[1:] = (columns_RN[1:] != columns_RN[:-1]).any(axis=1)
+    return new_R
+
+
+def _sums(value_R: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    return np.add.reduceat(value_R, starts) if len(starts) else value_R[:0]
+
+
+def grams_dtype(order: int) -> np.dtype:
+    """Rows of `Counts` under "grams": words, count, whether frequent enough, place in the range of the last word."""
+    return np.dtype([("words", "i4", (order,)), ("count", "i8"), ("kept", "?"), ("place", "i8")])
+
+
+def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> Windows:
+    """`Windows` of sentences in blocks, kept in the spool until all words have numbers.
+
+    The order is at most the length of the longest sentence with its `<s>` and `</s>`; 0 if there is no sentence.
+    """
+    ends_V, longest = np.zeros(0, np.int64), 0
+    sizes: list[int] = []
+    for word_T in blocks:
+        ends_V = _padded_sum(ends_V, np.bincount(word_T))
+        longest = max(longest, int(np.diff(np.flatnonzero(word_T == EOS_NUMBER), prepend=-1).max()))
+        spool.add(("text", len(sizes)), word_T)
+        sizes.append(len(word_T))
+    order = min(order, longest + 1) if sizes else 0
+
+    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for block, size in enumerate(sizes):
+            word_T = spool.take(("text", block), np.int32)
+            for begin in range(0, size, RANGE):
+                yield _windows(word_T, begin, min(begin + RANGE, size), order)
+
+    return Windows(order, ends_V, ends_V, (sum(-(-size // RANGE) for size in sizes), pieces()))
+
+
+def _windows(word_T: np.ndarray, begin: int, end: int, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """The n-grams that end at the words from `begin` to `end`, with their counts (1 each)."""
+    padded_T = np.concatenate([np.full(order - 1, EOS_NUMBER, np.int32), word_T[max(0, begin - order + 1) : end]])
+    over_T, columns = np.zeros(end - begin, bool), []
+    for back in range(order):
+        column_T = padded_T[len(padded_T) - (end - begin) - back : len(padded_T) - back]
+        over_T |= (column_T == EOS_NUMBER) & (back > 0)  # words of the sentence before
+        columns.append(np.where(over_T, BOS_NUMBER, column_T))
+    return np.stack(columns, axis=1), np.ones(end - begin, np.int64)
+
+
+def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int, spool: Spool) -> Windows:
+    """`Windows` of counted n-grams, given as pieces; they are kept in the spool until all words have numbers."""
+    ends_V, occurs_V, blocks = np.zeros(0, np.int64), np.zeros(0, np.int64), 0
+    dtype = np.dtype([("words", "i4", (order,)), ("count", "i8")])
+    for words_RN, count_R in pieces:
+        rows_R = np.empty(len(words_RN), dtype)
+        rows_R["words"], rows_R["count"] = words_RN, count_R
+        ends_V = _padded_sum(ends_V, np.bincount(words_RN[:, 0]))
+        occurs_V = _padded_sum(occurs_V, np.bincount(words_RN[:, 0], count_R).astype(np.int64))
+        spool.add(("text", blocks), rows_R)
+        blocks += 1
+    taken = (spool.take(("text", block), dtype) for block in range(blocks))
+    rows = ((rows_R["words"], rows_R["count"]) for rows_R in taken)
+    return Windows(order if blocks else 0, ends_V, occurs_V, (blocks, rows))
+
+
+def _padded_sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:
+    longer = max(len(one_V), len(other_V))
+    return np.pad(one_V, (0, longer - len(one_V))) + np.pad(other_V, (0, longer - len(other_V)))
+
+
+def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
+    """Read text files with one sentence per line, in blocks; lines without words are skipped.
+
+    Raises what `read_sentences` raises.
+    """
+    for lines in with_progress(read_sentences(paths), paths, "reading text"):
+        words = lines.text.replace("\n", f" {EOS} ").split()
+        if not lines.text.endswith("\n"):
+            words.append(EOS)
+        word_T = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
+        end_T = word_T == numbers[EOS]
+        empty_T = end_T & np.concatenate([[True], end_T[:-1]])
+        if len(word_T := word_T[~empty_T]):
+            yield word_T
+
+
+def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:
+    """Number the words of sentences, in blocks."""
+    remaining = iter(sentences)
+    while some := list(islice(remaining, _BLOCK_SENTENCES)):
+        words: list[int] = []
+        for sentence in some:
+            if BOS in sentence or EOS in sentence:
+                raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; write the words alone")
+            words += map(numbers.__getitem__, sentence)
+            words.append(numbers[EOS])
+        yield np.array(words, np.int32)
+
+
+class Numbers(dict[str, int]):
+    """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
+
+    `vocabulary`: words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first
+    needed if it is not in the vocabulary. If None, every word gets a number.
+    """
+
+    def __init__(self, vocabulary: Collection[str] | None = None) -> None:
+        words = (BOS, EOS, *sorted(set(vocabulary or ()) - {BOS, EOS}))
+        super().__init__((word, number) for number, word in enumerate(words))
+        self.closed = vocabulary is not None
+
+    def __missing__(self, word: str) -> int:
+        return self.setdefault(UNKNOWN if self.closed else word, len(self))
+
+
+class Known(dict[str, int]):
+    """Numbers of a model's words; other words have the number of `<unk>`, or -1 if the model has no `<unk>`."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        super().__init__(numbers)
+        self.unknown = numbers.get(UNKNOWN, -1)
+
+    def __missing__(self, word: str) -> int:
+        return self.unknown

@@ -1,18 +1,12 @@
-"""The lexicon: words with their pronunciations, the phone inventory, silence.
+"""The lexicon: words with their pronunciations, the phone inventory, silence; where a user's files have them.
 
-A user's language resources: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa``, ``text``.
+``lang/`` has ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa``, and ``text`` (or ``lm_train.txt``), compressed or not. It
+may come from Kaldi's prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``. Sphinx dictionaries, as AN4 and
+TED-LIUM have them, have lines ``WORD PH PH ...``, and ``WORD(2) ...`` for a second pronunciation. CMUdict is one, too:
+``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place, danish``).
 
-The text may be called ``lm_train.txt``; it and the model may be compressed. The directory may come from Kaldi's
-prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``.
-
-Sphinx dictionaries, as AN4 and TED-LIUM have them: ``WORD PH PH ...``, ``WORD(2) ...`` a second pronunciation.
-
-CMUdict is one, too: ``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place,
-danish``).
-
-Segment words into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation).
-
-Kudo and Richardson 2018; https://github.com/google/sentencepiece. A piece that begins a word begins with ``▁``.
+Words may be cut into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation;
+https://github.com/google/sentencepiece). A piece that begins a word begins with ``▁``.
 """
 
 import io
@@ -42,118 +36,9 @@ from speech3.runtime import (
 )
 
 WORD_START = "▁"
-JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.language.added_words`)
-
-
-def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
-    """Train a unigram model; the same words make the same bytes.
-
-    Parameters
-    ----------
-    words
-        How often each word occurs in the text.
-    vocabulary
-        Number of pieces; there are fewer if the text has fewer.
-
-    Raises
-    ------
-    Speech3Error
-        There are more letters than `vocabulary`.
-    """
-    import sentencepiece
-
-    model = io.BytesIO()
-    text = (word for word in sorted(words) for _ in range(words[word]))
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=text, model_writer=model, model_type="unigram", vocab_size=vocabulary,
-            character_coverage=1.0, hard_vocab_limit=False, normalization_rule_name="identity",
-            split_by_unicode_script=False, split_by_number=False, num_threads=1, bos_id=-1, eos_id=-1,
-            minloglevel=2,
-        )  # fmt: skip
-    except RuntimeError as error:
-        needed = len(set("".join(words))) + 3
-        raise Speech3Error(
-            f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
-            f" ({str(error).strip().splitlines()[-1]});"
-            f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
-        ) from error
-    return model.getvalue()
-
-
-class Cutter:
-    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
-
-    Parameters
-    ----------
-    model
-        As `train_pieces` returns it.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._known: dict[str, tuple[str, ...]] = {}
-
-    def __call__(self, word: str) -> tuple[str, ...]:
-        """Pieces of a word, which must have a letter."""
-        if word not in self._known:
-            self._known[word] = _voiced(self._processor.encode(word, out_type=str))
-        return self._known[word]
-
-
-def _voiced(pieces: Iterable[str]) -> tuple[str, ...]:
-    joined: list[str] = []
-    waiting = ""
-    for piece in pieces:
-        if letters(piece):
-            joined.append(waiting + piece)
-            waiting = ""
-        elif joined:
-            joined[-1] += piece
-        else:
-            waiting += piece
-    return tuple(joined)
-
-
-def single_letters(words: Iterable[str]) -> set[str]:
-    """Pieces of one letter, at a word's start and inside, which can spell every word of these letters."""
-    characters = {character for word in words for character in word if letters(character)}
-    return characters | {WORD_START + character for character in characters}
-
-
+JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
-_SPHINX_NO_WORD = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
-
-
-def without_variant(word: str) -> str:
-    """``TOMATO`` of ``TOMATO(2)``."""
-    return _VARIANT.sub("", word)
-
-
-def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Words with their phones, a word as often as it has pronunciations; ``<s>``, ``</s>`` and ``<unk>`` left out.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read.
-    """
-    lines = read_utf8(path, otherwise="latin-1").splitlines()
-    rows = (line.partition(" #")[0].split() for line in lines)  # `#HASH-MARK HH AE1 SH ...` is a word
-    return [
-        (without_variant(word), tuple(phones))
-        for word, *phones in (row for row in rows if row)
-        if phones and not word.startswith(_SPHINX_NO_WORD)
-    ]
-
-
-def lexicon_text(entries: list[tuple[str, tuple[str, ...]]]) -> str:
-    """The text of Kaldi's lexicon.txt."""
-    return "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
-
-
+_NOT_SPHINX_WORDS = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
 NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
 _ALIGN_LEXICON = "align_lexicon.txt"
@@ -161,291 +46,11 @@ _PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compress
 _TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
 _COMMAS = re.compile(r".[,;].")
 _DISAMBIGUATION = re.compile(r"#\d+")  # of Kaldi's lexicon_disambig.txt
-_NO_WORD = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
+_BRACKETED = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 # A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
-_NO_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
-_KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
-
-
-@dataclass(frozen=True)
-class LangDir:
-    """Files of ``lang/``; None for those that do not exist."""
-
-    lexicon: Path | None
-    arpa: Path | None
-    text: Path | None
-
-
-def find_lang(directory: Path) -> LangDir:
-    """Find the files of ``lang/``; there are none if there is no such directory.
-
-    Raises
-    ------
-    Speech3Error
-        The directory contains none of the files, or several language models.
-    """
-    if not directory.is_dir():
-        return LangDir(None, None, None)
-    names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
-    lexicons = [directory / name for name in names if (directory / name).is_file()]
-    endings = tuple(f".arpa{packed}" for packed in _PACKED)
-    arpas = [path for path in matching_paths(directory, "*") if path.name.endswith(endings)]
-    text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
-    if len(arpas) > 1:
-        raise Speech3Error(
-            f"{directory}: contains {len(arpas)} language models ({', '.join(path.name for path in arpas)}); keep one"
-        )
-    if not (lexicons or arpas or text):
-        kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: add its lexicon.txt"
-        hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
-        raise Speech3Error(f"{directory}: contains none of {_KNOWN}{hint}")
-    return LangDir(lexicons[0] if lexicons else None, arpas[0] if arpas else None, text)
-
-
-def is_word(entry: str) -> bool:
-    """Is an entry of a lexicon a word, not a noise or a silence?"""
-    return entry not in NOT_WORDS and not _NO_WORD.fullmatch(entry)
-
-
-def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a file that `read_utf8` could read, one after another; raises what it raises."""
-    number = 1
-    try:
-        with open_text(path) as (stream, _):
-            for number, line in enumerate(stream, 1):
-                if b"\0" in line:
-                    raise has_nul(path, line, number)
-                yield composed(line.decode("utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, b"", error, number) from error
-    except UNREADABLE as error:
-        raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def arpa_words(path: Path) -> list[str]:
-    """The words of an ARPA file, without symbols such as `<s>`; the file is read to the end of its 1-grams, unchecked.
-
-    Raises
-    ------
-    Speech3Error
-        As `read_utf8`.
-    """
-    from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
-    unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
-    return [row[1] for row in map(str.split, unigrams) if len(row) > 1 and row[1] not in NOT_WORDS]
-
-
-def read_lexicon_text(path: Path) -> str:
-    """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
-
-    Words are composed (NFC), phones are as they are written. CMUdict, which begins with ``;;;``, may be in Latin-1.
-
-    Raises
-    ------
-    Speech3Error
-        As `read_utf8`.
-    """
-    content = read_bytes(path)
-    text = decode(content, path, "latin-1" if content.startswith(b";;;") else "")  # as cmudict-0.7b is
-    text = re.sub(r"(?m)^[^\S\n]*\S+", lambda word: composed(word[0], path), text)
-    if path.name != _ALIGN_LEXICON:
-        return text
-    positions = (path.parent / "word_boundary.txt").exists()
-    silence = path.parent / "optional_silence.txt"
-    silences = read_utf8(silence).split() if silence.exists() else []
-    lines = []
-    for word, _, *phones in (line.split() for line in text.splitlines() if len(line.split()) > 2):
-        bare = [re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in phones]
-        if word != "<eps>" and bare != silences:
-            lines.append(" ".join([word, *bare]))
-    return "\n".join(lines)
-
-
-def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """The phones that Kaldi's files beside a lexicon list as silences, and those that they list as speech.
-
-    The files are ``silence_phones.txt`` and ``nonsilence_phones.txt`` of a dictionary, ``silence.txt`` and
-    ``nonsilence.txt`` in ``phones/`` of a lang directory. Word positions are removed where `read_lexicon_text` does so.
-    """
-    compiled = lexicon.parent if lexicon.name == _ALIGN_LEXICON else lexicon.parent / "phones"
-    positions = (compiled / "word_boundary.txt").exists()
-
-    def phones(name: str) -> frozenset[str]:
-        beside, listed = lexicon.parent / f"{name}_phones.txt", compiled / f"{name}.txt"
-        plain = read_utf8(beside).split() if beside.is_file() else []
-        placed = read_utf8(listed).split() if listed.is_file() else []
-        return frozenset([*plain, *(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in placed)])
-
-    return phones("silence"), phones("nonsilence")
-
-
-class LexiconLine(NamedTuple):
-    """A line of a lexicon: its number in the file, the word, the numbers after it (none, one or four), the phones."""
-
-    number: int
-    word: str
-    values: tuple[float, ...]
-    phones: Phones
-
-
-def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
-    """The fields of each line of a lexicon with its number, the word first; not blank lines and comments.
-
-    Comments as in CMUdict: lines that begin with ``;;`` or ``#``, and what follows a ``#`` between spaces. A word may
-    begin with ``#``, too (``#HASH-MARK``); its phones are those of other words. The second pronunciation ``WORD(2)`` of
-    a word counts as one of ``WORD``.
-    """
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        fields = line.split()
-        if not fields or fields[0].startswith(";;") or not fields[0].strip("#"):
-            continue
-        if "#" in fields[2:]:
-            fields = fields[: fields.index("#", 2)]
-        rows.append((number, fields))
-    if any(fields[0].startswith("#") for _, fields in rows):
-        phones = {phone for _, fields in rows if not fields[0].startswith("#") for phone in fields[1:]}
-        if phones:  # a list of words has none
-            rows = [row for row in rows if not row[1][0].startswith("#") or _is_entry(row[1], phones)]
-    words = {fields[0] for _, fields in rows}
-    for _, fields in rows:
-        if (word := without_variant(fields[0])) in words:
-            fields[0] = word
-    return rows
-
-
-def _is_entry(fields: list[str], phones: set[str]) -> bool:
-    """Is a line that begins with ``#`` an entry, not a comment?"""
-    return fields[0] in SYMBOLS or not phones.isdisjoint(fields[1:])
-
-
-def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
-    """Lines ``word phone phone ...`` (Kaldi's lexicon.txt) or ``word prob phone phone ...`` (lexiconp.txt).
-
-    A file whose name ends in ``lexiconp.txt`` has one number after each word, one whose name ends in ``_silprob.txt``
-    four. In any other, what looks like a probability is one, except a 1 where no line has another probability and some
-    have none: that is a phone in SAMPA. Where lines have four numbers, as MFA's dictionaries and lexiconp_silprob.txt
-    under another name, the first is the probability; the others, those of silence, are left out.
-
-    Raises
-    ------
-    Speech3Error
-        A word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has phones that are not
-        silence, or there is no word.
-    """
-    rows = lexicon_rows(text)
-    if rows and sum(bool(_COMMAS.search(word)) for _, (word, *_) in rows) > 0.8 * len(rows):
-        raise Speech3Error(
-            f"{path}: its words have commas or semicolons in them ({rows[0][1][0]}): separate the word and each phone"
-            " by spaces or tabs"
-        )
-    fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
-    columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
-    if columns:
-        _say_left_out(path)
-    sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
-    no_phones = set(filter(_NO_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
-    for number, (word, *rest) in rows:
-        word = composed(word, path)  # only the word: models have their phones as they were written
-        if columns:
-            count = _count_of_columns([word, *rest], path, number)
-        else:
-            count = int(len(rest) > 1 and not sampa and _is_probability(rest[0])) if fixed is None else fixed
-        try:
-            values = tuple(float(field) for field in rest[:count])
-        except ValueError:
-            values = ()
-        if (fixed == 1 or (columns and count)) and not (values and 0 < values[0] <= 1):
-            raise Speech3Error(
-                f"{path}:{number}: {word} needs a probability above 0 and up to 1 before its phones, as {path.name} has"
-            )
-        if len(values) < count:
-            raise Speech3Error(
-                f"{path}:{number}: {word} needs four numbers before its phones: its probability, that of silence after"
-                " it, and the factors for a preceding silence and a preceding word"
-            )
-        phones = tuple(rest[count:])
-        if not phones:
-            raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
-        if strange := [phone for phone in phones if phone in no_phones]:
-            raise Speech3Error(
-                f"{path}:{number}: {word}: {strange[0]} is a number, not a phone; after a word there may be no number,"
-                " one (its probability) or four (with those of silence): correct the line, or rename the phone"
-            )
-        if marks := [phone for phone in phones if _DISAMBIGUATION.fullmatch(phone)]:
-            raise Speech3Error(
-                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; give the"
-                " dictionary's lexicon.txt in place of this file"
-            )
-        if word.lower() in SYMBOLS:
-            if len(phones) > 1:
-                raise Speech3Error(f"{path}:{number}: {word} is a symbol, not a word that is said; remove the line")
-            if word != "!SIL":  # of Sphinx's dictionaries: <s> SIL
-                continue
-        yield LexiconLine(number, word, values[:1] if columns else values, phones)
-    if not rows:
-        raise Speech3Error(f"{path}: the lexicon is empty")
-
-
-@lru_cache  # a lexicon may be read several times
-def _say_left_out(path: Path) -> None:
-    say(
-        f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others, of"
-        " silence, are not (hmm.lexicon_probs=true estimates them)"
-    )
-
-
-def _numbers(fields: list[str]) -> int:
-    """How many numbers follow the word; 0 if all of them may be phones of SAMPA, which are digits."""
-    leading = list(takewhile(_NUMBER.fullmatch, fields[1:-1]))
-    return 0 if all(map(str.isdigit, leading)) else len(leading)
-
-
-def _digits(fields: list[str]) -> int:
-    """Four or more if so many whole numbers follow the word, which then are no phones of SAMPA."""
-    count = len(list(takewhile(str.isdigit, fields[1:-1])))
-    return count if count >= 4 else 0
-
-
-def _count_of_columns(fields: list[str], path: Path, number: int) -> int:
-    """The numbers after a word in a dictionary of MFA, some words of which may have fewer or none."""
-    found = _numbers(fields) or _digits(fields)
-    if found in (2, 3):
-        raise Speech3Error(
-            f"{path}:{number}: {fields[0]} has {found} numbers before its phones; write none, one (its probability) or"
-            " four (with those of silence)"
-        )
-    return min(found, 4)
-
-
-def _has_phone_1(rows: Iterable[list[str]]) -> bool:
-    firsts = [fields[1] for fields in rows if len(fields) > 2]
-    probabilities = [field for field in firsts if _is_probability(field)]
-    return len(probabilities) < len(firsts) and set(probabilities) == {"1"}
-
-
-def _is_probability(field: str) -> bool:
-    try:
-        return field[0].isdigit() and 0 < float(field) <= 1
-    except ValueError:
-        return False
-
-
-def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
-    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
-
-    Raises
-    ------
-    Speech3Error
-        As `lexicon_lines`.
-    """
-    table: dict[str, list[Phones]] = {}
-    for line in lexicon_lines(text, path):
-        table.setdefault(line.word, []).append(line.phones)
-    return table
-
-
+_NUMBER_NOT_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
+_LANG_FILES = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 SILENCE = "SIL"
 SPOKEN_NOISE = "SPN"
 UNKNOWN = "<unk>"
@@ -514,12 +119,10 @@ class Lexicon:
 
     @cached_property
     def phone_ids(self) -> dict[str, int]:
-        """Number of each phone, from 1."""
         return {phone: number for number, phone in enumerate(self.phones, 1)}
 
     @cached_property
     def by_word(self) -> dict[str, tuple[Pronunciation, ...]]:
-        """The pronunciations of each word."""
         table: dict[str, list[Pronunciation]] = {}
         for pron in self.pronunciations:
             table.setdefault(pron.word, []).append(pron)
@@ -527,7 +130,6 @@ class Lexicon:
 
     @cached_property
     def word_numbers(self) -> dict[str, int]:
-        """Number of each word, from 0."""
         return {word: number for number, word in enumerate(self.by_word)}
 
     @property
@@ -541,7 +143,6 @@ class Lexicon:
         return frozenset(n for p, n in self.phone_ids.items() if p in (*self.silence_phones, *self.noise_phones))
 
     def base_phone(self, phone: str) -> str:
-        """The phone without its position in the word."""
         return re.sub(r"_[BIES]$", "", phone) if self.position_dependent else phone
 
     def silences(self, pron: Pronunciation) -> Silences:
@@ -569,7 +170,7 @@ def mark_positions(lexicon: Lexicon) -> Lexicon:
     """Mark phones with their position in the word: begin ``_B``, end ``_E``, internal ``_I``, singleton ``_S``.
 
     Silence and noises are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a
-    spelled word (`speech3.language.added_words`) are marked with their place in that word.
+    spelled word are marked with their place in that word.
     """
     unmarked = {*lexicon.silence_phones, *lexicon.noise_phones}
 
@@ -616,6 +217,15 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     return Lexicon(tuple(seen.values()), silence_prob, noise_phones=tuple(noises))
 
 
+class LexiconLine(NamedTuple):
+    """A line of a lexicon: its number in the file, the word, the numbers after it (none, one or four), the phones."""
+
+    number: int
+    word: str
+    values: tuple[float, ...]
+    phones: Phones
+
+
 def _pronunciation(line: LexiconLine, path: Path) -> Pronunciation:
     if len(line.values) < 4:
         return Pronunciation(line.word, line.phones, line.values[0] if line.values else 1.0)
@@ -638,3 +248,376 @@ def write_lexicon(lexicon: Lexicon, path: Path | str) -> None:
             numbers += [silences.after, silences.given_silence, silences.given_word]
         lines.append(f"{pron.word} {' '.join(f'{number:.6g}' for number in numbers)} {' '.join(pron.phones)}\n")
     write_text(path, "".join(lines))
+
+
+def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
+    """Lines ``word phone phone ...`` (Kaldi's lexicon.txt) or ``word prob phone phone ...`` (lexiconp.txt).
+
+    A file whose name ends in ``lexiconp.txt`` has one number after each word, one whose name ends in ``_silprob.txt``
+    four. In any other, what looks like a probability is one, except a 1 where no line has another probability and some
+    have none: that is a phone in SAMPA. Where lines have four numbers, as MFA's dictionaries and lexiconp_silprob.txt
+    under another name, the first is the probability; the others, those of silence, are left out.
+
+    Raises
+    ------
+    Speech3Error
+        A word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has phones that are not
+        silence, or there is no word.
+    """
+    # What the numbers after words mean, in the whole file.
+    rows = lexicon_rows(text)
+    if rows and sum(bool(_COMMAS.search(word)) for _, (word, *_) in rows) > 0.8 * len(rows):
+        raise Speech3Error(
+            f"{path}: its words have commas or semicolons in them ({rows[0][1][0]}): separate the word and each phone"
+            " by spaces or tabs"
+        )
+    fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
+    columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
+    if columns:
+        _say_left_out(path)
+    sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
+    no_phones = set(filter(_NUMBER_NOT_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
+    # Each line: its numbers, then its phones.
+    for number, (word, *rest) in rows:
+        word = composed(word, path)  # only the word: models have their phones as they were written
+        if columns:
+            count = _count_of_columns([word, *rest], path, number)
+        else:
+            count = int(len(rest) > 1 and not sampa and _is_probability(rest[0])) if fixed is None else fixed
+        try:
+            values = tuple(float(field) for field in rest[:count])
+        except ValueError:
+            values = ()
+        if (fixed == 1 or (columns and count)) and not (values and 0 < values[0] <= 1):
+            raise Speech3Error(
+                f"{path}:{number}: {word} needs a probability above 0 and up to 1 before its phones, as {path.name} has"
+            )
+        if len(values) < count:
+            raise Speech3Error(
+                f"{path}:{number}: {word} needs four numbers before its phones: its probability, that of silence after"
+                " it, and the factors for a preceding silence and a preceding word"
+            )
+        phones = tuple(rest[count:])
+        if not phones:
+            raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
+        if strange := [phone for phone in phones if phone in no_phones]:
+            raise Speech3Error(
+                f"{path}:{number}: {word}: {strange[0]} is a number, not a phone; after a word there may be no number,"
+                " one (its probability) or four (with those of silence): correct the line, or rename the phone"
+            )
+        if marks := [phone for phone in phones if _DISAMBIGUATION.fullmatch(phone)]:
+            raise Speech3Error(
+                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; give the"
+                " dictionary's lexicon.txt in place of this file"
+            )
+        if word.lower() in SYMBOLS:
+            if len(phones) > 1:
+                raise Speech3Error(f"{path}:{number}: {word} is a symbol, not a word that is said; remove the line")
+            if word != "!SIL":  # of Sphinx's dictionaries: <s> SIL
+                continue
+        yield LexiconLine(number, word, values[:1] if columns else values, phones)
+    if not rows:
+        raise Speech3Error(f"{path}: the lexicon is empty")
+
+
+def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
+    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
+
+    Raises
+    ------
+    Speech3Error
+        As `lexicon_lines`.
+    """
+    table: dict[str, list[Phones]] = {}
+    for line in lexicon_lines(text, path):
+        table.setdefault(line.word, []).append(line.phones)
+    return table
+
+
+def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
+    """The fields of each line of a lexicon with its number, the word first; not blank lines and comments.
+
+    Comments as in CMUdict: lines that begin with ``;;`` or ``#``, and what follows a ``#`` between spaces. A word may
+    begin with ``#``, too (``#HASH-MARK``); its phones are those of other words. The second pronunciation ``WORD(2)`` of
+    a word counts as one of ``WORD``.
+    """
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split()
+        if not fields or fields[0].startswith(";;") or not fields[0].strip("#"):
+            continue
+        if "#" in fields[2:]:
+            fields = fields[: fields.index("#", 2)]
+        rows.append((number, fields))
+    if any(fields[0].startswith("#") for _, fields in rows):
+        phones = {phone for _, fields in rows if not fields[0].startswith("#") for phone in fields[1:]}
+        if phones:  # a list of words has none
+            rows = [row for row in rows if not row[1][0].startswith("#") or _is_entry(row[1], phones)]
+    words = {fields[0] for _, fields in rows}
+    for _, fields in rows:
+        if (word := without_variant(fields[0])) in words:
+            fields[0] = word
+    return rows
+
+
+def _is_entry(fields: list[str], phones: set[str]) -> bool:
+    return fields[0] in SYMBOLS or not phones.isdisjoint(fields[1:])
+
+
+@lru_cache  # a lexicon may be read several times
+def _say_left_out(path: Path) -> None:
+    say(
+        f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others, of"
+        " silence, are not (hmm.lexicon_probs=true estimates them)"
+    )
+
+
+def _numbers(fields: list[str]) -> int:
+    """How many numbers follow the word; 0 if all of them may be phones of SAMPA, which are digits."""
+    leading = list(takewhile(_NUMBER.fullmatch, fields[1:-1]))
+    return 0 if all(map(str.isdigit, leading)) else len(leading)
+
+
+def _digits(fields: list[str]) -> int:
+    """Four or more if so many whole numbers follow the word, which then are no phones of SAMPA."""
+    count = len(list(takewhile(str.isdigit, fields[1:-1])))
+    return count if count >= 4 else 0
+
+
+def _count_of_columns(fields: list[str], path: Path, number: int) -> int:
+    """The numbers after a word in a dictionary of MFA, some words of which may have fewer or none."""
+    found = _numbers(fields) or _digits(fields)
+    if found in (2, 3):
+        raise Speech3Error(
+            f"{path}:{number}: {fields[0]} has {found} numbers before its phones; write none, one (its probability) or"
+            " four (with those of silence)"
+        )
+    return min(found, 4)
+
+
+def _has_phone_1(rows: Iterable[list[str]]) -> bool:
+    firsts = [fields[1] for fields in rows if len(fields) > 2]
+    probabilities = [field for field in firsts if _is_probability(field)]
+    return len(probabilities) < len(firsts) and set(probabilities) == {"1"}
+
+
+def _is_probability(field: str) -> bool:
+    try:
+        return field[0].isdigit() and 0 < float(field) <= 1
+    except ValueError:
+        return False
+
+
+def is_word(entry: str) -> bool:
+    """Is an entry of a lexicon a word, not a noise or a silence?"""
+    return entry not in NOT_WORDS and not _BRACKETED.fullmatch(entry)
+
+
+def without_variant(word: str) -> str:
+    """``TOMATO`` of ``TOMATO(2)``."""
+    return _VARIANT.sub("", word)
+
+
+def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """Words with their phones, a word as often as it has pronunciations; ``<s>``, ``</s>`` and ``<unk>`` left out.
+
+    Raises
+    ------
+    Speech3Error
+        The file cannot be read.
+    """
+    lines = read_utf8(path, otherwise="latin-1").splitlines()
+    rows = (line.partition(" #")[0].split() for line in lines)  # `#HASH-MARK HH AE1 SH ...` is a word
+    return [
+        (without_variant(word), tuple(phones))
+        for word, *phones in (row for row in rows if row)
+        if phones and not word.startswith(_NOT_SPHINX_WORDS)
+    ]
+
+
+def lexicon_text(entries: list[tuple[str, tuple[str, ...]]]) -> str:
+    return "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
+
+
+@dataclass(frozen=True)
+class LangDir:
+    """Files of ``lang/``; None for those that do not exist."""
+
+    lexicon: Path | None
+    arpa: Path | None
+    text: Path | None
+
+
+def find_lang(directory: Path) -> LangDir:
+    """Find the files of ``lang/``; there are none if there is no such directory.
+
+    Raises
+    ------
+    Speech3Error
+        The directory contains none of the files, or several language models.
+    """
+    if not directory.is_dir():
+        return LangDir(None, None, None)
+    names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
+    lexicons = [directory / name for name in names if (directory / name).is_file()]
+    endings = tuple(f".arpa{packed}" for packed in _PACKED)
+    arpas = [path for path in matching_paths(directory, "*") if path.name.endswith(endings)]
+    text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
+    if len(arpas) > 1:
+        raise Speech3Error(
+            f"{directory}: contains {len(arpas)} language models ({', '.join(path.name for path in arpas)}); keep one"
+        )
+    if not (lexicons or arpas or text):
+        kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: add its lexicon.txt"
+        hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
+        raise Speech3Error(f"{directory}: contains none of {_LANG_FILES}{hint}")
+    return LangDir(lexicons[0] if lexicons else None, arpas[0] if arpas else None, text)
+
+
+def read_lexicon_text(path: Path) -> str:
+    """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
+
+    Words are composed (NFC), phones are as they are written. CMUdict, which begins with ``;;;``, may be in Latin-1.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_utf8`.
+    """
+    content = read_bytes(path)
+    text = decode(content, path, "latin-1" if content.startswith(b";;;") else "")  # as cmudict-0.7b is
+    text = re.sub(r"(?m)^[^\S\n]*\S+", lambda word: composed(word[0], path), text)
+    if path.name != _ALIGN_LEXICON:
+        return text
+    positions = (path.parent / "word_boundary.txt").exists()
+    silence = path.parent / "optional_silence.txt"
+    silences = read_utf8(silence).split() if silence.exists() else []
+    lines = []
+    for word, _, *phones in (line.split() for line in text.splitlines() if len(line.split()) > 2):
+        bare = [re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in phones]
+        if word != "<eps>" and bare != silences:
+            lines.append(" ".join([word, *bare]))
+    return "\n".join(lines)
+
+
+def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The phones that Kaldi's files beside a lexicon list as silences, and those that they list as speech.
+
+    The files are ``silence_phones.txt`` and ``nonsilence_phones.txt`` of a dictionary, ``silence.txt`` and
+    ``nonsilence.txt`` in ``phones/`` of a lang directory. Word positions are removed where `read_lexicon_text` does so.
+    """
+    compiled = lexicon.parent if lexicon.name == _ALIGN_LEXICON else lexicon.parent / "phones"
+    positions = (compiled / "word_boundary.txt").exists()
+
+    def phones(name: str) -> frozenset[str]:
+        beside, listed = lexicon.parent / f"{name}_phones.txt", compiled / f"{name}.txt"
+        plain = read_utf8(beside).split() if beside.is_file() else []
+        placed = read_utf8(listed).split() if listed.is_file() else []
+        return frozenset([*plain, *(re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in placed)])
+
+    return phones("silence"), phones("nonsilence")
+
+
+def arpa_words(path: Path) -> list[str]:
+    """The words of an ARPA file, without symbols such as `<s>`; the file is read to the end of its 1-grams, unchecked.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_utf8`.
+    """
+    from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
+    unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
+    return [row[1] for row in map(str.split, unigrams) if len(row) > 1 and row[1] not in NOT_WORDS]
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a file that `read_utf8` could read, one after another; raises what it raises."""
+    number = 1
+    try:
+        with open_text(path) as (stream, _):
+            for number, line in enumerate(stream, 1):
+                if b"\0" in line:
+                    raise has_nul(path, line, number)
+                yield composed(line.decode("utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, b"", error, number) from error
+    except UNREADABLE as error:
+        raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
+    """Train a unigram model; the same words make the same bytes.
+
+    Parameters
+    ----------
+    words
+        How often each word occurs in the text.
+    vocabulary
+        Number of pieces; there are fewer if the text has fewer.
+
+    Raises
+    ------
+    Speech3Error
+        There are more letters than `vocabulary`.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    text = (word for word in sorted(words) for _ in range(words[word]))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=text, model_writer=model, model_type="unigram", vocab_size=vocabulary,
+            character_coverage=1.0, hard_vocab_limit=False, normalization_rule_name="identity",
+            split_by_unicode_script=False, split_by_number=False, num_threads=1, bos_id=-1, eos_id=-1,
+            minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        needed = len(set("".join(words))) + 3
+        raise Speech3Error(
+            f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
+            f" ({str(error).strip().splitlines()[-1]});"
+            f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
+        ) from error
+    return model.getvalue()
+
+
+class Cutter:
+    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
+
+    Parameters
+    ----------
+    model
+        As `train_pieces` returns it.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def __call__(self, word: str) -> tuple[str, ...]:
+        if word not in self._known:
+            self._known[word] = _voiced(self._processor.encode(word, out_type=str))
+        return self._known[word]
+
+
+def _voiced(pieces: Iterable[str]) -> tuple[str, ...]:
+    joined: list[str] = []
+    waiting = ""
+    for piece in pieces:
+        if letters(piece):
+            joined.append(waiting + piece)
+            waiting = ""
+        elif joined:
+            joined[-1] += piece
+        else:
+            waiting += piece
+    return tuple(joined)
+
+
+def single_letters(words: Iterable[str]) -> set[str]:
+    """Pieces of one letter, at a word's start and inside, which can spell every word of these letters."""
+    characters = {character for word in words for character in word if letters(character)}
+    return characters | {WORD_START + character for character in characters}

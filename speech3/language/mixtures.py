@@ -1,28 +1,22 @@
-"""Linear interpolation of several models, with weights tuned on a held-out text.
-
-The exact average is not a back-off model, because each model backs off on its own. The mixture here is one (static
-interpolation, as SRILM's -mix-lm): it lists the n-grams of all models with the averages of their probabilities and
-backs off elsewhere, with back-off weights that make the probabilities after every history sum to one.
-
-Axes: M models, T words of a text, X n-grams of the mixture, V words.
-
-Checking that the probabilities after each history sum to one, and back-off weights that make them do so.
+"""Models made of others: linear interpolation, pruning, and back-off weights that make probabilities sum to one.
 
 The sum after a history is that of its listed words, plus its back-off weight times the sum of all other words'
-probabilities after the shorter history.
+probabilities after the shorter history (`check_sums`, `normalized`).
 
-Axes: G n-grams of all orders, H histories, R n-grams of one order.
+Interpolation, with weights tuned on a held-out text: the exact average is not a back-off model, because each model
+backs off on its own. The mixture here is one (static interpolation, as SRILM's -mix-lm): it lists the n-grams of all
+models with the averages of their probabilities and backs off elsewhere.
 
-Pruning of n-grams that hardly change the model (Stolcke 1998, "Entropy-based pruning").
-
-Without an n-gram (h, w), the word has the probability a' p(w | h'), where h' is h without its first word, and the
-back-off weight of h changes from a to a'. The relative entropy between the two models,
+Pruning of n-grams that hardly change the model (Stolcke 1998, "Entropy-based pruning"): without an n-gram (h, w), the
+word has the probability a' p(w | h'), where h' is h without its first word, and the back-off weight of h changes from a
+to a'. The relative entropy between the two models,
 
     -p(h) { p(w | h) [log p(w | h') + log a' - log p(w | h)] + [log a' - log a] sum of p(v | h) over unlisted v },
 
 is computed for each n-gram as if it alone were removed, as in SRILM.
 
-Axes: G n-grams of all orders, H histories, R n-grams of one order.
+Axes: M models, T words of a text, X n-grams of the mixture, V words, G n-grams of all orders, H histories, R n-grams of
+one order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,28 +32,20 @@ from speech3.language.ngrams import BOS, EOS, ROOT, ArpaLm, Trie, backed_off, fo
 
 TOLERANCE = 0.01  # 10,000 probabilities, rounded to five digits as some tools do, are off by 1e-4
 _NOTHING = 1e-10  # values below this are zero but for rounding
+_BOS_PROB = 1e-99  # probability of <s>
+_SAME, _ROUNDS = 1e-6, 1000
 
 
 @dataclass(frozen=True)
 class Listed:
-    """N-grams of one order, and sums of their probabilities for each history.
+    """N-grams of one order, and sums of their probabilities for each history."""
 
-    Attributes
-    ----------
-    history_R
-        int64: the node of each n-gram's history.
-    prob_R, lower_R
-        Probability of the last word, and its probability after the shorter history.
-    first
-        The node of the first history.
-    sum_H, lower_sum_H, number_H
-        Sums of both, and number of n-grams, for each history.
-    """
-
-    history_R: np.ndarray
+    history_R: np.ndarray  # int64: the node of each n-gram's history
+    # prob_R, lower_R: probability of the last word, and its probability after the shorter history.
     prob_R: np.ndarray
     lower_R: np.ndarray
-    first: int
+    first: int  # the node of the first history
+    # sum_H, lower_sum_H, number_H: sums of both, and number of n-grams, for each history.
     sum_H: np.ndarray
     lower_sum_H: np.ndarray
     number_H: np.ndarray
@@ -142,10 +128,6 @@ def normalized(lm: ArpaLm) -> ArpaLm:
         backoff_H[nodes][needed_H] = np.log10(left_H[needed_H] / lower_left_H[needed_H])
         total_H[nodes] = np.where(with_words_H, 1.0, total_H[trie.fail_H[nodes]])
     return replace(lm, backoff_H=backoff_H)
-
-
-_NEVER = 1e-99  # probability of <s>
-_SAME, _ROUNDS = 1e-6, 1000
 
 
 def check_models(models: Sequence[ArpaLm]) -> None:
@@ -257,8 +239,8 @@ def interpolate(models: Sequence[ArpaLm], weights: Sequence[float], source: str)
         number_V = _numbers_in(model, vocabulary)
         word_X = np.concatenate([[-1], number_V[mixture.word_G[1:]]])
         prob_X += weight * 10.0 ** follow(model.trie, history_X, word_X)
-    mixture.prob_G[:] = np.log10(np.maximum(prob_X, _NEVER))
-    mixture.prob_G[0], mixture.prob_G[mixture.starts_N[1] + mixture.numbers[BOS]] = 0, np.log10(_NEVER)
+    mixture.prob_G[:] = np.log10(np.maximum(prob_X, _BOS_PROB))
+    mixture.prob_G[0], mixture.prob_G[mixture.starts_N[1] + mixture.numbers[BOS]] = 0, np.log10(_BOS_PROB)
     return normalized(mixture)
 
 
@@ -291,9 +273,6 @@ def _union(models: Sequence[ArpaLm], vocabulary: tuple[str, ...], source: str) -
     )
 
 
-_NOT_PRUNED = 1e-10  # values below this are zero but for rounding
-
-
 def prune(lm: ArpaLm, threshold: float) -> ArpaLm:
     """Remove n-grams whose removal raises the perplexity by less than `threshold` (1e-7 means 0.00001 %).
 
@@ -322,32 +301,27 @@ def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
         if order == 2:
             words_H[lm.numbers[BOS]] = words_H[lm.numbers[EOS]]  # sentences have as many starts as ends
         log_prob_H[nodes] = log_prob_H[history_G[nodes]] + words_H * np.log(10)
+        # What is left for unlisted words, here and after the shorter history.
         left_H = np.maximum(1 - found.sum_H, 0)
         lower_left_H = np.maximum(total_H[trie.fail_H[nodes]] - found.lower_sum_H, 0)
         total_H[nodes] = np.where(found.number_H > 0, 1.0, total_H[trie.fail_H[nodes]])
         at_R = found.history_R - found.first
         left_R, lower_left_R = left_H[at_R], lower_left_H[at_R]
+        # a' / a and the change of unlisted words, then that of the word itself.
         with np.errstate(divide="ignore", invalid="ignore"):
             weight_R = np.log((left_R + found.prob_R) / (lower_left_R + found.lower_R))
             others_R = left_R * (weight_R - np.log(left_R / lower_left_R))
-        others_R[(left_R < _NOT_PRUNED) | (lower_left_R < _NOT_PRUNED)] = 0
+        others_R[(left_R < _NOTHING) | (lower_left_R < _NOTHING)] = 0
         word_R = found.prob_R * (np.log(found.lower_R) + weight_R - np.log(found.prob_R))
         changes.append(np.expm1(-np.exp(log_prob_H[found.history_R]) * (word_R + others_R)))
     return changes
 
 
 def _part(lm: ArpaLm, kept_G: np.ndarray, history_G: np.ndarray) -> ArpaLm:
-    """The model with only some of its n-grams, which must include all their histories."""
     starts_N = np.concatenate([[0], np.cumsum(kept_G)])[lm.starts_N]
     order = int(np.flatnonzero(np.diff(starts_N))[-1])
     children_H = np.bincount(history_G[1:][kept_G[1:]], minlength=len(lm.first_H) - 1)
     kept_H = kept_G[: lm.starts_N[order]]
     first_H = 1 + np.concatenate([[0], np.cumsum(children_H[: len(kept_H)][kept_H])])
-    return replace(
-        lm,
-        starts_N=starts_N[: order + 2],
-        first_H=first_H,
-        word_G=lm.word_G[kept_G],
-        prob_G=lm.prob_G[kept_G],
-        backoff_H=lm.backoff_H[: len(kept_H)][kept_H],
-    )
+    word_G, prob_G, backoff_H = lm.word_G[kept_G], lm.prob_G[kept_G], lm.backoff_H[: len(kept_H)][kept_H]
+    return ArpaLm(lm.vocabulary, starts_N[: order + 2], first_H, word_G, prob_G, backoff_H, lm.source)

@@ -4,24 +4,18 @@ The trie's nodes are the n-grams: the empty one first (the root), then those of 
 are sorted by their history (the n-gram without its last word), then by their last word. So the children of a node, the
 n-grams of which it is the history, are contiguous, and a word is found among them by binary search.
 
-Axes: G n-grams of all orders, H those below the highest order, N orders, R n-grams of one order.
+The trie is traversed with failure links (Aho and Corasick 1975). A state is the longest suffix of the words so far that
+is a history of the model; its failure link leads to its longest proper suffix that is a history. A word is looked up
+among the children of the state, then of the state's failure link, and so on, adding the back-off weights of the states
+that lack it. The compiled code does no bounds checks: an `ArpaLm` makes the arrays, and callers must pass valid word
+numbers.
 
-Compiled traversal of an n-gram model's trie (see `ngrams`), with failure links (Aho and Corasick 1975).
+As an automaton (`states_of`), a history is a state if it has a child in the trie or a back-off weight; the root and the
+start of a sentence are always states. The arc of an n-gram leads to its longest suffix that is a state (Mohri et al.
+2008, section 3).
 
-A state is the longest suffix of the words so far that is a history of the model; its failure link leads to its longest
-proper suffix that is a history. A word is looked up among the children of the state, then of the state's failure link,
-and so on, adding the back-off weights of the states that lack it.
-
-The compiled code does no bounds checks: an `ArpaLm` makes the arrays, and callers must pass valid word numbers.
-
-Axes: G n-grams of all orders, H those below the highest order (histories), T words of a text, X nodes of another trie.
-
-An n-gram model as an automaton: which n-grams are states, and where its word arcs and back-off arcs lead.
-
-A history is a state if it has a child in the trie or a back-off weight; the root and the start of a sentence are always
-states. The arc of an n-gram leads to its longest suffix that is a state (Mohri et al. 2008, section 3).
-
-Axes: G n-grams of all orders, H histories, V words, S states.
+Axes: G n-grams of all orders, H those below the highest order (histories), N orders, R n-grams of one order, T words of
+a text, X nodes of another trie, V words, S states, A arcs.
 """
 
 import math
@@ -35,6 +29,10 @@ import numpy as np
 from speech3.runtime import jit
 
 ROOT = 0
+BOS, EOS = "<s>", "</s>"
+UNKNOWN = "<unk>"
+NEVER = -99.0  # log10 probability or back-off weight that stands for zero in ARPA files
+Ngrams = Mapping[tuple[str, ...], tuple[float, float]]
 
 
 class Trie(NamedTuple):
@@ -144,13 +142,6 @@ def fill(trie, history_G):  # type: ignore[no-untyped-def] # pragma: no cover
             trie.prob_G[node] = prob + trie.backoff_H[history]
 
 
-BOS, EOS = "<s>", "</s>"
-UNKNOWN = "<unk>"
-NEVER = -99.0  # log10 probability or back-off weight that stands for zero in ARPA files
-
-Ngrams = Mapping[tuple[str, ...], tuple[float, float]]
-
-
 class Rows(NamedTuple):
     """N-grams of one order n: word numbers (R, n) int32, log10 probabilities and back-off weights (R,) float64."""
 
@@ -201,7 +192,6 @@ class ArpaLm:
 
     @property
     def order(self) -> int:
-        """Length of the longest n-gram."""
         return len(self.starts_N) - 2
 
     @property
@@ -211,12 +201,11 @@ class ArpaLm:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The number of each word."""
         return {word: number for number, word in enumerate(self.vocabulary)}
 
     @cached_property
     def trie(self) -> Trie:
-        """The model as the functions of `speech3.language.ngrams` take it."""
+        """The model as the compiled functions take it."""
         return Trie(self.first_H, self.word_G, self.prob_G, self.backoff_H, failure_links(self.first_H, self.word_G))
 
     @property
@@ -241,7 +230,6 @@ class ArpaLm:
         return Rows(np.stack(words[::-1], axis=1), self.prob_G[last], backoff_R)
 
     def ngram(self, node: int) -> tuple[str, ...]:
-        """The words of a node."""
         words: list[str] = []
         while node != ROOT:
             words.insert(0, self.vocabulary[self.word_G[node]])
@@ -272,10 +260,7 @@ class ArpaLm:
 def from_ngrams(ngrams: Sequence[Ngrams], source: str) -> ArpaLm:
     """Make a model from n-grams in the form of `ArpaLm.ngrams`; those of order 1 are the vocabulary.
 
-    Raises
-    ------
-    KeyError
-        An n-gram has a word that is not a 1-gram.
+    Raises KeyError if an n-gram has a word that is not a 1-gram.
     """
     numbers = {word: number for number, (word,) in enumerate(ngrams[0])}
     rows = []
@@ -292,10 +277,7 @@ def from_rows(vocabulary: tuple[str, ...], orders: Sequence[Rows], source: str) 
     Histories that are not n-grams, because some tools leave them out, are added with their back-off probability and the
     back-off weight 1, which does not change the model.
 
-    Raises
-    ------
-    RepeatedNgramError
-        An n-gram occurs twice.
+    Raises RepeatedNgramError if an n-gram occurs twice.
     """
     try:
         lm = _from_rows(vocabulary, orders, source)
@@ -327,7 +309,6 @@ def _from_rows(vocabulary: tuple[str, ...], orders: Sequence[Rows], source: str)
 
 
 def _history_places(words_RN: np.ndarray, keys_N: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The index of each n-gram's history among the n-grams of the history's order."""
     if words_RN.shape[1] == 1:
         return np.zeros(len(words_RN), np.int64)
     place_R = words_RN[:, 0].astype(np.int64)
@@ -347,41 +328,24 @@ def _with_histories(orders: Sequence[Rows]) -> list[Rows]:
         known = set(map(tuple, words_RN.tolist()))
         missing = sorted(set(map(tuple, closed[place].words_RN[:, :-1].tolist())) - known)
         if missing:
-            added = np.array(missing, np.int32)
-            nothing = np.full(len(missing), np.nan)
-            closed[place - 1] = Rows(
-                np.concatenate([words_RN, added]),
-                np.concatenate([prob_R, nothing]),
-                np.concatenate([backoff_R, np.zeros(len(missing))]),
-            )
+            words_RN = np.concatenate([words_RN, np.array(missing, np.int32)])
+            prob_R, backoff_R = np.append(prob_R, [np.nan] * len(missing)), np.append(backoff_R, [0.0] * len(missing))
+            closed[place - 1] = Rows(words_RN, prob_R, backoff_R)
     return closed
 
 
 class States(NamedTuple):
-    """The automaton.
+    """The automaton."""
 
-    Attributes
-    ----------
-    start
-        The state at the start of a sentence.
-    node_S
-        int64: the node (n-gram) of each state. The start is first; the others are sorted by length.
-    backoff_S
-        int64: the state that each state backs off to; -1 for the root.
-    node_A
-        int64: the n-grams that are arcs, without those that end in `</s>` and those of probability zero.
-    source_A, target_A
-        int64: the states that the arcs leave and reach.
-    final_S
-        float64 log10 probability of the end of a sentence; minus infinity if the state does not list it.
-    """
-
-    start: int
-    node_S: np.ndarray
-    backoff_S: np.ndarray
+    start: int  # the state at the start of a sentence
+    node_S: np.ndarray  # int64: the node (n-gram) of each state. The start is first; the others are sorted by length.
+    backoff_S: np.ndarray  # int64: the state that each state backs off to; -1 for the root
+    # int64: the n-grams that are arcs, without those that end in `</s>` and those of probability zero.
     node_A: np.ndarray
+    # source_A, target_A: int64: the states that the arcs leave and reach.
     source_A: np.ndarray
     target_A: np.ndarray
+    # float64 log10 probability of the end of a sentence; minus infinity if the state does not list it.
     final_S: np.ndarray
 
 
@@ -397,6 +361,7 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
     bos, eos = lm.numbers[BOS], lm.numbers[EOS]
     known_V = np.ones(len(lm.vocabulary), bool) if known_V is None else known_V.copy()
     known_V[[bos, eos]] = False
+    # The states: histories of usable words with a child or a back-off weight, the start first.
     usable_G = np.zeros(len(lm.word_G), bool)
     usable_G[ROOT] = True
     for order in range(1, lm.order + 1):  # histories come before their n-grams
@@ -410,7 +375,8 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
     node_S = np.concatenate([[lm.start], nodes[nodes != lm.start]])
     state_H = np.full(histories, -1)
     state_H[node_S] = np.arange(len(node_S))
-    after_G, shorter_H = _ends(trie, history_G, is_state_H)
+    # Where the arcs lead, and which n-grams are arcs or ends.
+    after_G, shorter_H = _arc_targets(trie, history_G, is_state_H)
     backoff_S = np.where(node_S == ROOT, -1, state_H[shorter_H[node_S]])
     leaves_G = np.append(False, is_state_H[history_G[1:]])  # the root is no arc
     node_A = np.flatnonzero(leaves_G & known_V[lm.word_G] & (lm.prob_G > NEVER))
@@ -421,7 +387,7 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
 
 
 @jit
-def _ends(trie, history_G, is_state_H):  # type: ignore[no-untyped-def] # pragma: no cover
+def _arc_targets(trie, history_G, is_state_H):  # type: ignore[no-untyped-def] # pragma: no cover
     """For each n-gram, its longest suffix that is a state; for each history, its longest proper suffix that is one."""
     histories = len(is_state_H)
     after_G = np.zeros(len(history_G), np.int64)

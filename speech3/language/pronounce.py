@@ -1,17 +1,15 @@
-"""Pronunciations for words that have none: from espeak-ng's symbols or from letters, and replacements of rare phones.
+"""Pronunciations by rule: from espeak-ng's symbols or from letters, and by conversion from other phones.
 
-Pure functions. A pronunciation is a tuple of phones; an empty one means that the word cannot be pronounced.
+Pure functions. A pronunciation is a tuple of phones; an empty one means that the word cannot be pronounced. Rare phones
+are replaced by similar ones (`replace_rare`).
 
-Conversion from one phone set to another, learned from words that have pronunciations in both.
+A conversion from one phone set to another is learned from words that have pronunciations in both. A source phone
+becomes none, one or two target phones, which are found by expectation maximisation over all monotone alignments (as in
+Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to letter-to-phoneme conversion",
+without its HMM). The conversion of a phone depends on its neighbours if they were seen together often enough.
 
-A source phone becomes none, one or two target phones, which are found by expectation maximisation over all monotone
-alignments (as in Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to
-letter-to-phoneme conversion", without its HMM). The conversion of a phone depends on its neighbours if they were seen
-together often enough.
-
-Check that transcripts and lexicon have the same words, once for all utterances, before each is looked up.
-
-Otherwise a lexicon with `<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
+`check_vocabulary` compares transcripts and lexicon once, before each word is looked up: otherwise a lexicon with
+`<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
 """
 
 import math
@@ -33,6 +31,22 @@ _SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak switches to the phones of anot
 _TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints tones 3 and 8 as the vowels that these digits are in ASCII-IPA
 # Marks that change the letter before them; others (Indic vowel signs, points of Arabic and Hebrew) are sounds.
 ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
+LONGEST = 2  # maximum number of phones that one phone may become
+EDGE = "#"
+_ROUNDS = 6
+_LEAST_SEEN = 3  # times a context must have been seen to be used
+_PAIRS_PER_PHONE = (
+    30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
+)
+Pair = tuple[Phones, Phones]
+_Chunks = dict[str, dict[Phones, float]]
+_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
+_SHOWN_WORDS = 5
+# Words that are equal after one of these are the same word to a reader.
+_SAME_WORD: dict[str, Callable[[str], str]] = {
+    "upper and lower case": str.casefold,
+    "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
+}
 
 
 def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
@@ -42,10 +56,7 @@ def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
     third vowel begins another (``aɪɚ``: ``aɪ ɚ``). A tone is a digit after its vowel (``ɑu2``). Stress is removed, or
     with `stress` put after its vowel (``ɑːˈ``); where it is distinctive (English), the vowel differs as well.
 
-    Parameters
-    ----------
-    symbols
-        As `espeak.pronounce` returns them.
+    `symbols`: as `espeak.pronounce` returns them.
     """
     phones: list[str] = []
     for symbol in symbols:
@@ -88,10 +99,7 @@ def _tone(symbol: str) -> str:
 def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
     """Did espeak name the letters one by one, as it does for a script that the language does not use?
 
-    Parameters
-    ----------
-    symbols
-        espeak's lists of symbols for `word`.
+    `symbols`: espeak's lists of symbols for `word`.
     """
     letters = sum(character.isalpha() for character in word)
     if any(character.isdigit() for character in word) or not letters:
@@ -166,10 +174,7 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
 
     ``é`` becomes ``e``, ``aː3`` becomes ``aː5``, a diphthong its two vowels.
 
-    Parameters
-    ----------
-    trained
-        How often each phone that has its own model occurs.
+    `trained`: how often each phone that has its own model occurs.
 
     Returns
     -------
@@ -198,12 +203,8 @@ def replace_rare(
 ) -> tuple[dict[str, list[Phones]], dict[str, Phones]]:
     """Replace phones with fewer than `least` occurrences in training, if similar phones exist.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs in the training transcripts.
-    alike
-        Finds the replacements of phones among those that are frequent enough.
+    `counts`: how often each word occurs in the training transcripts.
+    `alike`: finds the replacements of phones among those that are frequent enough.
 
     Returns
     -------
@@ -222,15 +223,6 @@ def replace_rare(
         kept = [tuple(p for phone in v for p in table[phone]) for v in variants if all(table.get(ph) for ph in v)]
         result[word] = list(dict.fromkeys(kept))
     return result, {phone: like for phone, like in table.items() if like != (phone,)}
-
-
-LONGEST = 2  # maximum number of phones that one phone may become
-EDGE = "#"
-_ROUNDS = 6
-_SEEN = 3  # times a context must have been seen to be used
-_TAUGHT = 30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
-Pair = tuple[Phones, Phones]
-_Chunks = dict[str, dict[Phones, float]]
 
 
 @dataclass(frozen=True)
@@ -261,7 +253,7 @@ def _contexts(phones: Phones) -> Iterator[tuple[tuple[str, ...], ...]]:
 
 def learn(pairs: Sequence[Pair]) -> Conversion:
     """Learn a conversion from pairs of pronunciations of the same words."""
-    taught = _some(pairs)
+    taught = _taught_pairs(pairs)
     probs = _uniform(taught)
     for _ in range(_ROUNDS):
         counts: defaultdict[str, defaultdict[Phones, float]] = defaultdict(lambda: defaultdict(float))
@@ -274,11 +266,11 @@ def learn(pairs: Sequence[Pair]) -> Conversion:
         }
     tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in range(4)]
     for source, target in pairs:
-        chunks = _best(source, target, probs)
+        chunks = _best_alignment(source, target, probs)
         for keys, chunk in zip(_contexts(source), chunks, strict=False):
             for table, key in zip(tables, keys, strict=True):
                 table[key][chunk] += 1
-    least = [_SEEN, _SEEN, _SEEN, 1]
+    least = [_LEAST_SEEN, _LEAST_SEEN, _LEAST_SEEN, 1]
     return Conversion(tuple(
         {key: min(seen, key=lambda chunk: (-seen[chunk], chunk)) for key, seen in table.items()
          if sum(seen.values()) >= enough}
@@ -286,14 +278,14 @@ def learn(pairs: Sequence[Pair]) -> Conversion:
     ))  # fmt: skip
 
 
-def _some(pairs: Sequence[Pair]) -> list[Pair]:
+def _taught_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs drawn until each phone of either side is in enough of them, or in all that there are."""
     drawn, seen = list(pairs), Counter[tuple[int, str]]()
     random.Random(0).shuffle(drawn)
     chosen = []
     for pair in drawn:
         phones = {(side, phone) for side, spoken in enumerate(pair) for phone in spoken}
-        if any(seen[phone] < _TAUGHT for phone in phones):
+        if any(seen[phone] < _PAIRS_PER_PHONE for phone in phones):
             seen.update(phones)
             chosen.append(pair)
     return chosen
@@ -352,7 +344,7 @@ def _posteriors(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tupl
                 yield source[i], chunk, share
 
 
-def _best(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
+def _best_alignment(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
     """The most probable alignment: the target phones of each source phone; empty if there is no alignment."""
     best: dict[tuple[int, int], tuple[float, tuple[Phones, ...]]] = {(0, 0): (0.0, ())}
     for i, j, chunk, prob in _moves(source, target, probs):
@@ -362,16 +354,6 @@ def _best(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
             if key not in best or new > best[key][0]:
                 best[key] = new, (*chunks, chunk)
     return list(best.get((len(source), len(target)), (0.0, ()))[1])
-
-
-_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
-_SHOWN = 5
-
-# Words that are equal after one of these are the same word to a reader.
-_SAME: dict[str, Callable[[str], str]] = {
-    "upper and lower case": str.casefold,
-    "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
-}
 
 
 def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) -> None:
@@ -399,13 +381,13 @@ def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) ->
     raise Speech3Error(
         f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
         f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"
-        f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN)}\n"
-        f"  in the lexicon: {listed(spelled, _SHOWN)}"
+        f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN_WORDS)}\n"
+        f"  in the lexicon: {listed(spelled, _SHOWN_WORDS)}"
     )
 
 
 def _cause(unknown: Counter[str], spelled: list[str]) -> str:
-    for difference, plain in _SAME.items():
+    for difference, plain in _SAME_WORD.items():
         known = {plain(word) for word in spelled}
         if sum(count for word, count in unknown.items() if plain(word) in known) > unknown.total() / 2:
             return f"most of them differ from its words only in {difference}: write both the same way"

@@ -1,6 +1,4 @@
-"""Training n-gram models from texts or counts of any size into ARPA files (`speech3 lm train`).
-
-Perplexity: how well a model predicts a text.
+"""Training n-gram models from texts or counts of any size into ARPA files, and measuring their perplexity.
 
 Axes: T words and sentence ends of the text, N orders.
 """
@@ -36,17 +34,10 @@ from speech3.runtime import composed, read_utf8
 
 @dataclass(frozen=True)
 class Trained:
-    """Sizes of a trained model and its text.
+    """Sizes of a trained model and its text."""
 
-    Attributes
-    ----------
-    sizes
-        Number of n-grams of each order from 1.
-    words, unknown
-        Number of words in the text, and how many of them are not in the vocabulary.
-    """
-
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # number of n-grams of each order from 1
+    # words, unknown: number of words in the text, and how many of them are not in the vocabulary.
     words: int
     unknown: int
 
@@ -59,7 +50,7 @@ def train(
     minimums: Sequence[int] = (),
     counted: bool = False,
 ) -> Trained:
-    """Estimate a model (`speech3.language.kneser_ney`) and write it as an ARPA file.
+    """Estimate a model (`kneser_ney`) and write it as an ARPA file.
 
     Parameters
     ----------
@@ -161,7 +152,6 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
 
 
 def _count(fields: list[str], lines: Lines, number: int) -> int:
-    """The count at the end of a line."""
     place, *_, last = f"{lines.path}:{number}", *fields
     if len(fields) < 2 or not last.isdecimal():
         raise Speech3Error(f"{place}: not words and a whole number: `{' '.join(fields)[:60]}`; remove the line")
@@ -174,29 +164,17 @@ def _count(fields: list[str], lines: Lines, number: int) -> int:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity of a text, with the counts it is computed from.
+    """Perplexity of a text, with the counts it is computed from."""
 
-    Attributes
-    ----------
-    sentences, words
-        Counts in the text; the end of a sentence is an event, but not counted as a word.
-    unknown
-        Number of words that the model lacks.
-    log10_known
-        Sum of log10 probabilities over known words and sentence ends.
-    log10_unknown
-        The same over unknown words, each scored as `<unk>`; minus infinity if the model has no `<unk>` and the text has
-        unknown words.
-    hits_N
-        Known words and sentence ends whose longest n-gram in the model is of order 1, 2, ...
-    """
-
+    # sentences, words: counts in the text; the end of a sentence is an event, but not counted as a word.
     sentences: int
     words: int
-    unknown: int
-    log10_known: float
+    unknown: int  # number of words that the model lacks
+    log10_known: float  # sum of log10 probabilities over known words and sentence ends
+    # The same over unknown words, each scored as `<unk>`; minus infinity if the model has no `<unk>` and the text has
+    # unknown words.
     log10_unknown: float
-    hits_N: tuple[int, ...]
+    hits_N: tuple[int, ...]  # known words and sentence ends whose longest n-gram in the model is of order 1, 2, ..
 
     @property
     def known(self) -> float:
@@ -240,7 +218,7 @@ def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
     Raises
     ------
     Speech3Error
-        There is no sentence; also what `speech3.language.kneser_ney.read_tokens` raises.
+        There is no sentence; also what `read_tokens` raises.
     """
     found = measure(lm, read_tokens(texts, Known(lm.numbers)))
     if not found.sentences:
@@ -249,7 +227,7 @@ def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
 
 
 def measure(lm: ArpaLm, blocks: Iterable[np.ndarray]) -> Perplexity:
-    """Perplexity of a text in blocks of `speech3.language.kneser_ney`, numbered with `Known(lm.numbers)`."""
+    """Perplexity of a text in blocks, numbered with `Known(lm.numbers)`."""
     end, unknown = lm.numbers[EOS], lm.numbers.get(UNKNOWN, -1)
     sentences = tokens = strange = 0
     sums, hits_N = np.zeros(2), np.zeros(lm.order + 1, np.int64)

@@ -1,8 +1,10 @@
 """What any program needs: worker processes, progress, interrupts, atomic writes, text files, compiled code.
 
-`parallel` runs functions in worker processes and explains what a machine or container limits. `progress` prints
-messages and progress, and defers Ctrl-C. `files` replaces files whole, locks directories and follows files that grow.
-`text` reads text in any Unicode encoding, compressed or not. `door` makes the doors of packages.
+`parallel` runs functions in worker processes and explains what a machine or container limits. `reporting` prints
+messages and progress, writes metrics, defers Ctrl-C and suits the terminal's encoding. `files` replaces files whole,
+locks directories and follows files that grow. `text` reads text in any Unicode encoding, compressed or not, and
+`unicode_form` composes its letters. `native` has what concerns compiled code, memory and devices; `door` makes the
+doors of packages.
 """
 
 from typing import TYPE_CHECKING

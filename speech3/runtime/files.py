@@ -1,8 +1,6 @@
-"""Atomic writes: to a temporary name, which is then renamed, so that a reader sees the old file or the new one.
+"""Files that several processes use: written atomically, read while they grow, directories locked by one writer.
 
-The lock of a directory that only one process at a time may write.
-
-Reads a file of JSON records, one per line, while another process appends to it.
+A file is written to a temporary name, which is then renamed, so a reader sees the old file or the new one.
 """
 
 import errno
@@ -84,21 +82,12 @@ def read_json(path: Path | str) -> Any:
 
 @dataclass(frozen=True)
 class Appended:
-    """The result of one `Tail.read`.
+    """The result of one `Tail.read`."""
 
-    Attributes
-    ----------
-    afresh
-        The file was replaced or truncated since the last reading, so records read earlier are no longer valid.
-    records
-        New records, in the order of the file.
-    damaged
-        Numbers (from 1) of new lines that are not JSON objects.
-    """
-
+    # The file was replaced or truncated since the last reading, so records read earlier are no longer valid.
     afresh: bool
-    records: tuple[dict[str, Any], ...] = ()
-    damaged: tuple[int, ...] = ()
+    records: tuple[dict[str, Any], ...] = ()  # new records, in the order of the file
+    damaged: tuple[int, ...] = ()  # numbers (from 1) of new lines that are not JSON objects
 
 
 class Tail:
@@ -119,7 +108,6 @@ class Tail:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._stream:
             self._stream.close()
         self._stream = None

@@ -1,12 +1,8 @@
-"""How the loops over integers and costs are compiled (numba).
-
-Keeps freed memory within the process, which will soon need it again.
+"""Compiled loops (numba), the memory of this process, and copies to devices.
 
 Training allocates and frees the same megabytes in every minibatch. glibc returns them to the kernel, which clears them
 page by page when they are allocated again: 670 to 2,250 page faults and a tenth of the time of a minibatch of a 4 x 512
-network.
-
-Copies from host memory to device memory.
+network. `keep_freed_memory` prevents that.
 """
 
 import ctypes
@@ -24,6 +20,7 @@ from speech3.runtime.reporting import say
 jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 _COMPILING = "numba:compile"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class _Notice(event.Listener):
@@ -44,9 +41,6 @@ def announce_compiling(what: str) -> None:
     """Print a line, once per process, as soon as a function is compiled because the cache does not have it."""
     notice = f"compiling {what}, which is done once and may take half a minute"
     event.register(_COMPILING, _Notice(notice))
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def keep_freed_memory() -> None:

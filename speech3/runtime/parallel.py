@@ -1,6 +1,6 @@
-"""A map over several processes, with results in the order of the inputs.
+"""A map over several processes, with results in the order of the inputs; what to set when a limit is reached.
 
-Limits of the system or container: open files, processes, memory, shared memory; what to set when one is reached.
+Limits are those of the system or of a container: open files, processes, memory, shared memory.
 """
 
 import contextlib
@@ -33,116 +33,20 @@ _LIMITS = {"memory": ("memory.max", "memory/memory.limit_in_bytes"), "processes"
 _USED = ("memory.current", "memory/memory.usage_in_bytes")
 _STAT = ("memory.stat", "memory/memory.stat")
 _NO_LIMIT = 1 << 60  # version 1 of cgroups writes a number near 2^63 where there is none
-
-
-def allow_open_files() -> None:
-    """Raise this process's limit of open files to the most that the system allows; children inherit it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def container_limit(what: str) -> int | None:
-    """The limit of this container (its cgroup) on `memory`, in bytes, or `processes`; None if there is none."""
-    return _number(_LIMITS[what])
-
-
-def memory_left() -> int | None:
-    """Bytes that this container may still use; None if there is no limit."""
-    limit, used, stat = container_limit("memory"), _number(_USED), dict[str, int]()
-    if limit is None:
-        return None
-    for name in _STAT:
-        with contextlib.suppress(OSError, ValueError):
-            pairs = (line.split() for line in (_CGROUP / name).read_text(encoding="utf-8").splitlines())
-            stat = {key: int(value) for key, value in pairs}
-            break
-    # Cached files are given up when memory is needed; shared memory is not.
-    files = stat.get("file", stat.get("total_cache")), stat.get("shmem", stat.get("total_shmem", 0))
-    if used is None or files[0] is None:
-        return limit
-    return max(0, limit - (used - (files[0] - files[1])))
-
-
-def out_of_memory() -> str:
-    """What to do if a process was killed for lack of memory, with the container's limit if there is one."""
-    limit = container_limit("memory")
-    if limit is None:
-        return "most likely because memory ran out"
-    return (
-        f"most likely because memory ran out: this container may use {limit / 2**30:.1f} GiB (docker run --memory, or"
-        " memory.max of its cgroup)"
-    )
-
-
-def explained_limit(error: BaseException) -> Speech3Error | None:
-    """The error for the user, if `error` says that a limit was reached; else None."""
-    number = error.errno if isinstance(error, OSError) else 0
-    words = str(error)
-    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in words:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return Speech3Error(
-            f"too many open files: {soft:,} are allowed; allow more (ulimit -n {_FILES}, or docker run --ulimit"
-            f" nofile={_FILES}), or use fewer jobs or workers"
-        )
-    if number == errno.EAGAIN or "can't start new thread" in words or "Resource temporarily unavailable" in words:
-        limit = container_limit("processes")
-        here = f" ({limit:,} are allowed in this container)" if limit else ""
-        return Speech3Error(
-            f"no more processes or threads can be started{here}; allow more (ulimit -u, docker run --pids-limit, or"
-            " pids.max of the cgroup), or use fewer jobs or workers"
-        )
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or "Cannot allocate memory" in words:
-        limit = container_limit("memory")
-        here = f": this container may use {limit / 2**30:.1f} GiB" if limit else ""
-        return Speech3Error(
-            f"memory ran out{here}; use fewer jobs or workers, or allow more (docker run --memory, or memory.max of the"
-            " cgroup; ulimit -v)"
-        )
-    if "/torch_" in words and ("No space left" in words or "unable to" in words):
-        return Speech3Error(
-            "the shared memory of this machine or container (/dev/shm) is full: make it larger (docker run"
-            " --shm-size=8g, or mount -o remount,size=8g /dev/shm)"
-        )
-    return None
-
-
-@contextmanager
-def explained_limits() -> Iterator[None]:
-    """Errors of this block that say that a limit was reached become errors that say what to set."""
-    try:
-        yield
-    except (OSError, RuntimeError, MemoryError) as error:
-        if found := explained_limit(error):
-            raise found from error
-        raise
-
-
-def _number(names: tuple[str, ...]) -> int | None:
-    for name in names:
-        with contextlib.suppress(OSError, ValueError):  # `max` is no number
-            value = int((_CGROUP / name).read_text(encoding="utf-8"))
-            return value if value < _NO_LIMIT else None
-    return None
-
-
 A = TypeVar("A")
 R = TypeVar("R")
-
 _ALONE_S = 2.0
 _AHEAD = 16  # items per process that are handed out before the results of earlier ones are taken
 _END_S = 5.0  # time allowed for a killed process to exit
 # The rounding of a sum depends on the number of threads, so every process uses one thread.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-
 # The message for a process that exited with an error before it began its work.
 NOT_BEGUN = (
     "could not start (exit status 1; see the reason above, on standard error): a script that starts processes must do "
     'so under `if __name__ == "__main__":`, because each process imports the script; and what is passed to them must '
     "be defined in a file that can be imported, not in a notebook"
 )
+_function: bytes | Callable[[Any], Any] = b""
 
 
 def available_jobs() -> int:
@@ -234,9 +138,6 @@ def without_shared_memory(value: object) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-_function: bytes | Callable[[Any], Any] = b""
-
-
 def _begin(function: bytes) -> None:
     global _function
     _function = function
@@ -261,25 +162,6 @@ def processes_work(label: str) -> bool:
             " read-only?): all is done in this process")  # fmt: skip
         return False
     return True
-
-
-def end_processes(processes: Sequence[Any]) -> list[Any]:
-    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed.
-
-    Returns
-    -------
-    left
-        Those that are still there; this process does not wait for them when it exits.
-    """
-    for process in processes:
-        process.kill()
-    end = time.monotonic() + _END_S
-    for process in processes:
-        process.join(max(0.0, end - time.monotonic()))
-    left = [process for process in processes if process.exitcode is None]
-    for process in left:  # `multiprocessing` waits at exit for those that it knows, without limit
-        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
-    return left
 
 
 @contextmanager
@@ -309,6 +191,25 @@ def starting_workers() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def end_processes(processes: Sequence[Any]) -> list[Any]:
+    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed.
+
+    Returns
+    -------
+    left
+        Those that are still there; this process does not wait for them when it exits.
+    """
+    for process in processes:
+        process.kill()
+    end = time.monotonic() + _END_S
+    for process in processes:
+        process.join(max(0.0, end - time.monotonic()))
+    left = [process for process in processes if process.exitcode is None]
+    for process in left:  # `multiprocessing` waits at exit for those that it knows, without limit
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+    return left
+
+
 def end_with_parent() -> None:
     """In a worker: exit when the parent exits, instead of waiting for ever for work if the parent was killed."""
     parent = multiprocessing.parent_process()
@@ -319,3 +220,96 @@ def end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files to the most that the system allows; children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def explained_limits() -> Iterator[None]:
+    """Errors of this block that say that a limit was reached become errors that say what to set."""
+    try:
+        yield
+    except (OSError, RuntimeError, MemoryError) as error:
+        if found := explained_limit(error):
+            raise found from error
+        raise
+
+
+def explained_limit(error: BaseException) -> Speech3Error | None:
+    """The error for the user, if `error` says that a limit was reached; else None."""
+    number = error.errno if isinstance(error, OSError) else 0
+    words = str(error)
+    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in words:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return Speech3Error(
+            f"too many open files: {soft:,} are allowed; allow more (ulimit -n {_FILES}, or docker run --ulimit"
+            f" nofile={_FILES}), or use fewer jobs or workers"
+        )
+    if number == errno.EAGAIN or "can't start new thread" in words or "Resource temporarily unavailable" in words:
+        limit = container_limit("processes")
+        here = f" ({limit:,} are allowed in this container)" if limit else ""
+        return Speech3Error(
+            f"no more processes or threads can be started{here}; allow more (ulimit -u, docker run --pids-limit, or"
+            " pids.max of the cgroup), or use fewer jobs or workers"
+        )
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or "Cannot allocate memory" in words:
+        limit = container_limit("memory")
+        here = f": this container may use {limit / 2**30:.1f} GiB" if limit else ""
+        return Speech3Error(
+            f"memory ran out{here}; use fewer jobs or workers, or allow more (docker run --memory, or memory.max of the"
+            " cgroup; ulimit -v)"
+        )
+    if "/torch_" in words and ("No space left" in words or "unable to" in words):
+        return Speech3Error(
+            "the shared memory of this machine or container (/dev/shm) is full: make it larger (docker run"
+            " --shm-size=8g, or mount -o remount,size=8g /dev/shm)"
+        )
+    return None
+
+
+def out_of_memory() -> str:
+    """What to do if a process was killed for lack of memory, with the container's limit if there is one."""
+    limit = container_limit("memory")
+    if limit is None:
+        return "most likely because memory ran out"
+    return (
+        f"most likely because memory ran out: this container may use {limit / 2**30:.1f} GiB (docker run --memory, or"
+        " memory.max of its cgroup)"
+    )
+
+
+def memory_left() -> int | None:
+    """Bytes that this container may still use; None if there is no limit."""
+    limit, used, stat = container_limit("memory"), _number(_USED), dict[str, int]()
+    if limit is None:
+        return None
+    for name in _STAT:
+        with contextlib.suppress(OSError, ValueError):
+            pairs = (line.split() for line in (_CGROUP / name).read_text(encoding="utf-8").splitlines())
+            stat = {key: int(value) for key, value in pairs}
+            break
+    # Cached files are given up when memory is needed; shared memory is not.
+    files = stat.get("file", stat.get("total_cache")), stat.get("shmem", stat.get("total_shmem", 0))
+    if used is None or files[0] is None:
+        return limit
+    return max(0, limit - (used - (files[0] - files[1])))
+
+
+def container_limit(what: str) -> int | None:
+    """The limit of this container (its cgroup) on `memory`, in bytes, or `processes`; None if there is none."""
+    return _number(_LIMITS[what])
+
+
+def _number(names: tuple[str, ...]) -> int | None:
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):  # `max` is no number
+            value = int((_CGROUP / name).read_text(encoding="utf-8"))
+            return value if value < _NO_LIMIT else None
+    return None

@@ -1,11 +1,8 @@
-"""Progress for users (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`).
+"""Progress for users (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`); Ctrl-C.
 
-Defers Ctrl-C while code runs that must not be interrupted: a minibatch before its checkpoint, a callback from C.
-
-Text is UTF-8 in every locale; a terminal gets what its encoding has, with replacements for the rest.
-
-Python takes the encoding of file names, and of what it prints, from the locale. Under LC_ALL=en_US.ISO-8859-1 the name
-of a file would be read as other letters than it is written in, and printing a Chinese word would be an error.
+Text is UTF-8 in every locale; a terminal gets what its encoding has, with replacements for the rest. Python takes the
+encoding of file names, and of what it prints, from the locale: under LC_ALL=en_US.ISO-8859-1 the name of a file would
+be read as other letters than it is written in, and printing a Chinese word would be an error.
 """
 
 import codecs
@@ -35,6 +32,8 @@ _FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: time until the
 _QUIET = "SPEECH3_QUIET"  # in the environment, so that processes that are started later are quiet, too
 
 console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=bool(os.environ.get(_QUIET)))
+_REPLACE = "speech3.replace"
+_UTF8_MODE = "PYTHONUTF8"  # also tells processes that are started from this one
 
 
 def be_quiet() -> None:
@@ -69,6 +68,7 @@ def progress(
                 done, words = place(item) if place else (count, "")
                 bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
         return
+    # Without a terminal: a line now and then.
     following = start + min(_FIRST_SECONDS, _QUIET_SECONDS)
     since, before = start, 0
     for count, item in enumerate(items, 1):
@@ -135,7 +135,10 @@ class Interrupt:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interrupt]:
-    """Record the first Ctrl-C instead of raising; a second one raises KeyboardInterrupt as usual."""
+    """Record the first Ctrl-C instead of raising; a second one raises KeyboardInterrupt as usual.
+
+    For code that must not be interrupted: a minibatch before its checkpoint, a callback from C.
+    """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
@@ -152,15 +155,11 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         signal.signal(signal.SIGINT, before)
 
 
-_ERRORS = "speech3.replace"
-_MODE = "PYTHONUTF8"  # also tells processes that are started from this one
-
-
 def restart_in_utf8() -> None:
     """Begin again in Python's UTF-8 mode, if the locale is not UTF-8: a running interpreter cannot change its mode."""
-    if codecs.lookup(sys.getfilesystemencoding()).name == "utf-8" or os.environ.get(_MODE) == "1":
+    if codecs.lookup(sys.getfilesystemencoding()).name == "utf-8" or os.environ.get(_UTF8_MODE) == "1":
         return
-    os.environ[_MODE] = "1"
+    os.environ[_UTF8_MODE] = "1"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -169,8 +168,8 @@ def suit_terminals() -> None:
 
     Files and pipes get UTF-8 also in locales that are not, since it is what every verb reads.
     """
-    codecs.register_error(_ERRORS, _replaced)
-    for stream, errors in ((sys.stdout, _ERRORS), (sys.stderr, "backslashreplace")):
+    codecs.register_error(_REPLACE, _replaced)
+    for stream, errors in ((sys.stdout, _REPLACE), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=_of_terminal(stream), errors=errors)
 

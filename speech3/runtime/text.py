@@ -39,11 +39,7 @@ _BINARY: tuple[tuple[bytes, str, str], ...] = (  # the first bytes, what has the
     (b"\x1f\xa0", "compressed with compress", "decompress it: gzip -d"),
     (b"LZIP", "compressed with lzip", "decompress it: lzip -d"),
     (b"\x04\x22\x4d\x18", "compressed with lz4", "decompress it: lz4 -d"),
-    (
-        b"mmap lm http://kheafield.com/code",
-        "a binary language model of KenLM",
-        _ARPA,
-    ),
+    (b"mmap lm http://kheafield.com/code", "a binary language model of KenLM", _ARPA),
     (b"SRILM_BINARY_NGRAM", "a binary language model of SRILM", "write it as ARPA: ngram -lm IN -write-lm OUT"),
     (b"blmt ", "a binary language model of IRSTLM", _ARPA),
     (b"Qblmt ", "a binary language model of IRSTLM", _ARPA),
@@ -228,8 +224,6 @@ class _Prefixed(io.RawIOBase):
 
 
 class _Converted(io.RawIOBase):
-    """A stream of text in `encoding` as UTF-8."""
-
     def __init__(self, raw: IO[bytes], encoding: str) -> None:
         self._raw, self._decoder, self._held = raw, codecs.getincrementaldecoder(encoding)(), b""
         self._encoding = encoding
@@ -252,7 +246,6 @@ class _Converted(io.RawIOBase):
 
 
 def _peeked(raw: IO[bytes]) -> tuple[bytes, IO[bytes]]:
-    """The first bytes of a stream, and a stream that has them again."""
     head = b""
     while len(head) < _HEAD and (more := raw.read(_HEAD - len(head))):
         head += more

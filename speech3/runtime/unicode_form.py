@@ -1,13 +1,10 @@
 """One Unicode form for the words of all files: composed (NFC), with ordinary letters for full-width ones and ligatures.
 
 Keyboards and macOS write the same letter in several ways: é is one character, or e and a combining accent. Every
-reader of words changes them to one form, so that the same word in a transcript, a lexicon, a language model, a grammar
-and a reference is the same.
-
-Of the compatibility forms (NFKC), only those are changed that never are another letter: full-width Latin letters and
-digits, and the ligatures of Latin type (U+FB00 to U+FB06). NFKC as a whole would change letters that orthographies use,
-such as the sign of aspiration, U+02B0, and the vowel sign am of Thai. Phones are not changed: models have them as they
-are.
+reader of words changes them to one form, so that the same word is the same in every file. Of the compatibility forms
+(NFKC), only those are changed that never are another letter: full-width Latin letters and digits, and the ligatures of
+Latin type (U+FB00 to U+FB06). NFKC as a whole would change letters that orthographies use, such as the sign of
+aspiration, U+02B0, and the vowel sign am of Thai. Phones are not changed: models have them as they are.
 """
 
 import re

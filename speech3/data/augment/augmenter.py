@@ -1,15 +1,12 @@
-"""Augmentation of one utterance: the seed and the utterance's key determine all changes, whichever process makes them.
+"""Augmentation of recordings: noise, other speakers, rooms, speed, volume, the telephone.
 
-Their order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
+The changes are pure functions of float32 tensors, on the CPU or a GPU: sounds to add are passed as tensors, random
+values as numbers. All but `change_speed` keep lengths and timing, so alignments stay valid. Samples beyond an
+utterance's length are zero in the output. Signal-to-noise ratios are ratios of mean powers over whole utterances, as in
+Kaldi's wav-reverberate and torchaudio, so that figures are comparable.
 
-Legend: S samples.
-
-Augmentation of waveforms: noise, other speakers, rooms, speed, volume, the telephone.
-
-Pure functions of float32 tensors, on the CPU or a GPU: sounds to add are passed as tensors, random values as numbers.
-All functions but `change_speed` keep lengths and timing, so alignments stay valid. Samples beyond an utterance's length
-are zero in the output. Signal-to-noise ratios are ratios of mean powers over whole utterances, as in Kaldi's
-wav-reverberate and torchaudio, so that figures are comparable.
+`Augmenter` draws the changes of an utterance from the seed and the utterance's key, whichever process makes them. Their
+order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
 
 Axes: N utterances, S samples, M samples of another speaker's speech, R taps of an impulse response.
 """
@@ -50,6 +47,11 @@ _BAND_HZ = (300.0, 3400.0)
 _TAPS = 161  # 20 ms at 8 kHz: the transition band is 165 Hz wide
 _TRANSFORM = 4096  # lengths of Fourier transforms are multiples of this
 _PEAK = 32767 / 32768  # the largest value of 16-bit audio
+_MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
+_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
+_LONGEST_VOICE_S = 30.0
+# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
+_WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
 
 
 def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: Tensor) -> Tensor:
@@ -111,10 +113,7 @@ def change_volume(waves_NS: Tensor, lengths_N: Tensor, gain_db_N: Tensor) -> Ten
 def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_law: bool = True) -> Tensor:
     """Limit to the telephone band of 300 to 3400 Hz, by resampling to 8 kHz and back.
 
-    Parameters
-    ----------
-    mu_law
-        Quantise to 8 bits by mu-law, which G.711 approximates; samples above full scale are clipped.
+    `mu_law`: quantise to 8 bits by mu-law, which G.711 approximates; samples above full scale are clipped.
     """
     functional, rate_hz = torchaudio_functional(), min(sample_rate_hz, TELEPHONE_HZ)
     narrow_NS = functional.resample(_cut(waves_NS, lengths_N), sample_rate_hz, rate_hz)
@@ -148,15 +147,7 @@ def _cut(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
 
 
 def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
-    """Mean square of waves that are zero beyond their lengths."""
     return waves_NS.square().sum(1) / lengths_N.clamp_min(1)
-
-
-_MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
-_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
-_LONGEST_VOICE_S = 30.0
-# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
-_WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
 
 
 def seed_of(name: str) -> int:
@@ -245,8 +236,6 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
 
 @dataclass
 class _Chain:
-    """An utterance, and what has been done to it so far."""
-
     of: Augmenter
     wave_S: np.ndarray
     rate_hz: int
@@ -345,7 +334,6 @@ class _Chain:
         return sounds[int(self.rng.integers(len(sounds)))]
 
     def _others(self, voices: Sequence[Sound]) -> Sequence[Sound]:
-        """Utterances of other speakers, or, if there are none, other utterances of the same speaker."""
         others_speech = [voice for voice in voices if voice.speaker != self.utterance.speaker]
         return others_speech or [voice for voice in voices if voice.name != self.utterance.id]
 

@@ -1,11 +1,9 @@
-"""Write augmented copies of a data directory: Kaldi's augment_data_dir.py and reverberate_data_dir.py in one.
+"""Write augmented copies of a data directory, and copies at other speeds.
 
-Legend: S samples.
+Augmentation: Kaldi's augment_data_dir.py and reverberate_data_dir.py in one. Speed (Ko et al. 2015; Kaldi's
+utils/data/perturb_data_dir_speed.sh): pitch and formants change with it, so a copy is a new speaker for normalisation.
 
-Speed perturbation: slower or faster copies of each utterance, as if by other speakers (Ko et al. 2015).
-
-Pitch and formants change with the speed, so a copy is a new speaker for normalisation, as in Kaldi's
-utils/data/perturb_data_dir_speed.sh.
+Axes: S samples.
 """
 
 import functools
@@ -20,6 +18,7 @@ from speech3.data import audio
 from speech3.data.augment.augmenter import Augmenter, make_augmenter
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.data.paths import moved_value
+from speech3.data.resampling import resample
 from speech3.errors import Speech3Error, check_bad
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
@@ -98,6 +97,7 @@ def augment_data(
 
 
 def _part(data: DataDir, ids: list[str]) -> DataDir:
+    # A process is sent this for each task instead of the whole directory.
     utterances = {key: data.utterances[key] for key in ids}
     return DataDir(data.path, {utt.recording: data.recording(utt) for utt in utterances.values()}, utterances)
 
@@ -146,9 +146,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
             raise Speech3Error(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
     recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
-    items = [
-        (_alone(data, utterance), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances.values()
-    ]
+    items = [(_part(data, [utterance]), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances]
     names = set(utterances)
     for alone, _, prefix in items:
         for name in (prefix + key for key in alone.utterances):
@@ -175,15 +173,7 @@ def _original(value: str, data: Path, out: Path) -> str:
     return os.path.relpath(data / value, out) if inside else moved_value(value, data, out)
 
 
-def _alone(data: DataDir, utterance: Utterance) -> DataDir:
-    # A process is sent this for each utterance instead of the whole directory.
-    return DataDir(data.path, {utterance.recording: data.recording(utterance)}, {utterance.id: utterance})
-
-
 def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance | tuple[str, str]:
-    """The copy, or the name of an utterance that cannot be read and the reason."""
-    from speech3.data.resampling import resample
-
     data, factor, prefix = item
     (utterance,) = data.utterances.values()
     try:

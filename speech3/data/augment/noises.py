@@ -1,10 +1,9 @@
-"""Sounds for augmentation: directories of noise, in MUSAN's layout, and of room impulse responses, in Kaldi's.
+"""Sounds for augmentation: recorded noise and room responses, and synthesised ones.
 
-Legend: S samples, R taps of an impulse response.
+Directories of noise are in MUSAN's layout, those of room impulse responses in Kaldi's. Synthesis: pure functions of
+waveforms and a random generator; waveforms are float, full scale 1, and no function shifts speech in time.
 
-Noise and reverberation that make a clean recording harder: pure functions of waveforms and a random generator.
-
-Legend: N samples. Waveforms are float, full scale 1. No function shifts speech in time.
+Axes: S or N samples, R taps of an impulse response.
 """
 
 from collections.abc import Sequence
@@ -24,32 +23,23 @@ from speech3.runtime import read_utf8
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
 _LONGEST_RESPONSE_S = 10.0
 T = TypeVar("T")
+SPEED_OF_SOUND_M_S = 343.0
 
 
 @dataclass(frozen=True)
 class Sound:
-    """A recording or a part of it.
+    """A recording or a part of it."""
 
-    Attributes
-    ----------
-    name
-        For messages: an utterance, or a file's path relative to its directory.
-    location, directory
-        As for `audio.read_file`.
-    speaker
-        Speaker of an utterance; empty for a file.
-    """
-
-    name: str
+    name: str  # for messages: an utterance, or a file's path relative to its directory
+    # location, directory: as for `audio.read_file`.
     location: str
     directory: Path
     start_s: float = 0.0
     end_s: float | None = None
-    speaker: str = ""
+    speaker: str = ""  # speaker of an utterance; empty for a file
 
 
 def utterance_sounds(data: DataDir) -> list[Sound]:
-    """The utterances of a data directory."""
     return [
         Sound(key, data.recording(utt), data.path, utt.start_s, utt.end_s, utt.speaker)
         for key, utt in data.utterances.items()
@@ -57,13 +47,7 @@ def utterance_sounds(data: DataDir) -> list[Sound]:
 
 
 def find_sounds(directory: Path) -> list[Sound]:
-    """The utterances of a Kaldi data directory (`wav.scp`), or else the audio files of a tree, sorted by name.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such directory, or no audio in it.
-    """
+    """The utterances of a Kaldi data directory (`wav.scp`), or else the audio files of a tree, sorted by name."""
     if (directory / "wav.scp").exists():
         return utterance_sounds(read_datadir(directory))
     found = [path for path in _files(directory) if path.suffix.lower() in SUFFIXES]
@@ -87,11 +71,6 @@ def find_responses(directory: Path) -> list[Sound]:
 
     A line of `rir_list` (wav-reverberate's ``--rir-set-parameters``) ends in the path, relative to where the corpus was
     unpacked: ``--rir-id small-00001 --room-id Room001 RIRS_NOISES/simulated_rirs/smallroom/Room001-00001.wav``.
-
-    Raises
-    ------
-    Speech3Error
-        There is no response, or a listed one is missing.
     """
     lists = [path for path in _files(directory) if path.name == "rir_list"]
     if not lists:
@@ -126,13 +105,7 @@ def some(items: Sequence[T], most: int, rng: np.random.Generator) -> tuple[T, ..
 
 
 def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Read `count` samples, float32 (S,), from a random place; a shorter sound is repeated.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read.
-    """
+    """Read `count` samples, float32 (S,), from a random place; a shorter sound is repeated."""
     end_s = audio.info(sound.location, directory=sound.directory).duration_s if sound.end_s is None else sound.end_s
     spare_s = end_s - sound.start_s - count / sample_rate_hz
     start_s = sound.start_s + (rng.uniform(0, spare_s) if spare_s > 0 else 0.0)
@@ -156,13 +129,7 @@ def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
 
 
 def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
-    """Read an impulse response, float32 (R,): the first channel, since the mean of several is not a room's response.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, is silent, or is too long to be an impulse response.
-    """
+    """Read an impulse response, float32 (R,): the first channel, since the mean of several is not a room's response."""
     about = audio.info(sound.location, directory=sound.directory)
     if about.duration_s > _LONGEST_RESPONSE_S:
         raise Speech3Error(
@@ -180,9 +147,6 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
     if not np.any(response_R):
         raise Speech3Error(f"{sound.location}: every sample is zero, so this is not an impulse response; remove it")
     return response_R
-
-
-SPEED_OF_SOUND_M_S = 343.0
 
 
 def colored_noise(count: int, slope_db_per_octave: float, rng: np.random.Generator) -> np.ndarray:
