@@ -192,7 +192,7 @@ class Partition:
         buffers_sum = buffers.copy_(push.own.buffers).sum(dtype=torch.float64) if buffers.numel() else None
         length = self.optimizer.step(  # on a GPU, returns only when everything is written
             old, new, push.packed, staleness=staleness, minibatches=len(numbers)
-        )  # fmt: skip
+        )
         finite = math.isfinite(length) and (buffers_sum is None or math.isfinite(buffers_sum))
         if not (finite and length <= self.max_push):
             return REFUSED

@@ -106,7 +106,7 @@ def open_backends(
 
             return OneWorker(parts, **steps), Cluster(
                 build, another(), training.server, **here, **pushes, address=training.cluster.address
-            )  # fmt: skip
+            )
         case "ddp":
             from speech3.engine.backends.ddp import Ddp
 

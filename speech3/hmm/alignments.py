@@ -296,9 +296,7 @@ def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -
     return counts
 
 
-def expected(
-    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]], after: SilenceAfter
-) -> Expected:  # fmt: skip
+def expected(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]], after: SilenceAfter) -> Expected:
     """The sum over the pronunciations before each pronunciation of the probability of silence after them."""
     found: defaultdict[Key, float] = defaultdict(float)
     for before, _, key in _joins(alignments, words):
@@ -306,9 +304,7 @@ def expected(
     return dict(found)
 
 
-def _joins(
-    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]
-) -> Iterator[tuple[Key, bool, Key]]:  # fmt: skip
+def _joins(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Iterator[tuple[Key, bool, Key]]:
     """Pairs of neighbouring pronunciations, and whether silence is between them."""
     for utterance, alignment in alignments.items():
         before, silence, said = EDGE, False, words[utterance]

@@ -125,7 +125,7 @@ class Gather:
         # With an explicit shape: DTensor would otherwise take all parts to be as wide as this member's.
         sharded = DTensor.from_local(
             x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=_strides(shape)
-        )  # fmt: skip
+        )
         whole: Tensor = sharded.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         return whole
 

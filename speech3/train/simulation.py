@@ -437,7 +437,7 @@ def throughput(
     found = conclusions(points, {each.name: each.connected for each in networks})
     return Throughput(
         config.training.device, tuple(workers), tuple(gigabits), tuple(networks), tuple(points), tuple(found)
-    )  # fmt: skip
+    )
 
 
 def _configs(config: TrainConfig, models: Sequence[str]) -> dict[str, TrainConfig]:

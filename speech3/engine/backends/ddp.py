@@ -248,7 +248,7 @@ def run_epoch(
 
 def _added_up(
     member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Totals over all processes: `UncheckedSteps.sums`, bytes up and down, milliseconds spent.
 
     The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be

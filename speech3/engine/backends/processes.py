@@ -406,9 +406,9 @@ class Workers:
     def end_others(self) -> None:
         """Stop all processes but those that cannot be; afterwards nobody writes into memory that they share."""
         stuck = set(self._kills)
-        end_processes([
-            process for number, group in enumerate(self.groups) if number not in stuck for process, _ in group
-        ])  # fmt: skip
+        end_processes(
+            [process for number, group in enumerate(self.groups) if number not in stuck for process, _ in group]
+        )
 
     def close(self) -> None:
         end_processes(self.processes)

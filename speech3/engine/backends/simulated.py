@@ -56,12 +56,12 @@ class Simulated:
         self.shards = [
             Shard(each, config, number=number, workers=self.workers, weight_decay=weight_decay, codec=codec)
             for number, each in enumerate(everybody)
-        ]  # fmt: skip
+        ]
         own = self.shards[0].sgd.parameters
         self.memory = private_memory(memory_layout(own, config, self.workers, len(parts.source)))
         self.server = make_server(
             self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
-        )  # fmt: skip
+        )
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[float, int, float]] = []  # time, worker, seconds until it is noticed
 

@@ -218,9 +218,7 @@ def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = sl
             parts = [_slice_of(view, stretch) for view in views]
             there = [(part, kept) for part, kept in zip(parts, floats, strict=True) if len(part)]
             parts, floats = [part for part, _ in there], [kept for _, kept in there]
-            return Ternary(
-                layout(parts, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
-            )  # fmt: skip
+            return Ternary(layout(parts, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip)
         case "bf16":
             return Bf16()
         case "topk":
@@ -284,7 +282,7 @@ def statistics(values_P: Tensor, layout: TernaryLayout, clip: float, limits_B: T
     """Write each bucket's c sigma (infinite where nothing is clipped) and scale s (NaN if a value is not finite)."""
     _kernel(values_P, "statistics")(
         values_P, layout.starts_B, layout.sizes_B, layout.tiles_T5, clip, limits_B, scales_B
-    )  # fmt: skip
+    )
 
 
 def pack(

@@ -585,4 +585,4 @@ def _of_stream(loader: DataLoader[Any], steps: int | None, accumulate: int) -> D
     count = batches if steps is None else steps * accumulate
     return Data(
         loader.dataset, loader.batch_size or 1, None, loader, count, continues=steps is not None, accumulate=accumulate
-    )  # fmt: skip
+    )

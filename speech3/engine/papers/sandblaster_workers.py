@@ -313,7 +313,7 @@ class Virtual:
         self.workspaces = [
             Workspace(replace(parts, model=copy.deepcopy(parts.model)), self.vectors, layout, worker)
             for worker in range(layout.workers)
-        ]  # fmt: skip
+        ]
         self.epoch = self.evaluation = 0
         self._from_zero(0.0)
 

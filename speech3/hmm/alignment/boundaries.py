@@ -262,9 +262,7 @@ class Refinement:
     clock: FrameClock
     waves: Mapping[str, Wave] = field(default_factory=dict)
 
-    def refined(
-        self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float
-    ) -> Alignment:  # fmt: skip
+    def refined(self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float) -> Alignment:
         """The alignment with `Alignment.edges`; its frames are not changed.
 
         Parameters
