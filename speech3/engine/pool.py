@@ -195,12 +195,7 @@ class MinibatchQueue:
         self, states: MinibatchStates, cursor: np.ndarray, lock: AbstractContextManager[object],
         rows: Sequence[range] | None = None,
     ) -> None:  # fmt: skip
-        self.states, self.states_M, self.cursor, self.lock = (
-            states,
-            states.states_M,
-            cursor,
-            lock,
-        )
+        self.states, self.states_M, self.cursor, self.lock = (states, states.states_M, cursor, lock)
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
         self.begins_M = np.zeros(len(states) + 1, np.bool_)  # where a row begins, or the epoch ends
         self.begins_M[-1] = True

@@ -226,7 +226,7 @@ def _training(about: dict[str, Any]) -> str:
 def _limits(subject: Subject) -> list[str]:
     found = [
         "It was trained on the speakers, rooms, microphones and language of its data: evaluate it on yours "
-        "(`speech3 score`).",
+        "(`speech3 score`)."
     ]
     if not _last_is_best(subject.info.trained):
         found.append(

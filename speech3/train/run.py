@@ -317,11 +317,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         if directory.model.exists():
             say(f"{directory.model}: already finished, not trained again")
             return load_tensors(directory.model, "nn")[1]
-        with (
-            deferred_interrupt() as interrupt,
-            threads(config.training.threads),
-            precision(config.training.precision),
-        ):
+        with deferred_interrupt() as interrupt, threads(config.training.threads), precision(config.training.precision):
             with ExitStack() as opened:
                 run = _Run(config, directory, packed, device, init, opened)
                 while not run.standing.schedule.done:

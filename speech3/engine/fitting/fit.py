@@ -49,15 +49,7 @@ from speech3.engine.fitting.results import (
 from speech3.engine.flat import trained
 from speech3.engine.gradient import CudaGraphs, Diverged, autocast_of, threads, use_precision
 from speech3.engine.gradient import precision as use_while
-from speech3.engine.interface import (
-    NUMBERED,
-    Microbatches,
-    Progress,
-    Rate,
-    Targets,
-    WorkerParts,
-    minibatch_seed,
-)
+from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import Speech3Error, listed

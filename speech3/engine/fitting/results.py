@@ -11,11 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.engine.interface import (
-    Progress,
-    ShardReport,
-    shares,
-)
+from speech3.engine.interface import Progress, ShardReport, shares
 from speech3.errors import Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import explained_disk_errors, locked_directory

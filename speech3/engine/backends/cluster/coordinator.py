@@ -265,10 +265,7 @@ class Cluster:
         tensors = self.server.copy()
         if self.states.ended > self.copied.states.ended:
             self.deaths_since_copy = 0
-        self.copied, self.copied_at = (
-            ServerCopy(tensors, deepcopy(self.states), max(self.versions)),
-            time.monotonic(),
-        )
+        self.copied, self.copied_at = (ServerCopy(tensors, deepcopy(self.states), max(self.versions)), time.monotonic())
         self.copy_took = self.copied_at - begun
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:
