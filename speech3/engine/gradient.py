@@ -40,6 +40,9 @@ from speech3.engine.interface import (
 )
 from speech3.errors import Speech3Error
 
+_WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
+_KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
+
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
@@ -267,10 +270,6 @@ class Diverged(Speech3Error):
             f"data contain NaN: lower training.learning_rate or repair the data, and start again"
         )
         self.epoch, self.number = epoch, number
-
-
-_WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
-_KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
 
 
 @dataclass(frozen=True, eq=False)

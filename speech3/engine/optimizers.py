@@ -41,6 +41,16 @@ from speech3.engine.flat import Flat, flatten, trained
 from speech3.engine.interface import Proximal, WorkerParts
 from speech3.errors import Speech3Error, listed
 
+_EPSILON = 1e-8
+SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the polynomial of Jordan et al.
+_STEPS = 5
+_SMALLEST = 8  # fewest rows, and columns, of a matrix
+_LENGTH = 0.2  # root mean square of an update of AdamW at a learning rate of one, as Liu et al. measured it
+STATE = "optimizer"  # its name among the tensors of a state
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
 
 class Sgd:
     """The parameters of a model and the SGD step.
@@ -92,9 +102,6 @@ class Sgd:
             self.velocity.vector_K.copy_(
                 tensors["velocity"]
             ) if "velocity" in tensors else self.velocity.vector_K.zero_()
-
-
-_EPSILON = 1e-8
 
 
 class AdamW:
@@ -165,14 +172,6 @@ class AdamW:
         self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
         for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
             slot.vector_K.copy_(tensors[name]) if name in tensors else slot.vector_K.zero_()
-
-
-SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
-
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the polynomial of Jordan et al.
-_STEPS = 5
-_SMALLEST = 8  # fewest rows, and columns, of a matrix
-_LENGTH = 0.2  # root mean square of an update of AdamW at a learning rate of one, as Liu et al. measured it
 
 
 class Muon(AdamW):
@@ -252,11 +251,6 @@ def hidden_matrices(model: nn.Module) -> Iterator[tuple[int, int]]:
         index += 1
     outputs = getattr(model, "logit_layers", None) or [path for path, _, _ in found[-1:]]
     yield from ((index, axis) for path, index, axis in found if path not in outputs)
-
-
-STATE = "optimizer"  # its name among the tensors of a state
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,10 @@ from speech3.errors import Speech3Error
 from speech3.runtime import available_jobs
 
 _SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by backend
+_CODECS = ("none", "bf16", "ternary", "topk")
+_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients
+# Training stops if at least this number of an epoch's minibatches, and more than this share of them, are refused.
+_FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
 def simulated_method(training: TrainingConfig) -> str:
@@ -126,10 +130,6 @@ def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Ba
                 partial(Virtual, parts, clock), replace(parts, model=copy.deepcopy(parts.model)), training.lbfgs,
                 workers=training.workers, weight_decay=training.weight_decay,
             )  # fmt: skip
-
-
-_CODECS = ("none", "bf16", "ternary", "topk")
-_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients
 
 
 def check_workers(training: TrainingConfig) -> None:
@@ -321,10 +321,6 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
             raise Speech3Error(
                 f"training.simulation.failures: no worker {worker} of {workers}; workers are numbered from 0"
             )
-
-
-# Training stops if at least this number of an epoch's minibatches, and more than this share of them, are refused.
-_FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
 class Trainer:

@@ -33,6 +33,14 @@ from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 from speech3.language import Lexicon, Pronunciation, Silences
 from speech3.runtime import explained_disk_errors
 
+_IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
+_HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
+SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
+RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this
+Key: TypeAlias = tuple[str, tuple[int, ...]]  # word and phone numbers
+EDGE: Key = ("", ())  # the sentence's beginning, or its end
+Expected: TypeAlias = dict[Key, float]  # expected number of silences before each pronunciation
+
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
@@ -125,10 +133,6 @@ def equal_alignment(
     states = topology.states_of_parts(np.repeat(np.arange(parts), np.diff(edges)))
     starts = edges[:: topology.min_frames]
     return Alignment(np.array(phones, np.int32), np.array(index, np.int32), starts, states, 0.0)
-
-
-_IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
-_HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
 
 
 class WordLists(MutableMapping[str, list[str]]):
@@ -242,13 +246,6 @@ class Merged(Mapping[str, Alignment]):
 
     def __len__(self) -> int:
         return len(self._store_of)
-
-
-SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
-RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this
-Key: TypeAlias = tuple[str, tuple[int, ...]]  # word and phone numbers
-EDGE: Key = ("", ())  # the sentence's beginning, or its end
-Expected: TypeAlias = dict[Key, float]  # expected number of silences before each pronunciation
 
 
 @dataclass

@@ -23,6 +23,8 @@ from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
+_LEAST_ROWS = 20_000  # statistics that are held before they are merged
+_DIGIT = re.compile(r"(.*\D)(\d+)")
 
 
 def log_likelihood(stats: np.ndarray) -> np.ndarray:
@@ -80,10 +82,6 @@ def merge_questions(
     for row, phones in zip(member, ordered, strict=True):
         row[phones] = True
     return member
-
-
-_LEAST_ROWS = 20_000  # statistics that are held before they are merged
-_DIGIT = re.compile(r"(.*\D)(\d+)")
 
 
 @dataclass(eq=False)

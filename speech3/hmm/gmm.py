@@ -41,6 +41,8 @@ MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
 PERTURBATION = 0.01  # of the means in a split, in standard deviations
 _SCORES = 1 << 23  # Gaussians times frames that are scored at once, 32 MB
+_WEIGHT_ITERATIONS = 50
+_WEIGHT_TAU = 10.0  # smooths the weights of a pdf towards its old ones, in frames, as in Kaldi's train_mmi.sh
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,10 +290,6 @@ def split(gmm: Gmm, targets: np.ndarray, generator: np.random.Generator) -> Gmm:
         variances += var
         sizes.append(len(weight))
     return Gmm(np.concatenate([[0], np.cumsum(sizes)]), np.array(weights), np.array(means), np.array(variances))
-
-
-_WEIGHT_ITERATIONS = 50
-_WEIGHT_TAU = 10.0  # smooths the weights of a pdf towards its old ones, in frames, as in Kaldi's train_mmi.sh
 
 
 def extended_baum_welch(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, tau: float, e: float = 2.0) -> Gmm:

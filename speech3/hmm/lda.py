@@ -23,6 +23,10 @@ from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm, GmmStats, accumulate, zero_stats
 
 _SINGULAR = 1e-10  # smallest eigenvalue of the within-class covariance, relative to the largest
+_BLOCK = 1024  # frames whose products are in memory at once
+_MOST_CONDITION = 1e14
+_LEAST_POSTERIOR = 1e-8  # as in `hmm.gmm`
+SWEEPS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +154,6 @@ def lda(stats: LdaStats, dim: int) -> np.ndarray:
     matrix = directions[:, ::-1][:, :dim].T @ whiten
     largest = np.abs(matrix).argmax(1)
     return np.asarray(matrix * np.sign(matrix[np.arange(dim), largest])[:, None])
-
-
-_BLOCK = 1024  # frames whose products are in memory at once
-_MOST_CONDITION = 1e14
-_LEAST_POSTERIOR = 1e-8  # as in `hmm.gmm`
 
 
 def expected_precisions(
@@ -301,9 +300,6 @@ def _accumulate_twin(rows, bias, offset, seen, feats, pdf, count, first, second)
                 first[g, d] += gamma * x
                 second[g, d] += gamma * x * x
     return total
-
-
-SWEEPS = 20
 
 
 @dataclass(eq=False)

@@ -20,6 +20,9 @@ from speech3.io import load_tensors, save_tensors
 from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
 from speech3.runtime import read_json, write_json
 
+LEFT, CENTRE, RIGHT = 0, 1, 2
+ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -98,12 +101,6 @@ def topology_named(name: str, path: Path) -> Topology:
 def num_outputs(frames: int, subsampling: int) -> int:
     """Outputs of a model that has one per `subsampling` frames; the last may stand for fewer."""
     return -(-frames // subsampling)
-
-
-LEFT, CENTRE, RIGHT = 0, 1, 2
-
-
-ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ from speech3.hmm.model import FIRST_AND_LOOP, Hmm
 
 _NEVER = np.float32(-np.inf)
 _LEAST = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
+_NO_BIPHONE = np.float32(-1e30)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,9 +230,6 @@ def _distance(reference, hypothesis):  # type: ignore[no-untyped-def] # pragma: 
             diagonal = row[j + 1]
             row[j + 1] = min(replaced, row[j + 1] + 1, row[j] + 1)
     return row[-1]
-
-
-_NO_BIPHONE = np.float32(-1e30)
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,11 @@ from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, Workers, WorkerShare, 
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import Metrics, read_json
 
+LDA_FILE = "lda.safetensors"
+ADAPTED = "adapted"
+MODEL, PRIOR = "model.safetensors", "prior.safetensors"
+PASSES = "passes.json"  # in `ADAPTED`: the number of passes, if it is not that of the config
+
 
 class Projected(Mapping[str, np.ndarray]):
     """Features that are projected and then transformed by speaker whenever they are read.
@@ -231,12 +236,6 @@ def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> 
             )
         if not np.isfinite(transform).all():
             raise Speech3Error(f"{path}: {speaker}: the transform is not finite; estimate it again")
-
-
-LDA_FILE = "lda.safetensors"
-ADAPTED = "adapted"
-MODEL, PRIOR = "model.safetensors", "prior.safetensors"
-PASSES = "passes.json"  # in `ADAPTED`: the number of passes, if it is not that of the config
 
 
 @dataclass(frozen=True, eq=False)

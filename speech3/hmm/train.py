@@ -72,6 +72,14 @@ from speech3.runtime import (
 
 R = TypeVar("R")
 _GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
+_LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
+# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
+# their exponentials, relative to the largest of a frame, do not underflow in float32.
+LARGEST_PSEUDO = 30.0
+FIRST_SELF_LOOP = 0.75
+# Called before an iteration's re-estimation with its number: may change the features of the workers, and the GMMs.
+Adjust = Callable[[int, Hmm, Gmm], Gmm]
+NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
 
 
 @dataclass
@@ -220,9 +228,6 @@ class Workers:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-_LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
-
-
 def triphone_leaves(hours: float) -> float:
     """Leaves of the triphone tree, unless its roots need more: 800 for minilibri's two hours, at most 6,000."""
     return min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)
@@ -291,11 +296,6 @@ def sized_transformed(config: HmmConfig, hours: float) -> HmmConfig:
                      "gaussians": stage.gaussians or round(factor * tri.gaussians)}  # fmt: skip
             changed[name] = stage.model_copy(update=sizes)
     return config.model_copy(update=changed)
-
-
-# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
-# their exponentials, relative to the largest of a frame, do not underflow in float32.
-LARGEST_PSEUDO = 30.0
 
 
 class Scorer(Protocol):
@@ -451,12 +451,6 @@ def pronunciations(share: WorkerShare) -> Counts:
 def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
     """Sum up how probable silence is before each pronunciation, along the current alignments."""
     return expected(share.alignments, share.words, after)
-
-
-FIRST_SELF_LOOP = 0.75
-# Called before an iteration's re-estimation with its number: may change the features of the workers, and the GMMs.
-Adjust = Callable[[int, Hmm, Gmm], Gmm]
-NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,8 @@ from speech3.language import Lexicon, Silences
 NO_WORD = -1
 START = -1  # in place of the phone before the first
 ANY = -1  # in place of a neighbour that the phone's pdfs do not depend on
+Arc = tuple[int, float]  # source, log probability
+_NEVER = np.float32(-np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +73,6 @@ class TranscriptGraph:
         targets = np.repeat(reach, np.diff(self.pred_ptr))
         np.maximum.at(reach, self.pred_src, targets)
         return np.maximum.accumulate(reach)
-
-
-Arc = tuple[int, float]  # source, log probability
 
 
 @dataclass
@@ -209,9 +208,6 @@ def _copies_leading_to(copies: dict[tuple[int, int, int], int], phones: _Phones,
         return []
     ways = ((source, left, right) for left in (ANY, *phones.lefts(source)) for right in (ANY, phone))
     return [copies[way] for way in ways if way in copies]
-
-
-_NEVER = np.float32(-np.inf)
 
 
 def best_path(

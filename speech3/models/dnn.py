@@ -57,6 +57,8 @@ BF16_WORTH_IT = 1.2  # how much faster bf16 must be than float32 for ``training.
 Product = Literal["onednn", "stock"]
 
 _chosen: Product | None = None
+_SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape
+_ROWS = 64  # rows that are summed in the type of the values; these sums are then added up in float64
 
 
 def gemm_library() -> Product:
@@ -203,9 +205,6 @@ class Dropout(nn.Module):
         return x * kept * self.scale  # not x * (kept * scale): a rounded scale would make all values too large
 
 
-_SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape
-
-
 class WindowModel(AcousticModel):
     """A model that scores one window of frames at a time; a chunk is scored as the windows of its outputs."""
 
@@ -327,7 +326,6 @@ def norm(kind: Normalization, width: int) -> nn.Module:
 
 
 _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})  # NaN stays NaN
-_ROWS = 64  # rows that are summed in the type of the values; these sums are then added up in float64
 
 
 def rectified(

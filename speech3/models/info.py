@@ -32,6 +32,7 @@ _KINDS: dict[type[nn.Module], str] = {
     nn.BatchNorm2d: "batch normalisation", nn.LayerNorm: "layer normalisation",
     SemiOrthogonal: "semi-orthogonal",
 }  # fmt: skip
+_NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,6 @@ def _feature_context(features: FeatureConfig | None) -> int:
 
 def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:
     return None if frames is None or features is None else frames * features.frame_shift
-
-
-_NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
 def describe_model(info: ModelInfo) -> str:

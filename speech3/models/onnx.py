@@ -68,6 +68,10 @@ from speech3.models.tdnn import AffineFront, FactoredLayer, Tdnn, TdnnLstm, Time
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+FORMAT = 1  # of inputs, outputs and metadata
+_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # frames per run of the graph: bounds the memory
+_OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are refused by older runtimes
+
 
 class Graph:
     """Nodes, constants, inputs and outputs; values are referred to by name."""
@@ -370,11 +374,6 @@ def _step(cells: Cells, graph: Graph, name: str, every_state: bool) -> Any:
 def _first(graph: Graph, x_TD: str, count: str) -> str:
     zero, end = graph.constant("axis", [0]), graph.op("Unsqueeze", count, graph.constant("axis", [0]))
     return graph.op("Slice", x_TD, zero, end, zero)
-
-
-FORMAT = 1  # of inputs, outputs and metadata
-_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # frames per run of the graph: bounds the memory
-_OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are refused by older runtimes
 
 
 def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]) -> "ModelProto":

@@ -36,6 +36,9 @@ import numpy as np
 
 UNSEEN = 1e-8  # initial weight of a phone that the phone language model lacks after its left neighbour
 NEVER = -1e30
+START = 0  # the state before the first phone
+_HISTORY = 2  # phones of a history
+_BATCH = 10_000  # sequences held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +185,6 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
                 for a in range(arc_ptr[g], arc_ptr[g + 1]):
                     beta[t, src[a]] = _log_add(beta[t, src[a]], move + weight[a])
     return log_z, posterior
-
-
-START = 0  # the state before the first phone
-_HISTORY = 2  # phones of a history
-_BATCH = 10_000  # sequences held at a time
 
 
 @dataclass(frozen=True, eq=False)

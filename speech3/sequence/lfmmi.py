@@ -87,6 +87,11 @@ from speech3.sequence.graph import (
 _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
+_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
+_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
+_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
+# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
+_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,9 +185,6 @@ def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
     return Denominator(**graph, lm=lm, pdfs_PP2=pdfs_PP2)
 
 
-_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
-
-
 @dataclass(frozen=True, eq=False)
 class LfMmi:
     """The loss of a minibatch of chunks, for any network; picklable.
@@ -266,9 +268,6 @@ class _Criterion(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (difference_BTS,) = ctx.saved_tensors
         return grad * difference_BTS, None, None, None
-
-
-_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,9 +386,6 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     )  # fmt: skip
 
 
-_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
-
-
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
     """Labels (T,) int32 that contain the words but not their times: each word gets an equal share of the frames.
 
@@ -420,10 +416,6 @@ def random_phones(lexicon: Lexicon, words: Sequence[str], generator: np.random.G
         phones += [lexicon.phone_ids[phone] for phone in chosen.phones]
         silence = lexicon.silences(chosen).after
     return [*phones, lexicon.silence] if generator.random() < silence else phones
-
-
-# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
-_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)

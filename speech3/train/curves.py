@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 SHARES = (0.90, 0.95, 0.98)  # the accuracies of a table, as shares of the best accuracy of one worker
 _MEASURED = ("before", "heldout", "epoch")
+_FATES = ("used", "stale", "refused", "returned")
+_SCALARS = {
+    "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
+    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
+    "learning_rate": "training/learning_rate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -201,9 +207,6 @@ def make_table(
     return EfficiencyTable(tuple(accuracies), tuple(rows))
 
 
-_FATES = ("used", "stale", "refused", "returned")
-
-
 @dataclass(frozen=True)
 class Asynchrony:
     """An asynchronous run, or a part of it.
@@ -275,13 +278,6 @@ def staleness_p95(counts: Sequence[int]) -> int:
         if 100 * seen >= 95 * pushes:
             return stale
     return 0
-
-
-_SCALARS = {
-    "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
-    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
-    "learning_rate": "training/learning_rate",
-}  # fmt: skip
 
 
 class Writer:

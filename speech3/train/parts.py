@@ -79,6 +79,8 @@ from speech3.sequence import (
     silence_senones,
 )
 
+_BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
+
 
 def check_group_lasso(config: TrainConfig) -> None:
     """Refuse models and methods of training in which group lasso cannot remove units.
@@ -328,9 +330,6 @@ def _check_time_delay(training: TrainingConfig) -> None:
             "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
             "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
         )
-
-
-_BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
 @dataclass(frozen=True)

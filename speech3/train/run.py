@@ -91,6 +91,9 @@ from speech3.train.rundir import (
     mean_of,
 )
 
+_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
+_PROGRESS_S = 10.0  # between two progress records within an epoch
+
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
     """The number of finished minibatches of the epoch, and the text of its progress line.
@@ -233,9 +236,6 @@ def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainC
     return config.model_copy(update={"training": config.training.model_copy(update={"workers": workers, **changes})})
 
 
-_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
-
-
 def check_left_out(what: str, frames: int, left_out: int) -> None:
     """Raise an error if more than 5 % of all frames are of chunks without a path through their numerators (LF-MMI)."""
     if left_out > MOST_BAD * (frames + left_out):
@@ -267,9 +267,6 @@ def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: 
     if left_out:
         check_left_out("held-out data", frames, left_out)
     return loss_sum / frames, correct / frames
-
-
-_PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:

@@ -55,6 +55,17 @@ from speech3.models import BatchNorm
 from speech3.runtime import locked_directory, progress, read_json, read_metrics, say, write_json, write_text
 
 _LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
+GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
+GRAPH = ("HCLG.fst", "words.txt", "graph.json")
+OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not every graph has them
+TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
+KIND = "nn-epoch"
+_MINIBATCHES = 100  # for the statistics of batch normalisation
+_KIND = "nn-checkpoint"
+_WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
+_EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
+CARD = "MODEL_CARD.md"  # a description of the result (`speech3.train.card`)
+_TUNED = "decode.json"  # written by tuning, valid for one network only
 
 
 @dataclass(frozen=True)
@@ -88,12 +99,6 @@ def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig)
         best_loss=loss if better else best,
         best_epoch=epoch if better else schedule.best_epoch,
     )
-
-
-GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
-GRAPH = ("HCLG.fst", "words.txt", "graph.json")
-OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not every graph has them
-TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
 def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
@@ -133,10 +138,6 @@ def _share(source: Path, copy: Path) -> None:
         os.link(source, copy)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, copy)
-
-
-KIND = "nn-epoch"
-_MINIBATCHES = 100  # for the statistics of batch normalisation
 
 
 def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
@@ -183,13 +184,6 @@ def estimate_statistics(model: nn.Module, parts: WorkerParts, epoch: int) -> Non
     for norm, momentum in zip(norms, before, strict=True):
         norm.momentum = momentum
     model.eval()
-
-
-_KIND = "nn-checkpoint"
-_WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
-_EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
-CARD = "MODEL_CARD.md"  # a description of the result (`speech3.train.card`)
-_TUNED = "decode.json"  # written by tuning, valid for one network only
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ from speech3.train.parts import BuildParts, check_objective, make_parts, minibat
 from speech3.train.run import simulation_of, train
 from speech3.train.rundir import AnotherRun
 
+BYTES_PER_GIGABIT = 1e9 / 8
+
 
 @dataclass(frozen=True)
 class Method:
@@ -350,9 +352,6 @@ def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
 
 def _measured(config: TrainConfig, path: Path) -> SimulationConfig:
     return simulation_of(config, path, lambda: BuildParts(config, gemm_library())(config.training.device))
-
-
-BYTES_PER_GIGABIT = 1e9 / 8
 
 
 @dataclass(frozen=True)

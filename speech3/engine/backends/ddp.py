@@ -66,6 +66,7 @@ _REPORT_MS = 1000  # aimed at between two reports
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
 _RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
 _STEPS, _SINCE = range(2)
+_RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,9 +282,6 @@ def _progress(used: int, sums: list[float], seconds: float) -> Progress:
         used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
         down=int(down), left_out=int(left_out),
     )  # fmt: skip
-
-
-_RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 
 
 @dataclass

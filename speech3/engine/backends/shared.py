@@ -74,6 +74,7 @@ LEAVE = -1  # in place of an epoch's number: shards exit
 _KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
 _REST_S = 0.0005  # between two checks of an idle shard for an epoch to work on
 Event = tuple[str, int | None, int]  # kind, minibatch or version, partition
+_LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
 
 
 @dataclass(frozen=True)
@@ -238,9 +239,6 @@ def run_shard(
                 row[[Status.UP, Status.DOWN]] += push.wire.counted()
                 row[Status.SYNC_S] += time.perf_counter() - begun
                 row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES  # the next request follows at once
-
-
-_LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
 
 
 class Shared:

@@ -36,6 +36,8 @@ from speech3.engine.server import (
 )
 from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
 
+_NOTICED = object()
+
 
 class Simulated:
     """The backend of virtual workers.
@@ -94,9 +96,6 @@ class Simulated:
 
     def close(self) -> None:
         """Do nothing: there are no processes to stop."""
-
-
-_NOTICED = object()
 
 
 class _Epoch:

@@ -26,6 +26,13 @@ from speech3.errors import Speech3Error, listed
 from speech3.runtime import to_device
 
 LABELS = "labels"  # the entry of a minibatch of named tensors that is its target, as in Hugging Face's models
+_END = object()
+MINIBATCH = 256
+Collate = Callable[[list[Any]], Any]
+_STEPS = (
+    "steps_per_epoch: is for an IterableDataset, whose length may be unknown; an epoch of any other dataset is one "
+    "pass over it, so remove it (and give more epochs)"
+)
 
 
 class Named(dict[str, Any]):
@@ -449,12 +456,6 @@ class Stream:
             ) from error
 
 
-_END = object()
-
-MINIBATCH = 256
-Collate = Callable[[list[Any]], Any]
-
-
 @dataclass(frozen=True, eq=False)
 class Data:
     """What a source of minibatches is made of, in any process.
@@ -526,12 +527,6 @@ def data_of(
     if not len(dataset):
         raise Speech3Error("dataset: is empty; there is nothing to train on")
     return Data(dataset, minibatch or MINIBATCH, collate_fn, accumulate=accumulate)
-
-
-_STEPS = (
-    "steps_per_epoch: is for an IterableDataset, whose length may be unknown; an epoch of any other dataset is one "
-    "pass over it, so remove it (and give more epochs)"
-)
 
 
 def _of_loader(

@@ -33,6 +33,8 @@ from speech3.runtime import end_with_parent, starting_workers
 
 _LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
 _ALIGN = 64
+Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
+_METHODS = multiprocessing.get_all_start_methods()
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +120,6 @@ def _bytes(storage: UntypedStorage) -> Tensor:
 
 
 _own_process: list[bool] = []  # not empty: this process is a worker's own
-Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
 
 
 class Randomness:
@@ -246,7 +247,6 @@ class Loaders:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-_METHODS = multiprocessing.get_all_start_methods()
 _reads: list[Read] = []  # in a process that reads: how
 
 

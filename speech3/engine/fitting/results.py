@@ -16,6 +16,9 @@ from speech3.errors import Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import explained_disk_errors, locked_directory
 
+_KIND = "fit-checkpoint"
+_STATES = "states_M"
+
 
 @dataclass(frozen=True)
 class EpochResult:
@@ -109,12 +112,6 @@ class FitResult:
     def restarts(self) -> int:
         """Number of workers that died and were replaced."""
         return sum(epoch.restarts for epoch in self.history)
-
-
-_KIND = "fit-checkpoint"
-
-
-_STATES = "states_M"
 
 
 @dataclass

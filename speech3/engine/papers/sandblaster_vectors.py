@@ -30,6 +30,7 @@ from speech3.engine.gradient import gradient
 from speech3.engine.interface import ShardReport, WorkerParts
 
 _BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
+_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,6 @@ class Operation(Protocol):
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
         """Perform it; the results of all partitions are added."""
-
-
-_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)

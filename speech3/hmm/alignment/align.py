@@ -44,6 +44,11 @@ from speech3.language import UNKNOWN, Lexicon, check_vocabulary
 from speech3.runtime import progress, write_text
 
 _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
+DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
+UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
+OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
+_LEAST_SET = 20  # utterances that a set needs for its own limits
+_USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
 @dataclass(frozen=True)
@@ -230,13 +235,6 @@ def write_alignments(
             tiers = {"words": words[utterance], "phones": tier}
             write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)
     write_text(out / "bad.txt", "".join(f"{u} {reason}\n" for u, reason in sorted((bad or {}).items())))
-
-
-DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
-UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
-OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
-_LEAST_SET = 20  # utterances that a set needs for its own limits
-_USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ _SPAN = 4  # frames on either side of an edge whose means are compared
 _RANGE = 12.0  # nats below the maximum of the utterance where log mel energies are floored
 _BINS, _WINDOW_MS, _SHIFT_MS = 23, 20.0, 5.0
 _FEWEST = 2 * _SPAN  # frames below which there is no change to measure
+Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples per second
 
 
 @lru_cache(maxsize=1)
@@ -242,9 +243,6 @@ def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type:
                 found[p] = t + 0.5 + (0.5 - sum_) / (later[p] - sum_)
             later[p] = sum_
     return found
-
-
-Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples per second
 
 
 @dataclass(frozen=True)

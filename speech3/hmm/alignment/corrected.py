@@ -46,6 +46,8 @@ Pair = tuple[str, str]  # classes of the phones before and after a boundary
 _PRIOR = 10  # with so many boundaries, half of the median difference counts
 _TOUCH_S = 0.0011  # times may be rounded to milliseconds
 _SHORTEST = 0.5  # frames that a phone keeps
+ROUNDS = 2
+_SCALE = 0.1  # of the acoustic scores in the Viterbi search, as in training
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,6 @@ def moved(alignment: Alignment, lexicon: Lexicon, clock: FrameClock, offsets: Of
     edges[1:-1] = np.clip(edges[1:-1], count[1:-1], edges[-1] - count[::-1][1:-1])
     edges[:-1] = np.maximum.accumulate(edges[:-1] - count[:-1]) + count[:-1]
     return replace(alignment, edges=edges)
-
-
-ROUNDS = 2
-_SCALE = 0.1  # of the acoustic scores in the Viterbi search, as in training
 
 
 def along_boundaries(workers: Workers, system: GmmSystem, config: HmmConfig, refinement: Refinement) -> GmmSystem:

@@ -45,6 +45,28 @@ from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
 from speech3.language import UNKNOWN
 
 LOCAL_S = 15.0  # least audio for the mean and variance of a part
+GARBAGE = 0.27
+# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
+ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
+_JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
+# After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
+# half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
+# words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
+# in a row; if single words counted, the search would lose its place.)
+_SEARCH_ROW = 8
+_REACH, _REACH_PER_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
+_RECORDS = 1 << 21
+LONG_UTTERANCE_S = 60.0  # an utterance longer than this is searched and cut
+PART_S, LONGEST_PART_S = 20.0, 30.0
+_SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
+_CHUNK_S = 20.0  # of features scored and normalised together in the search
+_SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
+_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
+_APART_S = 2.0  # longest pause between neighbouring words of one stretch
+_ROW = 4  # found words in a row that are kept without neighbours
+_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
+_MOST_UNFOUND = 40  # words not found in one gap
+_MARGIN_S = 0.3  # of audio kept around a stretch of words
 
 
 @dataclass(frozen=True)
@@ -132,19 +154,6 @@ def _disjoint(track: list[Segment]) -> list[Segment]:
     # Neighbouring parts overlap by the few milliseconds by which a frame's window is longer than the shift.
     ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
-
-
-GARBAGE = 0.27
-# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
-ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
-_JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
-# After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
-# half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
-# words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
-# in a row; if single words counted, the search would lose its place.)
-_SEARCH_ROW = 8
-_REACH, _REACH_PER_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
-_RECORDS = 1 << 21
 
 
 class Found(NamedTuple):
@@ -368,19 +377,6 @@ def _collect(records, used, links, active, count, record):  # type: ignore[no-un
         if links[active[i]] >= 0:
             links[active[i]] = place[links[active[i]]]
     return kept, place[record] if record >= 0 else -1
-
-
-LONG_UTTERANCE_S = 60.0  # an utterance longer than this is searched and cut
-PART_S, LONGEST_PART_S = 20.0, 30.0
-_SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
-_CHUNK_S = 20.0  # of features scored and normalised together in the search
-_SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
-_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
-_APART_S = 2.0  # longest pause between neighbouring words of one stretch
-_ROW = 4  # found words in a row that are kept without neighbours
-_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
-_MOST_UNFOUND = 40  # words not found in one gap
-_MARGIN_S = 0.3  # of audio kept around a stretch of words
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from speech3.language import Lexicon
 from speech3.runtime import progress, read_utf8, write_lines, write_text
 
 _LEAST_SPREAD = 1e-3
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +90,6 @@ def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> 
     return Confidence(
         float(np.clip(1 - below_S[spoken_S].mean(), 0, 1)), np.clip(1 - words_W, 0, 1), np.clip(1 - below_S, 0, 1)
     )
-
-
-_LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
 @dataclass(frozen=True)

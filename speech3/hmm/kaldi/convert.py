@@ -42,6 +42,10 @@ from speech3.io import read_int_ark
 from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
 from speech3.runtime import write_text
 
+_INITIAL = 0.75  # self-loop probability in Kaldi's topologies, the initial value of training only
+_LOOPS = (1e-3, 1 - 1e-3)
+_PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
+
 
 @dataclass(eq=False)
 class KaldiAlignment:
@@ -173,11 +177,6 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
 
 def _asks_neighbours(tree: Tree, phone: int) -> bool:
     return any(tree.side[tree.root[phone, state]] >= 0 for state in range(tree.states))
-
-
-_INITIAL = 0.75  # self-loop probability in Kaldi's topologies, the initial value of training only
-_LOOPS = (1e-3, 1 - 1e-3)
-_PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 
 def export_kaldi(hmm: Hmm, out: Path) -> None:

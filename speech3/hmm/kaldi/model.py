@@ -31,6 +31,8 @@ from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read
 from speech3.runtime import read_utf8, to_one_form
 
 _CLASS = -1  # the key of the pdf class
+NO_PDF = -1
+_EPSILON = "<eps>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,9 +246,6 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     )  # fmt: skip
 
 
-NO_PDF = -1
-
-
 @dataclass(frozen=True)
 class TopologyState:
     """One state of a phone: pdf classes (`NO_PDF`: non-emitting) and arcs (target state, initial probability)."""
@@ -432,9 +431,6 @@ def transition_model_text(model: TransitionModel) -> str:
         f"<TransitionModel> \n{topology_text(model.topology)}<{name}> {len(model.tuples)} \n{rows}</{name}> \n"
         f"<LogProbs> \n [ {probs} ]\n</LogProbs> \n</TransitionModel> \n"
     )
-
-
-_EPSILON = "<eps>"
 
 
 @dataclass(frozen=True)
