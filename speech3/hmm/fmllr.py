@@ -15,7 +15,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm
-from speech3.hmm.lda import expected_precisions, inverses_of, packed, unpacked, weighted_products
+from speech3.hmm.mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
 
 SWEEPS = 20
 PRIOR_FRAMES = 50.0

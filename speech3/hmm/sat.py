@@ -23,21 +23,11 @@ from speech3.errors import Speech3Error
 from speech3.hmm import train
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, Gmm, GmmStats, load_gmm, zero_stats
-from speech3.hmm.lda import (
-    LdaStats,
-    MlltStats,
-    Projection,
-    accumulate_lda,
-    accumulate_mllt,
-    accumulate_twin,
-    lda,
-    mllt,
-    spliced,
-    zero_lda_stats,
-    zero_mllt_stats,
-)
+from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
+from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
-from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, Workers, WorkerShare, tied_states
+from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import Metrics, read_json
 

@@ -61,8 +61,9 @@ from speech3.errors import Speech3Error
 from speech3.hmm import LARGEST_PSEUDO
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn, Convolution
-from speech3.models.dnn import BatchNorm, Dnn, Hidden
+from speech3.models.dnn import Dnn, Hidden
 from speech3.models.lstm import Cells, Lstm
+from speech3.models.normalised_relu import BatchNorm
 from speech3.models.tdnn import AffineFront, FactoredLayer, Tdnn, TdnnLstm, TimeDelay
 
 if TYPE_CHECKING:

@@ -42,9 +42,10 @@ from speech3.errors import Speech3Error
 from speech3.frames import open_packed
 from speech3.models import AcousticModel, gemm_library, layers_of
 from speech3.runtime import parallel_map, say
+from speech3.train.checks import check_objective, with_precision
 from speech3.train.curves import SHARES, Curve, read_curve, time_to
 from speech3.train.init import read_init
-from speech3.train.parts import BuildParts, check_objective, make_parts, minibatches, with_precision
+from speech3.train.parts import BuildParts, make_parts, minibatches
 from speech3.train.run import simulation_of, train
 from speech3.train.rundir import AnotherRun
 

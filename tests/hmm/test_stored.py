@@ -11,7 +11,7 @@ import pytest
 from speech3.hmm import alignments, train
 from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
-from speech3.hmm.train import WorkerShare
+from speech3.hmm.workers import WorkerShare
 
 
 def alignment(segments: int) -> Alignment:

@@ -37,8 +37,9 @@ from speech3.hmm.alignment.times import (
 from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
-from speech3.hmm.train import Scorer, Workers, WorkerShare
+from speech3.hmm.train import Scorer
 from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io import ComputedMapping, write_ark
 from speech3.language import UNKNOWN, Lexicon, check_vocabulary
 from speech3.runtime import progress, write_text
