@@ -40,7 +40,7 @@ class Alignment:
     states
         (T,) int8: state within the phone.
     score
-        Log probability per frame, as returned by `hmm.viterbi.best_path`.
+        Log probability per frame, as returned by `speech3.hmm.transcript.best_path`.
     edges
         (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
         (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.

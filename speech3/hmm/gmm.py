@@ -1,13 +1,11 @@
-"""Diagonal-covariance Gaussian mixtures, one per pdf: likelihoods, sufficient statistics, re-estimation, splitting.
+"""Diagonal-covariance Gaussian mixtures, one per pdf: likelihoods, statistics, re-estimation, splitting.
 
-All pdfs share one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and
-constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs, N pairs
-of a frame and a pdf.
+All pdfs share one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and constants
+follow Kaldi's gmm/mle-diag-gmm.cc.
 
-Extended Baum-Welch: re-estimation of GMMs from numerator and denominator statistics.
-
-A discriminative criterion F raises the likelihood of frames for some pdfs (the numerator) and lowers it for others (the
-denominator). A Gaussian with mean mu, variance v, sums, sums of squares and the count ``n = num - den`` becomes
+Extended Baum-Welch re-estimates GMMs by a discriminative criterion F, which raises the likelihood of frames for some
+pdfs (the numerator) and lowers it for others (the denominator). A Gaussian with mean mu, variance v, sums, sums of
+squares and the count ``n = num - den`` becomes
 
     mu' = (sum_num - sum_den + D mu) / (n + D)
     v'  = (squares_num - squares_den + D (v + mu^2)) / (n + D) - mu'^2
@@ -17,12 +15,10 @@ The larger D, the smaller the step; F rises if D is large enough. As in Kaldi (g
     D = max(tau + E den, 2 * the smallest D with positive variances)
 
 where tau acts as that many frames drawn from the Gaussian itself: I-smoothing towards the model before the update
-(Povey et al. 2008), which needs no further statistics.
+(Povey et al. 2008), which needs no further statistics. The weights c of a mixture maximise
+``sum num log c - den c / c_old`` (Povey 2003, section 4.4); this has no step size.
 
-The weights c of a mixture maximise ``sum num log c - den c / c_old`` (Povey 2003, section 4.4); this has no step
-size.
-
-Axes: G Gaussians, D dimensions, J pdfs.
+Axes: T frames, D dimensions, G Gaussians, J pdfs, N pairs of a frame and a pdf.
 """
 
 import heapq

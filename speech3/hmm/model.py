@@ -1,12 +1,10 @@
-"""The HMM behind an acoustic model's outputs: lexicon, tied states and transition probabilities, saved together.
+"""The HMM behind an acoustic model's outputs: topology, tied states, lexicon and transition probabilities.
 
-The HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone may end.
+`Topology` is the HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone
+may end. `Tree` is the phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young
+et al. 1994); `speech3.hmm.clustering` grows it. `Hmm` holds both, and is saved with the model.
 
-Axes: T frames.
-
-The phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young et al. 1994).
-
-`hmm.questions` and `hmm.clustering` grow it.
+Axes: T frames, P phones, S states of a phone.
 """
 
 from dataclasses import asdict, dataclass, field, replace

@@ -3,21 +3,17 @@
 Phones that differ only in stress, tone or position in the word are one phone here. Any phone may follow any other, with
 the probabilities of a phone bigram; silence is one of the phones, and is left out of the comparison.
 
-A state of such a phone stands for all its tied states in all contexts: its score is the logarithm of the sum of their
-posteriors over the sum of their priors, which is what a network with context-independent states would have. (If it were
-the score of the best tied state, states of rare contexts would win too often.) So the loop needs no context expansion,
-and a frame costs G * G steps. Neighbours that do not fit a context are not excluded, so a decoder with full contexts
-makes somewhat fewer errors.
+With posteriors (`LoopPhones`), a state of such a phone stands for all its tied states in all contexts: its score is the
+logarithm of the sum of their posteriors over the sum of their priors, which is what a network with context-independent
+states would have. (If it were the score of the best tied state, states of rare contexts would win too often.) So the
+loop needs no context expansion, and a frame costs G * G steps. Neighbours that do not fit a context are not excluded,
+so a decoder with full contexts makes somewhat fewer errors.
 
-Axes: T frames, P pdfs, G phones of the loop (G1: with the utterance's edge), S states of a phone.
+The outputs of LF-MMI models (`Biphones`) are not posteriors, so those of several contexts cannot be added up; but since
+the left neighbour is the only context, the loop is searched exactly. There is one output per three frames.
 
-The phone loop of LF-MMI models: every left biphone has its own pdfs, and there is one output per three frames.
-
-The outputs of such a model are not posteriors, so those of several contexts cannot be added up as in `phone_loop`; but
-since the left neighbour is the only context, the loop can be searched exactly. The bigram is that of `phone_loop`, of
-phones without stress and position in the word.
-
-Axes: T output frames, P pdfs, N phones (N1: with the utterance's edge, 0), G phones of the loop (G1: with the edge, G).
+Axes: T frames or outputs, P pdfs, G phones of the loop (G1: with the utterance's edge, G), S states of a phone, N
+phones of the HMM (N1: with the edge, 0).
 """
 
 from collections.abc import Iterable, Sequence
@@ -155,7 +151,7 @@ def best_phones(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, 
     scores_TGS
         float32, from `LoopPhones.scores`.
     acoustic_scale
-        Scale of the scores and of the transitions, as in `hmm.viterbi`.
+        Scale of the scores and of the transitions, as in `speech3.hmm.transcript.best_path`.
     """
     scale = np.float32(acoustic_scale)
     parts = (scale * part for part in (scores_TGS, phones.stay_GS, phones.advance_GS, phones.leave_GS))
@@ -256,7 +252,7 @@ class Biphones:
         outputs_TP
             float32, the outputs of the network.
         bigram
-            (G1, G1), from `phone_loop.phone_bigram`.
+            (G1, G1), from `phone_bigram`.
         """
         bigram_NN = np.ascontiguousarray(bigram[np.ix_(self.group_N, self.group_N)], np.float32)
         ends_N = np.ascontiguousarray(bigram[self.group_N, len(bigram) - 1], np.float32)

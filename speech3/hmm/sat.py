@@ -1,13 +1,12 @@
 """GMMs on transformed features: LDA and MLLT (Kaldi's train_lda_mllt.sh), then speaker-adaptive training.
 
-The files of such a model, in addition to those of any GMM:
+First the features as such GMMs see them and the passes over a share that estimate the transforms, then the training,
+then the files of such a model in addition to those of any GMM:
 
-    lda.safetensors         `Projection`
+    lda.safetensors             `Projection`
     adapted/model.safetensors   of `sat`: the GMMs on adapted features; those of the model directory are their twin
-    adapted/prior.safetensors   of `sat`: how many frames of speech each pdf had (`fmllr.prior_stats`), and settings
-    adapted/decode.json     of `sat`: the settings of the passes after the first
-
-Features as GMMs with transforms see them, and the passes over a share that estimate the transforms.
+    adapted/prior.safetensors   of `sat`: how many frames of speech each pdf had (`prior_stats`), and settings
+    adapted/decode.json         of `sat`: the settings of the passes after the first
 
 Axes: T frames, F features of a frame, D projected values, J pdfs.
 """
@@ -84,7 +83,7 @@ class Projected(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True, eq=False)
 class FmllrSettings:
-    """How the transforms of speakers are estimated (see `fmllr.speaker_transforms`); `prior` is of one frame."""
+    """How the transforms of speakers are estimated (see `speaker_transforms`); `prior` is of one frame."""
 
     least_frames: float
     prior_frames: float
@@ -289,7 +288,7 @@ def train_lda(
     Parameters
     ----------
     workers
-        Their features are `adaptation.Projected`, still without projection; it is set here.
+        Their features are `Projected`, still without projection; it is set here.
     values
         How many values of a frame are spliced (the static ones), and how many there are.
 
@@ -392,7 +391,7 @@ class Adapted:
     frames
         (J,) frames of speech of each pdf in training.
     least_frames, prior_frames
-        As in `adaptation.FmllrSettings`, for decoding.
+        As in `FmllrSettings`, for decoding.
     passes
         Passes over a data set.
     """

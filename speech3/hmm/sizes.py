@@ -49,7 +49,7 @@ def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     hours
         Hours of training speech.
     groups
-        Number of groups of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian per
+        Number of groups of phones that share a root (`phone_groups`): each needs a leaf and a Gaussian per
         state.
     """
     roots = groups * THREE_STATES.states

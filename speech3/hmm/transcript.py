@@ -1,9 +1,7 @@
-"""The HMM of one transcript: all pronunciations of its words, optional silence, and phones in context.
+"""The HMM of one transcript, with all pronunciations, optional silence and phones in context; Viterbi search in it.
 
 Silence is optional before the first word and after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States are
-in topological order, so that one sweep over them is one step of the Viterbi search.
-
-Viterbi search through the HMM of a transcript, with beam pruning (compiled; it releases the GIL).
+in topological order, so that one sweep over them is one step of the search, which is compiled and releases the GIL.
 """
 
 import math

@@ -1,12 +1,10 @@
-"""Facts about a model directory: layers, parameters, context, FLOPs, and what it was trained on.
+"""What `speech3 model-info` and the model card say of a model directory, as facts, in words and as a table.
 
 FLOPs count two (a multiplication and an addition) for each weight and each place to which it is applied in the forward
 pass of one frame: products, convolutions, gates, projections, peepholes. Biases, normalisation, activations, pooling
 and the softmax are not counted: they are a thousandth of the total. For GMMs the products with x and x * x count.
 
 Axes: T frames, F feature bins.
-
-Describes a model in words and a table, for `speech3 model-info` and the model card.
 """
 
 import math

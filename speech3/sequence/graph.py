@@ -1,26 +1,19 @@
 """Graphs as arrays, for the forward-backward computation: states with loops, and arcs that emit a pdf.
 
-An arc into a state emits the state's first pdf, its loop emits the loop pdf. The structure is that of a language model
-(`speech3.sequence.graph`), over phones for LF-MMI and over senones for MMI and sMBR.
+An arc into a state emits the state's first pdf, its loop emits the loop pdf.
 
-Axes: J states, A arcs.
+The structure of a denominator is an n-gram without back-off (Povey et al. 2016; Kaldi's chain-est-phone-lm.cc), over
+phones for LF-MMI and over senones for MMI and sMBR. Back-off arcs would let every phone follow every other and multiply
+the arcs of the graph. Instead, each history that was seen is a state, in which a phone that never followed it has
+probability zero. Histories are two phones long; the most frequent histories of three phones are also states. The
+probability of a phone is its relative frequency where the training sequences pass through the state, which is the
+maximum likelihood estimate for this automaton.
 
-The phone language model of the denominator: an n-gram without back-off (Povey et al. 2016; chain-est-phone-lm.cc).
+A numerator (`speech3.sequence.lfmmi` makes it from an alignment or a transcript) is a small graph for one chunk whose
+only cycles are the loops of its states. Each state is a phone with its left neighbour: the arcs into it emit the pdf of
+the phone's first frame, its loop emits that of the later frames.
 
-Back-off arcs would let every phone follow every other and multiply the arcs of the graph. Instead, each history that
-was seen is a state, in which a phone that never followed it has probability zero. Histories are two phones long; the
-most frequent histories of three phones are also states. The probability of a phone is its relative frequency where the
-training sequences pass through the state, which is the maximum likelihood estimate for this automaton.
-
-Axes: J states, A arcs.
-
-Numerators of LF-MMI as arrays, and their forward-backward: graphs of the transcript of each chunk of a batch.
-
-A numerator is a small graph whose only cycles are the loops of its states. Each state is a phone with its left
-neighbour: the arcs into it emit the pdf of the phone's first frame, its loop emits that of the later frames. Numerators
-come from alignments (`speech3.sequence.lfmmi`) or from transcripts alone (`speech3.sequence.lfmmi`).
-
-Axes: B chunks, T output frames of a chunk, S pdfs, K states of all chunks, A arcs of all chunks.
+Axes: J states, A arcs, B chunks, T output frames of a chunk, S pdfs, K states of all chunks.
 """
 
 import math

@@ -5,43 +5,28 @@ everything that could have been said, summed over the paths of the denominator. 
 is the difference of the two posteriors. The loss is minus the criterion, plus the squares of the outputs (l2) and, if
 the network has a second output, its cross-entropy against the posteriors of the numerator.
 
-Axes: B chunks, T output frames of a chunk, S pdfs.
+**Denominator.** Its states are those of the phone language model. Each state determines the last two phones, so the
+left-biphone tree gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop
+emits the loop pdf. HMM transitions have no probabilities, since these would be the same constant in each frame. A chunk
+begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first hundred output
+frames; a chunk may end in any state.
 
-The denominator graph of LF-MMI: every phone sequence that the phone language model allows (Povey et al. 2016).
+**Numerators from alignments** are made when a chunk, a stretch of an utterance, possibly at another speed, is drawn.
+They are the sequence of its aligned phones, each of which may begin some output frames earlier or later than aligned.
+Their arcs have the probabilities of the phone language model, and their initial states the initial weights of the
+denominator. So every path is a path of the denominator with the same weight, and the criterion is never above zero. A
+pair of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak
+instead, for which this holds only approximately. Alignments are packed as labels of their frames.
 
-Its states are those of the phone language model. Each state determines the last two phones, so the left-biphone tree
-gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop emits the loop pdf.
-HMM transitions have no probabilities, since these would be the same constant in each frame.
+**Numerators from transcripts** allow all ways to pronounce the transcript of a whole utterance (Hadian et al. 2018,
+"End-to-end speech recognition using lattice-free MMI"). The HMM of the transcript, with every pronunciation of its
+words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of the denominator,
+whose probabilities replace those of pronunciations and silences. A sequence of phones counts once, however many paths
+through the lexicon produce it. Transcripts are packed as labels of frames (`word_labels`), which do not say the times
+of the words.
 
-A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first
-hundred output frames; a chunk may end in any state.
-
-Axes: J states, A arcs.
-
-Numerators of LF-MMI from alignments: the phones of a chunk with a tolerance in time, made when the chunk is drawn.
-
-A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the sequence of the aligned phones,
-each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have the
-probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
-path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. A pair
-of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak instead.
-
-Alignments are packed as labels of their frames (`speech3.frames.packed`).
-
-Axes: N phones of a chunk, B chunks, K phones of all chunks of a batch.
-
-Numerators of LF-MMI without an alignment: all ways to pronounce the transcript of a whole utterance.
-
-Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". The HMM of the transcript, with every
-pronunciation of its words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of
-the denominator, whose probabilities replace those of pronunciations and silences. A sequence of phones counts once,
-however many paths through the lexicon produce it. So each path of the numerator is a path of the denominator with the
-same weight, and the criterion is below zero. The exception, as in `alignments`, is a phone that the language model has
-not seen after its history: it is entered through the leak, for which this holds only approximately.
-
-Transcripts are packed as labels of frames, which do not say the times of the words (`word_labels`).
-
-Axes: T frames, W words, B utterances, K states of all utterances of a batch, A arcs.
+Axes: B chunks (or utterances), T output frames of a chunk, S pdfs, J states and A arcs of a graph, N phones of a chunk,
+K phones or states of all chunks of a batch, W words.
 """
 
 import math

@@ -1,16 +1,9 @@
 """The parts of a worker, built once in every process: the model of a config, its minibatches and its loss.
 
-What is checked and settled before a network is trained: does its config fit the objective, and which precision.
+Also the priors of senones, which turn a network's posteriors into scaled likelihoods, and the smaller network that
+group lasso leaves. A unit is removed at the end of training only, because its weights may grow again until then.
 
-MMI and sMBR: their loss, whose denominator is estimated on the frames, and the keys that do not fit them.
-
-Group lasso in a run: the keys that do not fit it, the units left after each epoch, and the smaller network.
-
-A unit is removed at the end of training only, because its weights may grow again until then.
-
-The priors of senones, which turn a network's posteriors into scaled likelihoods.
-
-Axes: S senones.
+Axes: S senones, U utterances (U1: and the end of the last), U units of a layer.
 """
 
 import copy

@@ -1,12 +1,6 @@
 """One training run, from packed frames to an acoustic model; a killed run resumes from its last checkpoint.
 
 Axes: M minibatches of an epoch, S senones, K values of the model.
-
-Progress lines and records of a run: within an epoch, and at the end of each epoch.
-
-Held-out evaluation: the loss, by which the epochs of a run are compared, and the frame accuracy.
-
-The worlds of a run, and the times of the virtual clock, measured if the config does not set them.
 """
 
 import copy
@@ -80,15 +74,8 @@ from speech3.train.parts import (
 )
 from speech3.train.phone_errors import phone_errors
 from speech3.train.records import epoch_record, epoch_words, progress_record, progress_text, share_left_out
-from speech3.train.rundir import (
-    RunDirectory,
-    Schedule,
-    Standing,
-    advance,
-    copy_model_files,
-    estimate_statistics,
-    mean_of,
-)
+from speech3.train.rundir import RunDirectory, Standing, copy_model_files
+from speech3.train.schedule import Schedule, advance, estimate_statistics, mean_of
 
 _FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
 _PROGRESS_S = 10.0  # between two progress records within an epoch
@@ -97,7 +84,7 @@ _PROGRESS_S = 10.0  # between two progress records within an epoch
 def open_worlds(
     config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
 ) -> tuple[OneWorker, Backend | None]:
-    """Open the worlds of a run, as `speech3.engine.trainer.open_worlds`, for packed frames.
+    """Open the backends of a run, as `speech3.engine.open_backends`, for packed frames.
 
     Parameters
     ----------

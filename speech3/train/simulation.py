@@ -3,7 +3,8 @@
 Every row, including the baseline, uses its own best learning rate; otherwise a comparison of numbers of workers would
 be a comparison of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
 
-Predicted frames per second of 1 to hundreds of workers with float32 and with ternary gradients.
+`throughput` trains nothing: it predicts the frames per second of 1 to hundreds of workers with float32 and with ternary
+gradients from measured times (`speech3.engine.papers.throughput`).
 """
 
 import copy

@@ -14,7 +14,8 @@ from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import make_parts
-from speech3.train.rundir import KIND, RunDirectory, estimate_statistics, mean_of
+from speech3.train.rundir import RunDirectory
+from speech3.train.schedule import KIND, estimate_statistics, mean_of
 
 
 @pytest.fixture(scope="module")

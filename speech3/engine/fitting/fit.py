@@ -145,7 +145,7 @@ def fit(
     simulate
         Use one process and a virtual clock for any number of workers: real gradients, the same result every time.
     options
-        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `strategies.OPTIONS` names:
+        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `fitting.arguments.OPTIONS` names:
         ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``.
 
     Raises

@@ -8,23 +8,16 @@ of every segmentation of the utterance into these phones is considered:
 - log likelihoods of the frames at a low acoustic scale, because those of neighbouring frames are not independent;
 - transition probabilities at scale 1;
 - on every arc from one phone to the next, a bonus for a large change of the spectrum between the two frames
-  (`spectral_change`), because people place boundaries where the spectrum changes.
+  (`spectral_change`), because people place boundaries where the spectrum changes. It is measured on the waveform; an
+  utterance without one (features only, or audio that is no longer there) is refined by posteriors alone.
 
 The forward-backward algorithm gives P(frame t belongs to the k-th phone or a later one). For each k it rises from 0
 to 1 along t; the boundary is where it is one half, interpolated between two frames: the median of its posterior.
 
 Measured on hand-labelled TIMIT and on words of 28 languages: see `recipes/README.md`.
 
-Axes: S samples, T frames (or a model's outputs, if it has fewer), U columns of scores, P phones, K states of a phone, E
-edges of frames, M mel bins.
-
-Refine the boundaries of Viterbi alignments, and read the waveforms that this needs.
-
-Boundaries come from posteriors and from spectral change. Spectral change is measured
-on the waveform; an utterance without one (features only, or audio that is no longer there) is refined by posteriors
-alone.
-
-Axes: S samples, T frames, U pdfs of the transcript, P phones.
+Axes: S samples, T frames (or a model's outputs, if it has fewer), U columns of scores (pdfs of the transcript),
+P phones, K states of a phone, E edges of frames, M mel bins.
 """
 
 from collections.abc import Iterator, Mapping

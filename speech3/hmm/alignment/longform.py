@@ -1,28 +1,23 @@
 """Cut a long recording into utterances: find where the words of its transcript are spoken, and where to cut.
 
-`longsearch` finds the words. This module keeps the chain of words in the transcript's order that covers the most
-frames, drops isolated words between stretches of garbage, and keeps words that were not found, to be aligned with their
-neighbours, if the gap has time for them. It then cuts the recording at pauses into parts. Forced alignment treats these
-as utterances and determines the final times (two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al.
-1998, "A recursive algorithm for the forced alignment of very long audio segments").
+Two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al. 1998, "A recursive algorithm for the forced
+alignment of very long audio segments".
 
-Find the words of a long transcript in a long recording: one pass of token passing with a garbage model.
+The first finds words, by one pass of token passing (Young, Russell and Thornton 1989) with a garbage model. The search
+may leave the transcript's HMM after any word for a garbage state, and return at any word: the garbage state absorbs
+speech that is not in the transcript, and a jump skips words that were not spoken. The likelihood of garbage is the
+"online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: it is
+below that of the best pdf by a fraction `GARBAGE` of the distance from the best pdf to the median one, which lies
+between the values of correct and of wrong words. Costs are multiples of that distance, so they suit any model. A token
+remembers its words, not its states, and records that no token refers to are discarded, so memory does not grow with the
+length of the recording.
 
-The search may leave the transcript's HMM after any word for a garbage state, and return at any word: the garbage state
-absorbs speech that is not in the transcript, and a jump skips words that were not spoken. The likelihood of garbage is
-the "online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: it
-is below that of the best pdf by a fraction `GARBAGE` of the distance from the best pdf to the median one, which lies
-between the values of correct and of wrong words (see `confidence`). Costs are multiples of that distance, so they suit
-any model.
+Of the words found, the chain in the transcript's order that covers the most frames is kept, without isolated words
+between stretches of garbage, and with words that were not found, to be aligned with their neighbours, if the gap has
+time for them. The recording is then cut at pauses into parts. Forced alignment, the second pass, treats these as
+utterances and determines the final times.
 
-A token remembers its words, not its states (token passing: Young, Russell and Thornton 1989), and records that no token
-refers to are discarded, so memory does not grow with the length of the recording.
-
-Axes: T frames, P pdfs, S states of the transcript.
-
-The parts into which a long recording is cut, their features, and how their alignments are joined.
-
-Axes: T frames, F features.
+Axes: T frames, F features, P pdfs, S states of the transcript.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +41,8 @@ from speech3.language import UNKNOWN
 
 LOCAL_S = 15.0  # least audio for the mean and variance of a part
 GARBAGE = 0.27
-# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
+# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of the distance
+# from the best pdf to the median one.
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
 # After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or

@@ -1,10 +1,9 @@
-"""From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid.
+"""From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid, and their confidences.
 
-Confidence in the words of an alignment: how far the likelihoods of its pdfs are below those of the best pdfs.
-
-The measure is the Goodness of Pronunciation of Witt and Young (Speech Communication 30, 2000), the log likelihood of
-the aligned phone minus that of the best competitor, per frame. They used a phone loop; here every pdf competes in every
-frame, and the result is scaled so that it means the same for all models and recordings::
+The confidence of a word says how far the likelihoods of its pdfs are below those of the best pdfs. The measure is the
+Goodness of Pronunciation of Witt and Young (Speech Communication 30, 2000), the log likelihood of the aligned phone
+minus that of the best competitor, per frame. They used a phone loop; here every pdf competes in every frame, and the
+result is scaled so that it means the same for all models and recordings::
 
     d(phone)      = mean over its frames of  max_p L[t, p] - L[t, aligned pdf]
     D             = mean over the utterance's speech frames of  max_p L[t, p] - median_p L[t, p]
@@ -13,10 +12,8 @@ frame, and the result is scaled so that it means the same for all models and rec
 
 So 1 means that no pdf fits any frame better, 0 that a pdf picked at random would fit as well. All phones have the same
 weight, whatever their length, because a wrong word often has one long vowel that fits by chance among phones that do
-not.
-
-It is not a probability. Measured with triphones on unseen LibriSpeech speakers, correct words have 0.87 on average (one
-in twenty is below 0.73), wrong words 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
+not. It is not a probability. Measured with triphones on unseen LibriSpeech speakers, correct words have 0.87 on average
+(one in twenty is below 0.73), wrong words 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
 rank, ratio to the phone loop), this one and the unscaled ratio separated replaced from correct words best.
 
 Axes: T frames, P pdfs, S phone segments, W words.

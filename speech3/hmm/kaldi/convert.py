@@ -1,12 +1,11 @@
-"""A Kaldi alignment directory (`final.mdl`, `tree`, `ali.*.gz`) as senones and, if they can be converted, an `Hmm`.
+"""Kaldi's alignment directories in, senones out to Kaldi.
+
+A directory with `final.mdl`, `tree` and `ali.*.gz` gives senones and, if they can be converted, an `Hmm`. The export
+writes `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary, from which Kaldi's
+prepare_lang.sh and mkgraph.sh build a graph; with it latgen-faster-mapped decodes the log likelihoods of
+`speech3 forward`. That final.mdl has no Gaussians, so programs that need the acoustic model cannot use it.
 
 Axes: T frames, K transition-ids, P pdfs.
-
-Export senones to Kaldi: `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary.
-
-From these files, Kaldi's prepare_lang.sh and mkgraph.sh build a graph, with which latgen-faster-mapped decodes the log
-likelihoods of `speech3 forward`. The final.mdl has no Gaussians, so programs that need the acoustic model cannot use
-it.
 """
 
 import re
