@@ -134,7 +134,6 @@ class Step:
 
     @cached_property
     def read(self) -> list[float]:
-        """The results; waits until they are there."""
         if self.copied is not None:
             self.copied.synchronize()
         return self.results.tolist()
@@ -150,7 +149,6 @@ class Step:
 
     @property
     def correct(self) -> int:
-        """Number of frames classified correctly."""
         return int(self.read[1])
 
     @property
@@ -366,7 +364,6 @@ def capture(work: Callable[[], Results], device: torch.device, pool: Any = None)
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """All tensors in nested values, in order."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:

@@ -89,7 +89,6 @@ class Sgd:
             self.proximal(learning_rate)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of parameters and velocity, for a checkpoint."""
         self.parameters.collect()
         slots = {"velocity": self.velocity.vector_K.clone()} if self.velocity else {}
         return {"parameters": self.parameters.vector_K.clone(), **slots}
@@ -137,7 +136,6 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient: a tensor for each parameter."""
         torch._foreach_copy_(self._gradient.views, tuple(gradient))
         (first, second), self.steps = self.betas, self.steps + 1
         g_P = self._gradient.vector_K
@@ -158,7 +156,6 @@ class AdamW:
         torch.div(self.mean.vector_K, direction_P, out=direction_P).mul_(corrected / (1 - first**self.steps))
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of parameters and moments, for a checkpoint."""
         self.parameters.collect()
         return {
             "parameters": self.parameters.vector_K.clone(), "adam.mean": self.mean.vector_K.clone(),
@@ -167,7 +164,6 @@ class AdamW:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Load parameters and moments; missing moments become zero."""
         self.parameters.load(tensors["parameters"])
         self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
         for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
@@ -294,7 +290,6 @@ class TorchOptimizer(Sgd):
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient: a tensor for each parameter."""
         self.settings.put(self.optimizer, int(learning_rate))
         for parameter, g in zip(self.trained, gradient, strict=True):
             parameter.grad = g

@@ -84,11 +84,9 @@ class MinibatchStates:
             rows[numbers] = 0
 
     def rows(self, numbers: np.ndarray) -> "MinibatchStates":
-        """A copy of the rows of some minibatches."""
         return MinibatchStates(**{field.name: getattr(self, field.name)[numbers] for field in fields(self)})
 
     def write(self, numbers: np.ndarray, rows: "MinibatchStates") -> None:
-        """Overwrite the rows of some minibatches."""
         for field in fields(self):
             getattr(self, field.name)[numbers] = getattr(rows, field.name)
 
@@ -110,12 +108,10 @@ class MinibatchStates:
 
     @property
     def ended(self) -> int:
-        """Number of minibatches that are used or dropped."""
         return int(np.count_nonzero(self.states_M < 0))
 
     @property
     def finished(self) -> bool:
-        """Every minibatch is used or dropped."""
         return self.ended == len(self)
 
     def counts(self) -> dict[int, int]:
@@ -270,7 +266,6 @@ class MinibatchQueue:
 
     @property
     def finished(self) -> bool:
-        """Every minibatch is used or dropped."""
         return bool(self.cursor[0] >= len(self.states_M)) and self.states.finished
 
 

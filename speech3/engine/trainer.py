@@ -202,7 +202,6 @@ def check_workers(training: TrainingConfig) -> None:
 
 
 def _check_codec(codec: CodecConfig) -> None:
-    """Refuse keys of a codec that is not used."""
     used = {"kind", "down", *(["share"] if codec.kind == "topk" else [])}
     if "ternary" in (codec.kind, codec.down):
         used |= {"clip", "bucket", "float_below", "float_last"}
@@ -351,12 +350,10 @@ class Trainer:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, with every minibatch waiting."""
         self.states_M, self.done = np.zeros(self.minibatches, np.int32), Progress()
         self._at_work: tuple[Backend, Progress, int] | None = None
 
     def resume(self, tensors: dict[str, Tensor], states_M: np.ndarray, done: Progress) -> None:
-        """Continue from a state inside an epoch."""
         self.tensors, self.states_M, self.done = tensors, states_M, done
 
     def epoch(self, rate: Rate, seconds: float = 0.0) -> Iterator[Progress]:

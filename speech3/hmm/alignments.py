@@ -55,7 +55,6 @@ class Alignment:
 
     @property
     def num_frames(self) -> int:
-        """Number of frames, T."""
         return len(self.states)
 
     @property
@@ -65,7 +64,6 @@ class Alignment:
 
     @cached_property
     def segment(self) -> np.ndarray:
-        """(T,) int32: the segment of each frame."""
         return np.repeat(np.arange(len(self.phones), dtype=np.int32), np.diff(self.starts))
 
     def windows(self) -> np.ndarray:
@@ -89,7 +87,6 @@ def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignme
 
 
 def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Alignment:
-    """Divide the frames of each phone equally among its states."""
     lengths = np.diff(alignment.starts)
     place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
     part_T = alignment.segment * topology.min_frames + place * topology.min_frames // np.repeat(lengths, lengths)
@@ -197,7 +194,6 @@ class StoredAlignments(MutableMapping[str, Alignment]):
         return len(self._places)
 
     def clear(self) -> None:
-        """Remove all alignments and their file's content."""
         self._places = {}
         if self._stream is not None:
             self._stream.seek(0)

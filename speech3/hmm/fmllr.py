@@ -54,7 +54,6 @@ class FmllrStats:
 
 
 def zero_fmllr_stats(dim: int) -> FmllrStats:
-    """Statistics that are all zero."""
     return FmllrStats(0.0, np.zeros((dim, dim + 1)), np.zeros((dim, (dim + 1) * (dim + 2) // 2)))
 
 

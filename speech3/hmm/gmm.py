@@ -62,17 +62,14 @@ class Gmm:
 
     @property
     def num_pdfs(self) -> int:
-        """Number of pdfs, J."""
         return len(self.offset) - 1
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """False, since densities are likelihoods."""
         return False
 
     @cached_property
@@ -143,7 +140,6 @@ class Gmm:
 
 
 def load_gmm(path: Path | str) -> Gmm:
-    """Read what `Gmm.save` wrote."""
     arrays, _ = load_tensors(path, "gmm")
     return Gmm(arrays["offset"], arrays["weight"], arrays["mean"], arrays["var"])
 
@@ -168,7 +164,6 @@ class GmmStats:
 
 
 def zero_stats(gmm: Gmm) -> GmmStats:
-    """Statistics that are all zero."""
     return GmmStats(np.zeros(len(gmm.weight)), np.zeros_like(gmm.mean), np.zeros_like(gmm.mean))
 
 

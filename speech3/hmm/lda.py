@@ -35,7 +35,6 @@ class Projection:
 
     @property
     def dim(self) -> int:
-        """Values per frame after the projection, D."""
         return len(self.matrix)
 
     def __call__(self, feats_TF: np.ndarray) -> np.ndarray:
@@ -88,7 +87,6 @@ class LdaStats:
 
 
 def zero_lda_stats(classes: int, values: int) -> LdaStats:
-    """Statistics that are all zero."""
     return LdaStats(np.zeros(classes), np.zeros((classes, values)), np.zeros((values, values)))
 
 

@@ -198,7 +198,6 @@ class MlltStats:
 
 
 def zero_mllt_stats(gmm: Gmm) -> MlltStats:
-    """Statistics that are all zero."""
     dim = gmm.mean.shape[1]
     return MlltStats(np.zeros((dim, dim * (dim + 1) // 2)), zero_stats(gmm))
 

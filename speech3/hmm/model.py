@@ -45,7 +45,6 @@ class Topology:
 
     @property
     def states(self) -> int:
-        """Number of emitting states."""
         return len(self.loops)
 
     @property
@@ -55,7 +54,6 @@ class Topology:
 
     @cached_property
     def loops_S(self) -> np.ndarray:
-        """`loops` as an array."""
         return np.array(self.loops)
 
     def states_of_parts(self, part_T: np.ndarray) -> np.ndarray:
@@ -148,7 +146,6 @@ class Tree:
 
     @property
     def states(self) -> int:
-        """Emitting states of a phone."""
         return int(self.root.shape[1])
 
     @cached_property
@@ -228,7 +225,6 @@ class Hmm:
 
     @property
     def num_pdfs(self) -> int:
-        """Number of senones."""
         return len(self.self_loop)
 
     def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
@@ -275,7 +271,6 @@ class PdfsOnly:
     why: str
 
     def save(self, directory: Path | str) -> None:
-        """Write hmm.json into `directory`."""
         write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 

@@ -65,7 +65,6 @@ class LoopPhones:
         return phone_T[np.concatenate([[True], anew_T])]
 
     def spoken(self, phones: np.ndarray) -> np.ndarray:
-        """`phones` without silence."""
         return phones[~self.silence_G[phones]]
 
     def scores(self, logits_TP: np.ndarray, log_prior_P: np.ndarray) -> np.ndarray:

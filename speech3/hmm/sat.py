@@ -106,7 +106,6 @@ class Estimated:
 
 
 def features_of(share: WorkerShare) -> Projected:
-    """The share's features, which can be projected and transformed."""
     assert isinstance(share.feats, Projected)
     return share.feats
 
@@ -145,7 +144,6 @@ def mllt_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> MlltStats:
 
 
 def pdf_frames(share: WorkerShare, hmm: Hmm) -> np.ndarray:
-    """(J,) frames of speech of each pdf in the current alignments."""
     frames_J = np.zeros(hmm.num_pdfs)
     for utterance, alignment in share.alignments.items():
         spoken_T = speech(share, utterance, hmm)
@@ -189,7 +187,6 @@ def estimate_transforms(
 
 
 def merged_estimates(parts: list[Estimated]) -> Estimated:
-    """The transforms of all shares, sorted by speaker."""
     return Estimated(
         dict(sorted((speaker, each) for part in parts for speaker, each in part.transforms.items())),
         {speaker: why for part in parts for speaker, why in part.without.items()},
@@ -236,12 +233,10 @@ class ProjectedGmm:
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """False, since densities are likelihoods."""
         return False
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
@@ -367,7 +362,6 @@ def _summed(parts):  # type: ignore[no-untyped-def]
 
 
 def save_projection(directory: Path, projection: Projection) -> None:
-    """Write the projection of a model."""
     about = {"kind": "lda", "statics": projection.statics, "context": projection.context, "inputs": projection.inputs}
     save_tensors(directory / LDA_FILE, {"matrix": projection.matrix}, about)
 

@@ -83,7 +83,6 @@ def flat_start(share: WorkerShare, lexicon: Lexicon) -> dict[str, str]:
 
 
 def divide_equally(share: WorkerShare) -> None:
-    """Divide the frames of each phone equally among its states."""
     before, share.alignments = share.alignments, StoredAlignments()
     for utterance, alignment in before.items():
         share.alignments[utterance] = evened_out(alignment)
@@ -246,7 +245,6 @@ def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> Co
 
 
 def _single_gaussians(data: ContextStats, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
-    """Estimate one Gaussian for each leaf of the tree."""
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
     leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
     total = np.zeros((tree.num_pdfs, data.stats.shape[1]))

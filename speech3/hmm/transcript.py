@@ -51,12 +51,10 @@ class TranscriptGraph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
 
     @cached_property
     def min_frames(self) -> int:
-        """Frames of the shortest path."""
         shortest = np.full(len(self.pdf), np.iinfo(np.int32).max // 2)
         for s in range(len(self.pdf)):
             sources = self.pred_src[self.pred_ptr[s] : self.pred_ptr[s + 1]]

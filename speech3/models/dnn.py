@@ -31,7 +31,6 @@ class Dropout(nn.Module):
 
     @property
     def scale(self) -> float:
-        """The factor of the values that are kept."""
         return 256 / (256 - self.dropped)
 
     def keep(self, like: Tensor) -> Tensor:
@@ -68,7 +67,6 @@ class WindowModel(AcousticModel):
         return outputs_of(self, x_BD.unflatten(0, windows_BTWF.shape[:2]))
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score`."""
         outputs = -(-len(feats_TF) // self.subsampling)
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
         for start in range(0, outputs, _SCORED_AT_A_TIME):
@@ -78,7 +76,6 @@ class WindowModel(AcousticModel):
         return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score_inside`."""
         windows_TWF = feats_TF.float().unfold(0, self.window, self.subsampling).transpose(1, 2)
         logits_TS: Tensor = self(windows_TWF.contiguous())
         return logits_TS
@@ -130,7 +127,6 @@ class Hidden(nn.Module):
         self.fuse_relu = activation == "relu" and normalization == "none"
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, widths[0]) to (B, widths[-1])."""
         for layer, norm in zip(self.hidden, self.norms, strict=True):
             x_BD = layer(x_BD, relu=True) if self.fuse_relu else self.activation(norm(layer(x_BD)))
             x_BD = self.dropout(x_BD)
@@ -145,12 +141,10 @@ def glorot(layer: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator
 
 
 def gain_of(activation: Activation) -> float:
-    """Initial gain of the weights before this activation."""
     return math.sqrt(2) if activation == "relu" else 1.0
 
 
 def norm(kind: Normalization, width: int) -> nn.Module:
-    """The normalisation of a layer's units."""
     return {"none": nn.Identity, "batch": BatchNorm, "layer": nn.LayerNorm}[kind](width)
 
 
@@ -164,6 +158,5 @@ class Dnn(WindowModel):
         add_outputs(self, widths[-1], generator)
 
     def hidden(self, feats_BWF: Tensor) -> Tensor:
-        """See `WindowModel.hidden`."""
         x_BD: Tensor = self.layers(self.normalize(feats_BWF).flatten(1))
         return x_BD

@@ -237,7 +237,6 @@ def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:
 
 
 def describe_model(info: ModelInfo) -> str:
-    """The full description, for a terminal."""
     table = layer_table(info)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     rows = [
@@ -301,14 +300,12 @@ def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
 
 
 def workers_in_words(training: dict[str, Any]) -> str:
-    """The number of workers, in words."""
     count, processes = training["workers"], training.get("model_partitions", 1)
     each = f" of {processes} processes" + (" each" if count > 1 else "") if processes > 1 else ""
     return ("1 worker" if count == 1 else f"{count} workers") + each
 
 
 def per_cent(share: float) -> str:
-    """A fraction as a percentage with two decimals."""
     return f"{100 * share:.2f} %"
 
 

@@ -67,7 +67,6 @@ class Linear(nn.Linear):
     """`nn.Linear` whose products use the faster library."""
 
     def forward(self, x_BI: Tensor, relu: bool = False) -> Tensor:
-        """(..., I) to (..., O)."""
         return linear(x_BI, self.weight, self.bias, relu=relu)
 
 

@@ -55,7 +55,6 @@ class Cells(nn.Module):
         return y_TBR, (after[0], after[1])
 
     def zero_state(self, streams: int) -> State:
-        """The zero state before the first step."""
         h_BR, c_BC = (self.bias.new_zeros(streams, size) for size in self.sizes)
         return h_BR, c_BC
 

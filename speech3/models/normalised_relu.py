@@ -36,7 +36,6 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
         if self.training and len(input) == 1:
             return nn.functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
@@ -94,7 +93,6 @@ def _middle(times: int, wanted: int) -> tuple[int, int]:
 
 @torch.no_grad()
 def _move(norm: BatchNorm, mean_D: Tensor, variance_D: Tensor) -> None:
-    """Update the running statistics as `nn.BatchNorm1d` does."""
     assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
     assert norm.momentum is not None
     norm.num_batches_tracked += 1

@@ -69,7 +69,6 @@ class Graph:
         return name
 
     def output(self, name: str, shape: Sequence[int | str]) -> None:
-        """Declare a value to be an output."""
         self.outputs.append(self._value(name, shape, np.float32))
 
     def _value(self, name: str, shape: Sequence[int | str], dtype: type) -> "ValueInfoProto":
@@ -78,7 +77,6 @@ class Graph:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def proto(self) -> "GraphProto":
-        """The finished graph."""
         from onnx import helper
 
         return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values()))
@@ -106,7 +104,6 @@ class Graph:
 
 
 def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
-    """Normalise the input to zero mean and unit variance."""
     shifted = graph.op("Add", feats, graph.constant("shift", model.shift_F))
     return graph.op("Mul", shifted, graph.constant("scale", model.scale_F))
 
@@ -162,7 +159,6 @@ def hidden(layers: Hidden, graph: Graph, x: str, name: str) -> str:
 
 
 def activation(module: nn.Module, graph: Graph, x: str) -> str:
-    """Apply a layer's activation."""
     return graph.op({nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}[type(module)], x)
 
 

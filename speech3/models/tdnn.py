@@ -57,7 +57,6 @@ class AffineFront(nn.Module):
         self.norm = BatchNorm(config.width)
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """(B, T, F) frames to (B, T', width)."""
         y_BTD = self.affine(x_BTF.unsqueeze(2)).squeeze(2)  # a frame's values are the channels of a single bin
         return rectified(y_BTD, self.norm)
 
@@ -101,7 +100,6 @@ class ConvolutionalFront(nn.Module):
         self.norm = BatchNorm(config.width)
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """(B, T, F) frames to (B, T', width)."""
         x_BTKC = self.convolutions(x_BTF.unsqueeze(3))
         return rectified(self.affine(x_BTKC.flatten(2)), self.norm)
 
@@ -116,7 +114,6 @@ class NormalizedConvolution(nn.Module):
         self.norm = BatchNorm(convolution.out_channels)
 
     def forward(self, x_BTKC: Tensor) -> Tensor:
-        """(B, T, K, channels) to (B, T', K', maps)."""
         y_BTKC = self.convolution(x_BTKC)
         return rectified(y_BTKC.flatten(1, 2), self.norm, norm_first=True).view(y_BTKC.shape)
 
@@ -324,7 +321,6 @@ class Prefinal(nn.Module):
         self.norm = BatchNorm(config.prefinal)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, width) to (B, T, prefinal)."""
         return rectified(self.affine(x_BTD), self.norm)
 
 

@@ -50,8 +50,6 @@ _compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = intrinsic
 
 
 class Lanes(types.Type):
-    """The type of a vector of `WIDTH` values."""
-
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
         super().__init__(f"Lanes({dtype})")
@@ -94,8 +92,6 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @_compiled
 def spread(typing: Any, value: Any) -> Any:
-    """The same value in all lanes."""
-
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _spread(builder, args[0])
 

@@ -205,7 +205,6 @@ class PhoneLm:
 
     @property
     def num_states(self) -> int:
-        """Number of states, J."""
         return len(self.phone_J)
 
     def arc(self, state: int, phone: int) -> int:
@@ -332,7 +331,6 @@ class Graph:
 
     @property
     def num_states(self) -> int:
-        """Number of states, J."""
         return len(self.first_J)
 
 

@@ -276,7 +276,6 @@ class AlignmentNumerators:
     leak: float = 0.1
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
-        """The numerators of a batch."""
         lm, graph = self.denominator.lm, self.denominator
         outputs = self.frames // self.subsampling
         found = [
@@ -413,7 +412,6 @@ class TranscriptNumerators:
     _graphs: dict[bytes, _Graph] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
-        """The numerators of a batch."""
         parts = [self._graph(segment_numbers(chunk.labels_T)) for chunk in chunks]
         first, loop, final, arcs, src, weight = (list(arrays) for arrays in zip(*parts, strict=True))
         frames = padded_frames(chunks, self.hmm.subsampling) // self.hmm.subsampling
@@ -487,7 +485,6 @@ def _composed(
 
 
 def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:
-    """The phone occurrences that may follow each phone occurrence."""
     after: list[set[int]] = [set() for _ in range(len(graph.phone) // states)]
     for copy in range(len(after)):
         first = copy * states

@@ -86,7 +86,6 @@ def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:
 
 
 def card(subject: Subject) -> str:
-    """The model card as Markdown."""
     info, about = subject.info, subject.info.trained
     corpus = about["info"].get("corpus") or about["info"].get("data")
     sections = {

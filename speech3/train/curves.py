@@ -57,7 +57,6 @@ class Curve:
 
     @property
     def best(self) -> float:
-        """The highest accuracy of all points."""
         return max(self.accuracy)
 
 
@@ -261,7 +260,6 @@ def _sum_shard(parts: Sequence[Mapping[str, Any]]) -> ShardReport:
 
 
 def staleness_mean(counts: Sequence[int]) -> float:
-    """Mean staleness; 0 if nothing was pushed."""
     return sum(stale * count for stale, count in enumerate(counts)) / max(sum(counts), 1)
 
 
@@ -291,7 +289,6 @@ class Writer:
             self._writer.flush()
 
     def close(self) -> None:
-        """Close the event file."""
         self._writer.close()
 
     def _rate(self, record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -44,7 +44,6 @@ def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, 
 
 
 def share_left_out(done: Progress) -> float:
-    """Share of the frames that the loss could not use."""
     return done.left_out / max(1, done.frames + done.left_out)
 
 
@@ -91,7 +90,6 @@ def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
 
 
 def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
-    """The line that is printed for a record of an epoch."""
     phones = f", phone errors {record['heldout_per']:.2%}" if "heldout_per" in record else ""
     words = (
         f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "

@@ -298,7 +298,6 @@ class _Run:
             raise KeyboardInterrupt
 
     def _compute(self, interrupt: Interrupt) -> None:
-        """Compute the minibatches of the epoch that are not used yet."""
         total, begun, trainer = self.epoch_minibatches, self.standing, self.trainer
         rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
         moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
@@ -340,7 +339,6 @@ class _Run:
             check_left_out(f"{label}, after {done.ended} of {minibatches} minibatches", done.frames, done.left_out)
 
     def _take(self) -> None:
-        """Adopt the latest snapshot."""
         self.trainer.take()
         self.standing = replace(self.standing, done=self.trainer.done)
 

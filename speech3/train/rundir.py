@@ -99,7 +99,6 @@ class Standing:
 
     @property
     def frames(self) -> int:
-        """Number of frames trained on so far."""
         return self.frames_before + self.done.frames
 
     @property
@@ -136,7 +135,6 @@ class RunDirectory:
 
     @property
     def model(self) -> Path:
-        """The finished model."""
         return self.path / "model.safetensors"
 
     @property

@@ -71,7 +71,6 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Name of the row in the table."""
         return self.method.name if self.method.alone else f"{self.method.name}{self.workers}"
 
 
@@ -85,7 +84,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of the run and its directory."""
         return f"{self.variant.name}_rate{self.learning_rate:g}_seed{self.seed}"
 
 
@@ -261,7 +259,6 @@ def _name(variant: Variant) -> str:
 
 
 def _run(out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
-    """The curves of the trials that did not fail."""
     results = parallel_map(partial(_train, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
     return {trial: read_curve(out / trial.name) for trial, failure in zip(trials, results, strict=True) if not failure}
 

@@ -111,7 +111,6 @@ class UncheckedSteps:
     steps: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
-        """Record a step that was started."""
         self.results_R3[len(self.steps)] = stacked_scalars([loss, correct, length])
         self.steps.append((number, frames, left_out))
 
@@ -373,11 +372,9 @@ class Ddp:
 
     @property
     def processes(self) -> list[Any]:
-        """The processes, one for each worker."""
         return self.workers.processes
 
     def snapshot(self) -> Snapshot:
-        """The last state that the first process has sent."""
         return self.newest
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:

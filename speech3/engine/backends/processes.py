@@ -278,7 +278,6 @@ class Workers:
 
     @property
     def processes(self) -> list[Any]:
-        """All processes, worker by worker."""
         return [process for group in self.groups for process, _ in group]
 
     @property
@@ -479,7 +478,6 @@ class FileLock:
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def try_acquire(self) -> bool:
-        """Acquire the lock if it is free; returns whether it was."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -487,7 +485,6 @@ class FileLock:
         return True
 
     def acquire(self) -> bool:
-        """Wait for the lock; returns True."""
         if self.meanwhile is None:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             return True

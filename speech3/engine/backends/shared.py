@@ -299,7 +299,6 @@ class Shared:
         self, model: nn.Module, config: AsgdConfig, workers: int, weight_decay: float, record: Path | None,
         codec: CodecConfig | None,
     ) -> None:  # fmt: skip
-        """Allocate the server of a slice of the model."""
         own = flatten(model)
         layout = memory_layout(own, config, workers, len(self.source))
         names = [f"lock{number}" for number in range(config.partitions)]
@@ -377,12 +376,10 @@ class Shared:
 
     @property
     def server(self) -> Server:
-        """The first slice's server."""
         return self.servers[0]
 
     @property
     def processes(self) -> list[Any]:
-        """The shards' processes, shard by shard."""
         return self.workers.processes
 
     def _let_leave(self) -> None:
@@ -434,7 +431,6 @@ class Shared:
         return replace(first, note=self.workers.note)
 
     def _tasks(self, worker: int) -> list[Task]:
-        """The tasks of a shard, whose status is reset."""
         for server in self.servers:
             server.memory.shards_N[worker, [Status.READY, Status.EPOCH, Status.DOING]] = 0
         self.watchdog.started(worker, float(self.server.memory.shards_N[worker, Status.MINIBATCHES]))

@@ -193,7 +193,6 @@ class Items:
             ]  # fmt: skip
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """The indices of a minibatch's items in the dataset."""
         return [index for indices_B in self._microbatches(epoch, number) for index in indices_B]
 
     def not_finite(self, epoch: int, number: int) -> list[int]:
@@ -202,7 +201,6 @@ class Items:
 
     @property
     def _whole(self) -> bool:
-        """Whether the items of the dataset are whole minibatches."""
         return self.loader is not None and self.loader.batch_sampler is None
 
     def _microbatches(self, epoch: int, number: int) -> list[list[int]]:
@@ -476,7 +474,6 @@ class Data:
 
     @property
     def stream(self) -> bool:
-        """Whether the data can only be read from the beginning."""
         return self.batches is not None
 
     def source(self, seed: int, device: torch.device, *, own_loss: bool, read_ahead: bool = False) -> Items | Stream:

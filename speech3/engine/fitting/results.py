@@ -100,7 +100,6 @@ class FitResult:
 
     @property
     def seconds(self) -> float:
-        """Training time of all epochs."""
         return sum(epoch.seconds for epoch in self.history)
 
     @property
@@ -174,7 +173,6 @@ class FitDirectory:
         return Saved(tensors, states_M, Progress(**done), about["history"], about["stopped"])
 
     def save(self, saved: Saved) -> None:
-        """Write a state in the place of the last one."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in saved.tensors.items()}
         about = {
             "kind": _KIND, "identity": dict(self.identity), "done": asdict(saved.done), "history": saved.history,

@@ -169,7 +169,6 @@ def posterior_boundaries(
 
 @numba.njit(cache=True, nogil=True)
 def _add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
-    """log(exp(a) + exp(b))"""
     high, low = (a, b) if a > b else (b, a)
     if low == -np.inf or high - low > 40.0:
         return high

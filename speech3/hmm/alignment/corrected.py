@@ -114,7 +114,6 @@ def differences(
 
 
 def classes_of(labels: Sequence[str]) -> list[str]:
-    """The broad class of each phone."""
     arpabet = is_arpabet(labels)
     return [broad_class(label, arpabet=arpabet) for label in labels]
 

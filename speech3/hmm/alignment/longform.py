@@ -109,7 +109,6 @@ class PartFeats(Mapping[str, np.ndarray]):
     _last: tuple[str, np.ndarray] | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Matrix (T, F) float32."""
         if name not in self.parts:
             return self.feats[name]
         part = self.parts[name]
@@ -211,7 +210,6 @@ class _Search:
         self.garbage = np.zeros(1, np.float32)
 
     def advance(self, loglikes_TP: np.ndarray) -> None:
-        """Search through the next frames."""
         loglikes_TP = np.ascontiguousarray(loglikes_TP, np.float32)
         spread_T = spread(loglikes_TP)
         # Costs compete with stretches of speech, which have fewer rows if the model subsamples frames.
@@ -394,7 +392,6 @@ class LongLayout:
 
     @property
     def found(self) -> int:
-        """Number of words that are in a part."""
         return sum(len(part.words) for part in self.parts)
 
 
@@ -573,6 +570,5 @@ def part_names(parts: Iterable[LongPart], rate: float) -> dict[str, LongPart]:
 
 
 def part_texts(parts: Mapping[str, LongPart], texts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The transcript of each part."""
     spelled = {part.utterance: (texts[part.utterance] or "").split() for part in parts.values()}
     return {name: " ".join(spelled[part.utterance][word] for word in part.words) for name, part in parts.items()}

@@ -35,15 +35,11 @@ _EPSILON = "<eps>"
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A pdf."""
-
     pdf: int
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Is the value of `key` in `members`?"""
-
     key: int
     members: frozenset[int]
     yes: "Node"

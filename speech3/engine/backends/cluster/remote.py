@@ -49,7 +49,6 @@ class Resources:
 
 
 def resources() -> Resources:
-    """Resources of the cluster that this process is connected to."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus, gpus = (sum(node.get(kind, 0.0) for node in alive) for kind in ("CPU", "GPU"))
     return Resources(len(alive), cpus, gpus)
@@ -302,7 +301,6 @@ class RemoteServer:
             raise Lost(str(error)) from error
 
     def _revive(self) -> None:
-        """Start partitions that are missing or do not reply."""
         for number, actor in enumerate(self.actors):
             try:
                 self._get([] if actor is None else [actor.ping.remote()])
