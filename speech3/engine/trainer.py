@@ -276,13 +276,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
     minibatches
         Number of minibatches in an epoch.
     warm_start
-        Length of the warm start in epochs: 0 if training begins with a trained model.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
+        Length of the warm start in epochs: 0 if training begins with a trained model."""
     asgd, lbfgs = training.asgd, training.lbfgs
     if training.by_sandblaster and lbfgs.batches * lbfgs.iterations > minibatches:
         raise Speech3Error(

@@ -44,7 +44,7 @@ class OnnxNetwork:
 
     @property
     def subsampling(self) -> int:
-        return int(self.about.get("subsampling", 1))  # missing in older files
+        return int(self.about["subsampling"])
 
     @property
     def pseudo_likelihoods(self) -> bool:

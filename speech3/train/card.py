@@ -124,7 +124,6 @@ def _opening(subject: Subject) -> str:
 
 
 def _last_is_best(about: dict[str, Any]) -> bool:
-    """`TrainingConfig.last_is_best`; older versions may have had other keys, so they are not validated."""
     return TrainingConfig.model_construct(**about["training"]).last_is_best
 
 

@@ -22,13 +22,7 @@ from speech3.sequence import (
 
 
 def check_group_lasso(config: TrainConfig) -> None:
-    """Refuse models and methods of training in which group lasso cannot remove units.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
+    """Refuse models and methods of training in which group lasso cannot remove units."""
     training, model = config.training, config.model
     key = f"training.group_lasso={training.group_lasso:g}"
     if not has_units(model):
@@ -54,13 +48,7 @@ def check_group_lasso(config: TrainConfig) -> None:
 
 
 def check_sequences(config: TrainConfig) -> None:
-    """Refuse keys that do not fit MMI and sMBR.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
+    """Refuse keys that do not fit MMI and sMBR."""
     training = config.training
     key = f"training.objective={training.objective}"
     if config.init is None:
@@ -104,13 +92,7 @@ def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
 
 
 def check_out(config: TrainConfig, out: Path) -> None:
-    """Refuse as run directory one that training reads from: a run would replace what it begins with.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the key.
-    """
+    """Refuse as run directory one that training reads from: a run would replace what it begins with."""
     read = {"hmm": config.hmm, "frames": config.frames, **({"--init": config.init} if config.init else {})}
     for name, path in read.items():
         directory = Path(path).parent if Path(path).is_file() else Path(path)
@@ -119,13 +101,7 @@ def check_out(config: TrainConfig, out: Path) -> None:
 
 
 def check_objective(config: TrainConfig) -> None:
-    """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
+    """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two."""
     training, model = config.training, config.model
     if not (Path(config.hmm) / "hmm.json").exists():
         raise Speech3Error(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
-from speech3.config import NOT_COMPUTED, ModelConfig, TrainingConfig
 from speech3.engine import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.hmm import load_outputs
@@ -185,7 +183,7 @@ class RunDirectory:
             torn.unlink(missing_ok=True)
         identity = self._plain_identity()
         if run.exists():
-            there, now = _flat(completed(read_json(run))), _flat(identity)
+            there, now = _flat(read_json(run)), _flat(identity)
             differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
             if differ and (self.model.exists() or differ != [_WORKERS]):
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
@@ -224,7 +222,7 @@ class RunDirectory:
                 path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
                 say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
                 continue
-            if _without_workers(completed(about["identity"])) != _without_workers(self._plain_identity()):
+            if _without_workers(about["identity"]) != _without_workers(self._plain_identity()):
                 raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
@@ -255,20 +253,6 @@ class RunDirectory:
         ]  # fmt: skip
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
-
-
-def completed(identity: dict[str, Any]) -> dict[str, Any]:
-    """An identity read from a file, with the defaults of keys that were added to configs after it was written."""
-    try:
-        now = {
-            "model": ModelConfig.model_validate(identity["model"]).model_dump(),
-            "training": TrainingConfig.model_validate(identity["training"]).model_dump(),
-        }
-    except (KeyError, ValidationError):  # another version may have had keys that no longer exist
-        return identity
-    known = {key: now["training"][key] for key in now["training"] if key not in NOT_COMPUTED}
-    plain: dict[str, Any] = json.loads(json.dumps({**identity, "model": now["model"], "training": known}))
-    return plain
 
 
 def _without_workers(identity: dict[str, Any]) -> dict[str, Any]:
