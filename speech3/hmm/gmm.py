@@ -32,6 +32,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.io import load_tensors, save_tensors
 
+LEAST_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
@@ -208,7 +209,7 @@ def _accumulate(rows, bias, offset, feats, frame, pdf, weight, count, first, sec
         total += weight[n] * (peak + np.log(norm))
         for g in range(begin, end):
             gamma = post[g - begin] / norm
-            if gamma < 1e-8:
+            if gamma < LEAST_POSTERIOR:
                 continue
             gamma *= weight[n]
             count[g] += gamma

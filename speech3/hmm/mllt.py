@@ -14,11 +14,10 @@ import numba
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import Gmm, GmmStats, accumulate, zero_stats
+from speech3.hmm.gmm import LEAST_POSTERIOR, Gmm, GmmStats, accumulate, zero_stats
 
 _BLOCK = 1024  # frames whose products are in memory at once
 _MOST_CONDITION = 1e14
-_LEAST_POSTERIOR = 1e-8  # as in `hmm.gmm`
 SWEEPS = 20
 
 
@@ -79,7 +78,7 @@ def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  
         _posteriors(rows, bias, begin, end, feats[t], dim, post)
         for g in range(begin, end):
             gamma = post[g - begin]
-            if gamma < _LEAST_POSTERIOR:
+            if gamma < LEAST_POSTERIOR:
                 continue
             for d in range(dim):
                 inverse[t, d] += gamma * precision[g, d]
@@ -158,7 +157,7 @@ def _accumulate_twin(rows, bias, offset, seen, feats, pdf, count, first, second)
         total += _posteriors(rows, bias, begin, end, seen[t], dim, post)
         for g in range(begin, end):
             gamma = post[g - begin]
-            if gamma < _LEAST_POSTERIOR:
+            if gamma < LEAST_POSTERIOR:
                 continue
             count[g] += gamma
             for d in range(dim):

@@ -176,11 +176,13 @@ def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-de
     for g in range(phones):
         old[g, 0] = bigram[edge, g] + scores[0, g, 0]
     for t in range(1, frames):
+        # The best score with which each phone may end before this frame.
         for g in range(phones):
             ended[g] = _NEVER
             for s in range(states):
                 if old[g, s] + leave[g, s] > ended[g]:
                     ended[g], state_before[t, g] = old[g, s] + leave[g, s], s
+        # Into each state: stay, advance, or enter the phone from another.
         for g in range(phones):
             for s in range(states):
                 value, way = old[g, s] + stay[g, s], 0
@@ -193,6 +195,7 @@ def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-de
                             phone_before[t, g] = h
                 new[g, s], came[t, g, s] = value + scores[t, g, s], way
         old, new = new, old
+    # Trace the best path back from its last state; a phone begins where it was entered.
     best, phone, state = _NEVER, -1, 0
     for g in range(phones):
         for s in range(states):
@@ -279,6 +282,7 @@ def _search_biphones(outputs, first, loop, bigram, ends):  # type: ignore[no-unt
         score[0, p] = bigram[0, p] + outputs[0, first[0, p]]
         entered[0, 0, p] = True
     for t in range(1, frames):
+        # Each phone's best left neighbour if it ended before this frame; then stay in a biphone, or enter it.
         for p in range(phones):
             ended[p] = _NO_BIPHONE
         for before in range(phones):
@@ -292,6 +296,7 @@ def _search_biphones(outputs, first, loop, bigram, ends):  # type: ignore[no-unt
                 enter = ended[left] + bigram[left, p] + y[first[left, p]]
                 entered[t, left, p] = enter > stay
                 score[left, p] = max(stay, enter)
+    # Trace the best path back from its last biphone.
     best, left, phone = np.float32(-np.inf), 0, 0
     for before in range(phones):
         for p in range(1, phones):

@@ -255,12 +255,14 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
     back = np.full((frames, states), -1, np.int32)
     old = np.full(states, _NEVER, np.float32)
     new = np.full(states, _NEVER, np.float32)
+    # The first frame. States from low to high are active.
     low, high = states, -1
     for s in range(states):
         if entry[s] > _NEVER:
             old[s] = entry[s] + scale * loglikes[0, column[s]]
             low, high = min(low, s), max(high, s)
     for t in range(1, frames):
+        # Into each state that an active one reaches: the best of its self-loop and its arcs.
         top, best = reach[high], _NEVER
         for s in range(low, top + 1):
             value, where = old[s] + stay[s], s
@@ -272,6 +274,7 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
                 value += scale * loglikes[t, column[s]]
                 best = max(best, value)
             new[s], back[t, s] = value, where
+        # Prune, and empty the old scores for the next frame.
         for s in range(low, high + 1):
             old[s] = _NEVER
         first, last = states, -1
@@ -283,6 +286,7 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
         if last < 0:
             return np.zeros(frames, np.int32), _NEVER
         old, new, low, high = new, old, first, last
+    # Trace the best path back from its last state.
     end, score = -1, _NEVER
     for s in range(states):
         value = old[s] + leave[s] + final[s]

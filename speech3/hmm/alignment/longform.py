@@ -45,10 +45,10 @@ GARBAGE = 0.27
 # from the best pdf to the median one.
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
-# After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
-# half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
-# words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
-# in a row; if single words counted, the search would lose its place.)
+# After _SEARCH_ROW words in a row the position in the transcript is known. From there a jump may go _REACH words
+# forward, or half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one
+# of the _NEXT words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance,
+# but seldom two in a row; if single words counted, the search would lose its place.)
 _SEARCH_ROW = 8
 _REACH, _REACH_PER_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
 _RECORDS = 1 << 21
