@@ -61,7 +61,6 @@ class UntrainedTensors:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Write what the model holds into the vector."""
         for place in (*self.views, *self.coded):
             place.settle()
         if self.coded:
@@ -73,7 +72,6 @@ class UntrainedTensors:
 
     @torch.no_grad()
     def spread(self) -> None:
-        """Write what the vector holds into the model."""
         for place in (*self.views, *self.coded):
             if place.now() is not place.tensor:
                 place.module._buffers[place.name] = place.tensor
@@ -120,7 +118,6 @@ class Flat:
 
     @torch.no_grad()
     def load(self, values_K: Tensor) -> None:
-        """Set all values of the vector and of the model."""
         self.vector_K.copy_(values_K)
         self.spread()
 
@@ -143,7 +140,6 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _rest(model: nn.Module) -> Iterator[UntrainedTensor]:
-    """The frozen parameters, then the buffers, each tensor once."""
     seen = set[int]()
     for kind in ("_parameters", "_buffers"):
         for module in model.modules():

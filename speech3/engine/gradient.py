@@ -40,6 +40,9 @@ from speech3.engine.interface import (
 )
 from speech3.errors import Speech3Error
 
+_WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
+_KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
+
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
@@ -131,7 +134,6 @@ class Step:
 
     @cached_property
     def read(self) -> list[float]:
-        """The results; waits until they are there."""
         if self.copied is not None:
             self.copied.synchronize()
         return self.results.tolist()
@@ -147,7 +149,6 @@ class Step:
 
     @property
     def correct(self) -> int:
-        """Number of frames classified correctly."""
         return int(self.read[1])
 
     @property
@@ -269,10 +270,6 @@ class Diverged(Speech3Error):
         self.epoch, self.number = epoch, number
 
 
-_WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
-_KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
-
-
 @dataclass(frozen=True, eq=False)
 class _Graph:
     inputs: Any
@@ -367,7 +364,6 @@ def capture(work: Callable[[], Results], device: torch.device, pool: Any = None)
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """All tensors in nested values, in order."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:

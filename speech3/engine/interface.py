@@ -164,7 +164,6 @@ class ShardReport:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all activities together."""
         return self.compute_s + self.sync_s + self.wait_s + self.draw_s
 
     @property
@@ -178,7 +177,6 @@ class ShardReport:
 
 
 def shares(reports: Sequence[ShardReport]) -> tuple[float, ...]:
-    """Share of the minibatches that each shard computed."""
     total = sum(report.minibatches for report in reports)
     return tuple(report.minibatches / total if total else 0.0 for report in reports)
 
@@ -219,7 +217,6 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """Minibatches that are used or dropped."""
         return self.used + self.stale + self.refused
 
     def __add__(self, other: "Progress") -> "Progress":

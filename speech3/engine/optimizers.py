@@ -41,6 +41,16 @@ from speech3.engine.flat import Flat, flatten, trained
 from speech3.engine.interface import Proximal, WorkerParts
 from speech3.errors import Speech3Error, listed
 
+_EPSILON = 1e-8
+SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the polynomial of Jordan et al.
+_STEPS = 5
+_SMALLEST = 8  # fewest rows, and columns, of a matrix
+_LENGTH = 0.2  # root mean square of an update of AdamW at a learning rate of one, as Liu et al. measured it
+STATE = "optimizer"  # its name among the tensors of a state
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
 
 class Sgd:
     """The parameters of a model and the SGD step.
@@ -79,7 +89,6 @@ class Sgd:
             self.proximal(learning_rate)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of parameters and velocity, for a checkpoint."""
         self.parameters.collect()
         slots = {"velocity": self.velocity.vector_K.clone()} if self.velocity else {}
         return {"parameters": self.parameters.vector_K.clone(), **slots}
@@ -92,9 +101,6 @@ class Sgd:
             self.velocity.vector_K.copy_(
                 tensors["velocity"]
             ) if "velocity" in tensors else self.velocity.vector_K.zero_()
-
-
-_EPSILON = 1e-8
 
 
 class AdamW:
@@ -130,7 +136,6 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient: a tensor for each parameter."""
         torch._foreach_copy_(self._gradient.views, tuple(gradient))
         (first, second), self.steps = self.betas, self.steps + 1
         g_P = self._gradient.vector_K
@@ -151,7 +156,6 @@ class AdamW:
         torch.div(self.mean.vector_K, direction_P, out=direction_P).mul_(corrected / (1 - first**self.steps))
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of parameters and moments, for a checkpoint."""
         self.parameters.collect()
         return {
             "parameters": self.parameters.vector_K.clone(), "adam.mean": self.mean.vector_K.clone(),
@@ -160,19 +164,10 @@ class AdamW:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Load parameters and moments; missing moments become zero."""
         self.parameters.load(tensors["parameters"])
         self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
         for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
             slot.vector_K.copy_(tensors[name]) if name in tensors else slot.vector_K.zero_()
-
-
-SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
-
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the polynomial of Jordan et al.
-_STEPS = 5
-_SMALLEST = 8  # fewest rows, and columns, of a matrix
-_LENGTH = 0.2  # root mean square of an update of AdamW at a learning rate of one, as Liu et al. measured it
 
 
 class Muon(AdamW):
@@ -254,11 +249,6 @@ def hidden_matrices(model: nn.Module) -> Iterator[tuple[int, int]]:
     yield from ((index, axis) for path, index, axis in found if path not in outputs)
 
 
-STATE = "optimizer"  # its name among the tensors of a state
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
-
-
 @dataclass(frozen=True, eq=False)
 class Settings:
     """What a schedule sets for each minibatch: the learning rates, and with some schedulers the momentum or the betas.
@@ -300,7 +290,6 @@ class TorchOptimizer(Sgd):
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient: a tensor for each parameter."""
         self.settings.put(self.optimizer, int(learning_rate))
         for parameter, g in zip(self.trained, gradient, strict=True):
             parameter.grad = g

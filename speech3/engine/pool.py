@@ -84,11 +84,9 @@ class MinibatchStates:
             rows[numbers] = 0
 
     def rows(self, numbers: np.ndarray) -> "MinibatchStates":
-        """A copy of the rows of some minibatches."""
         return MinibatchStates(**{field.name: getattr(self, field.name)[numbers] for field in fields(self)})
 
     def write(self, numbers: np.ndarray, rows: "MinibatchStates") -> None:
-        """Overwrite the rows of some minibatches."""
         for field in fields(self):
             getattr(self, field.name)[numbers] = getattr(rows, field.name)
 
@@ -110,12 +108,10 @@ class MinibatchStates:
 
     @property
     def ended(self) -> int:
-        """Number of minibatches that are used or dropped."""
         return int(np.count_nonzero(self.states_M < 0))
 
     @property
     def finished(self) -> bool:
-        """Every minibatch is used or dropped."""
         return self.ended == len(self)
 
     def counts(self) -> dict[int, int]:
@@ -195,12 +191,7 @@ class MinibatchQueue:
         self, states: MinibatchStates, cursor: np.ndarray, lock: AbstractContextManager[object],
         rows: Sequence[range] | None = None,
     ) -> None:  # fmt: skip
-        self.states, self.states_M, self.cursor, self.lock = (
-            states,
-            states.states_M,
-            cursor,
-            lock,
-        )
+        self.states, self.states_M, self.cursor, self.lock = (states, states.states_M, cursor, lock)
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
         self.begins_M = np.zeros(len(states) + 1, np.bool_)  # where a row begins, or the epoch ends
         self.begins_M[-1] = True
@@ -275,7 +266,6 @@ class MinibatchQueue:
 
     @property
     def finished(self) -> bool:
-        """Every minibatch is used or dropped."""
         return bool(self.cursor[0] >= len(self.states_M)) and self.states.finished
 
 

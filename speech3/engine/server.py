@@ -118,7 +118,6 @@ def memory_over(layout: MemoryLayout, block: object) -> ServerMemory:
 
 
 def memory_bytes(layout: MemoryLayout) -> int:
-    """Size of the server's memory in bytes."""
     return sum(_aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for dtype, shape in layout.values())
 
 
@@ -145,7 +144,6 @@ class Partition:
 
     @property
     def version(self) -> int:
-        """Number of updates published so far."""
         return int(self.memory.version_S[self.number])
 
     @property
@@ -192,7 +190,7 @@ class Partition:
         buffers_sum = buffers.copy_(push.own.buffers).sum(dtype=torch.float64) if buffers.numel() else None
         length = self.optimizer.step(  # on a GPU, returns only when everything is written
             old, new, push.packed, staleness=staleness, minibatches=len(numbers)
-        )  # fmt: skip
+        )
         finite = math.isfinite(length) and (buffers_sum is None or math.isfinite(buffers_sum))
         if not (finite and length <= self.max_push):
             return REFUSED
@@ -224,7 +222,6 @@ class Server:
 
     @property
     def states(self) -> MinibatchStates:
-        """What became of each minibatch."""
         return self.memory.states
 
     @property

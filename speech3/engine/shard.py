@@ -82,7 +82,6 @@ class Wire:
 
     @property
     def plain(self) -> bool:
-        """Whether float32 is sent in both directions."""
         return self.sender is None and self.down_codec is None
 
     def begin(self) -> None:
@@ -92,7 +91,6 @@ class Wire:
             self.sender.forget()
 
     def warm_up(self, like_P: Tensor) -> None:
-        """Load the compiled code of both directions."""
         warm_up((self.sender.codec if self.sender else None, self.down_codec), like_P)
 
     def send(self, own: ShardVectors, buffers: Tensor) -> ShardVectors:
@@ -132,7 +130,6 @@ class Wire:
         return message
 
     def counted(self) -> tuple[int, int]:
-        """Bytes up and down since the last call."""
         counts, self.up, self.down = (self.up, self.down), 0, 0
         return counts
 

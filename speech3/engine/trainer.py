@@ -30,6 +30,10 @@ from speech3.errors import Speech3Error
 from speech3.runtime import available_jobs
 
 _SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by backend
+_CODECS = ("none", "bf16", "ternary", "topk")
+_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients
+# Training stops if at least this number of an epoch's minibatches, and more than this share of them, are refused.
+_FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
 def simulated_method(training: TrainingConfig) -> str:
@@ -106,7 +110,7 @@ def open_backends(
 
             return OneWorker(parts, **steps), Cluster(
                 build, another(), training.server, **here, **pushes, address=training.cluster.address
-            )  # fmt: skip
+            )
         case "ddp":
             from speech3.engine.backends.ddp import Ddp
 
@@ -126,10 +130,6 @@ def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Ba
                 partial(Virtual, parts, clock), replace(parts, model=copy.deepcopy(parts.model)), training.lbfgs,
                 workers=training.workers, weight_decay=training.weight_decay,
             )  # fmt: skip
-
-
-_CODECS = ("none", "bf16", "ternary", "topk")
-_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients
 
 
 def check_workers(training: TrainingConfig) -> None:
@@ -202,7 +202,6 @@ def check_workers(training: TrainingConfig) -> None:
 
 
 def _check_codec(codec: CodecConfig) -> None:
-    """Refuse keys of a codec that is not used."""
     used = {"kind", "down", *(["share"] if codec.kind == "topk" else [])}
     if "ternary" in (codec.kind, codec.down):
         used |= {"clip", "bucket", "float_below", "float_last"}
@@ -277,13 +276,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
     minibatches
         Number of minibatches in an epoch.
     warm_start
-        Length of the warm start in epochs: 0 if training begins with a trained model.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
+        Length of the warm start in epochs: 0 if training begins with a trained model."""
     asgd, lbfgs = training.asgd, training.lbfgs
     if training.by_sandblaster and lbfgs.batches * lbfgs.iterations > minibatches:
         raise Speech3Error(
@@ -323,10 +316,6 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
             )
 
 
-# Training stops if at least this number of an epoch's minibatches, and more than this share of them, are refused.
-_FEW_REFUSED, _MAX_REFUSED = 20, 0.05
-
-
 class Trainer:
     """The state of training, and the backends that advance it.
 
@@ -355,12 +344,10 @@ class Trainer:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, with every minibatch waiting."""
         self.states_M, self.done = np.zeros(self.minibatches, np.int32), Progress()
         self._at_work: tuple[Backend, Progress, int] | None = None
 
     def resume(self, tensors: dict[str, Tensor], states_M: np.ndarray, done: Progress) -> None:
-        """Continue from a state inside an epoch."""
         self.tensors, self.states_M, self.done = tensors, states_M, done
 
     def epoch(self, rate: Rate, seconds: float = 0.0) -> Iterator[Progress]:

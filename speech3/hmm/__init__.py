@@ -1,7 +1,7 @@
 """From words to one senone per frame: topology, GMMs, decision tree, Viterbi alignment. No neural networks.
 
 Phones are numbered from 1 in the order of `Lexicon.phones`; 0 is "no phone": epsilon in graphs, and the context
-beyond either end of an utterance. `hmm.topology` defines the states of a phone.
+beyond either end of an utterance. `Hmm.topology` defines the states of a phone.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
         write_alignments,
     )
     from speech3.hmm.alignment.boundaries import DataWaves, PartWaves, Refinement, Wave
-    from speech3.hmm.alignment.corrected import along_boundaries, differences, fit, moved
+    from speech3.hmm.alignment.boundary_training import along_boundaries
+    from speech3.hmm.alignment.corrected import differences, fit, moved
     from speech3.hmm.alignment.longform import (
         LONG_UTTERANCE_S,
         LongLayout,
@@ -98,24 +99,19 @@ if TYPE_CHECKING:
         train_sat,
         use_projection,
     )
+    from speech3.hmm.sizes import biphone_leaves, lfmmi_passes, sized_transformed, triphone_leaves, with_sizes
     from speech3.hmm.train import (
         LARGEST_PSEUDO,
         GmmSystem,
         Scorer,
-        Workers,
-        WorkerShare,
-        biphone_leaves,
-        lfmmi_passes,
         realign,
         score_one,
         search_one,
-        sized_transformed,
         train_monophone,
         train_triphone,
-        triphone_leaves,
-        with_sizes,
     )
     from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
+    from speech3.hmm.workers import Workers, WorkerShare
 else:
     __getattr__ = door(__file__)
 

@@ -1,37 +1,28 @@
 """Alignments: the phone and its state in each frame, independent of the model that made them.
 
-Transcripts and alignments of a large corpus: memory holds only a string, or a file offset, for each utterance.
+Those of a large corpus are in a file: memory holds only a string, or a file offset, for each utterance.
 
 Axes: P phone segments, T frames.
-
-Pronunciation and silence probabilities, estimated from alignments.
-
-G. Chen, H. Xu, M. Wu, D. Povey, S. Khudanpur: Pronunciation and silence probability modeling for ASR, Interspeech 2015
-(Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). C denotes counts, w is a pronunciation of a word,
-s is silence and n is no silence:
-
-    P(w | word)      = (C(w) + 1) / (C(word) + variants), divided by the largest for the word
-    P(s after w)     = (C(w s) + 2 P(s)) / (C(w) + 2)
-    F(s before w)    = (C(s w) + 2) / (sum of P(s after v) over every v before w, + 2);  F(n before w) likewise
 """
 
 import struct
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, TypeAlias, cast
+from typing import IO, cast
 
 import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, Topology
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
-from speech3.language import Lexicon, Pronunciation, Silences
+from speech3.language import Lexicon
 from speech3.runtime import explained_disk_errors
+
+_IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
+_HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +40,7 @@ class Alignment:
     states
         (T,) int8: state within the phone.
     score
-        Log probability per frame, as returned by `hmm.viterbi.best_path`.
+        Log probability per frame, as returned by `speech3.hmm.transcript.best_path`.
     edges
         (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
         (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
@@ -64,7 +55,6 @@ class Alignment:
 
     @property
     def num_frames(self) -> int:
-        """Number of frames, T."""
         return len(self.states)
 
     @property
@@ -74,7 +64,6 @@ class Alignment:
 
     @cached_property
     def segment(self) -> np.ndarray:
-        """(T,) int32: the segment of each frame."""
         return np.repeat(np.arange(len(self.phones), dtype=np.int32), np.diff(self.starts))
 
     def windows(self) -> np.ndarray:
@@ -98,7 +87,6 @@ def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignme
 
 
 def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Alignment:
-    """Divide the frames of each phone equally among its states."""
     lengths = np.diff(alignment.starts)
     place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
     part_T = alignment.segment * topology.min_frames + place * topology.min_frames // np.repeat(lengths, lengths)
@@ -125,10 +113,6 @@ def equal_alignment(
     states = topology.states_of_parts(np.repeat(np.arange(parts), np.diff(edges)))
     starts = edges[:: topology.min_frames]
     return Alignment(np.array(phones, np.int32), np.array(index, np.int32), starts, states, 0.0)
-
-
-_IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
-_HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
 
 
 class WordLists(MutableMapping[str, list[str]]):
@@ -210,7 +194,6 @@ class StoredAlignments(MutableMapping[str, Alignment]):
         return len(self._places)
 
     def clear(self) -> None:
-        """Remove all alignments and their file's content."""
         self._places = {}
         if self._stream is not None:
             self._stream.seek(0)
@@ -242,114 +225,3 @@ class Merged(Mapping[str, Alignment]):
 
     def __len__(self) -> int:
         return len(self._store_of)
-
-
-SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
-RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this
-Key: TypeAlias = tuple[str, tuple[int, ...]]  # word and phone numbers
-EDGE: Key = ("", ())  # the sentence's beginning, or its end
-Expected: TypeAlias = dict[Key, float]  # expected number of silences before each pronunciation
-
-
-@dataclass
-class Counts:
-    """How often each pronunciation occurs, and with silence before and after it.
-
-    Pairs of pronunciations are not counted: a large corpus has millions.
-    """
-
-    said: Counter[Key] = field(default_factory=Counter)
-    after_silence: Counter[Key] = field(default_factory=Counter)
-    before_silence: Counter[Key] = field(default_factory=Counter)
-
-    def __iadd__(self, other: "Counts") -> "Counts":
-        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
-            mine.update(theirs)
-        return self
-
-    def silence_after(self) -> "SilenceAfter":
-        """P(s after w) of all pronunciations."""
-        average = sum(self.before_silence.values()) / max(sum(self.said.values()), 1)
-        return SilenceAfter(self.said, self.before_silence, min(max(average, RARE), 1 - RARE))
-
-
-@dataclass(frozen=True)
-class SilenceAfter:
-    """P(s after w), by pronunciation."""
-
-    said: Counter[Key]
-    before_silence: Counter[Key]
-    average: float
-
-    def __call__(self, key: Key) -> float:
-        return (self.before_silence[key] + SMOOTHING * self.average) / (self.said[key] + SMOOTHING)
-
-
-def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Counts:
-    """Count pronunciations and silences in the alignments; `words` are the transcripts."""
-    counts = Counts()
-    for before, silence, key in _joins(alignments, words):
-        counts.said[key] += 1
-        if silence:
-            counts.after_silence[key] += 1
-            counts.before_silence[before] += 1
-    return counts
-
-
-def expected(
-    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]], after: SilenceAfter
-) -> Expected:  # fmt: skip
-    """The sum over the pronunciations before each pronunciation of the probability of silence after them."""
-    found: defaultdict[Key, float] = defaultdict(float)
-    for before, _, key in _joins(alignments, words):
-        found[key] += after(before)
-    return dict(found)
-
-
-def _joins(
-    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]
-) -> Iterator[tuple[Key, bool, Key]]:  # fmt: skip
-    """Pairs of neighbouring pronunciations, and whether silence is between them."""
-    for utterance, alignment in alignments.items():
-        before, silence, said = EDGE, False, words[utterance]
-        change = (np.flatnonzero(np.diff(alignment.words)) + 1).tolist()
-        phones, indices = alignment.phones.tolist(), alignment.words.tolist()
-        for begin, end in pairwise([0, *change, len(phones)]):
-            if indices[begin] == NO_WORD:
-                silence = True
-                continue
-            key = (said[indices[begin]], tuple(phones[begin:end]))
-            yield before, silence, key
-            before, silence = key, False
-        yield before, silence, EDGE
-
-
-def estimate(lexicon: Lexicon, counts: Counts, expected: Expected) -> Lexicon:
-    """The lexicon with estimated pronunciation and silence probabilities.
-
-    A word that does not occur keeps equally probable pronunciations and gets the average silence probability.
-    """
-    said, after = counts.said, counts.silence_after()
-
-    def silences(key: Key) -> Silences:
-        return Silences(
-            after(key),
-            (counts.after_silence[key] + SMOOTHING) / (expected.get(key, 0.0) + SMOOTHING),
-            (said[key] - counts.after_silence[key] + SMOOTHING) / (said[key] - expected.get(key, 0.0) + SMOOTHING),
-        )
-
-    by_word: Counter[str] = Counter()
-    for (word, _), n in said.items():
-        by_word[word] += n
-    ids = lexicon.phone_ids
-    keys = [(pron.word, tuple(ids[phone] for phone in pron.phones)) for pron in lexicon.pronunciations]
-    rate = {key: (said[key] + 1) / (by_word[key[0]] + len(lexicon.by_word[key[0]])) for key in keys}
-    best: dict[str, float] = {}
-    for (word, _), value in rate.items():
-        best[word] = max(best.get(word, 0.0), value)
-
-    def estimated(pron: Pronunciation, key: Key) -> Pronunciation:
-        return replace(pron, prob=rate[key] / best[key[0]], silences=silences(key))
-
-    prons = tuple(estimated(pron, key) for pron, key in zip(lexicon.pronunciations, keys, strict=True))
-    return replace(lexicon, pronunciations=prons, silence_prob=after(EDGE), end=silences(EDGE))

@@ -1,12 +1,9 @@
 """Grow the decision tree: the leaf with the best question is split first (Young et al. 1994; Kaldi's build-tree).
 
 The statistics have one row for each (left, phone, right, state) seen, so one matrix product gives the gain in
-likelihood of the questions about all phone sets.
-
-Questions about phones, derived from data: the phone sets that arise when similar phones are merged pair by pair.
-
-Kaldi's questions are the sets of a top-down clustering (cluster-phones). Merging bottom up gives similar sets with a
-closed-form cost: the loss of likelihood when two single-Gaussian clusters become one.
+likelihood of the questions about all phone sets. The phone sets come from the data: similar phones are merged pair by
+pair. (Kaldi's are those of a top-down clustering, cluster-phones. Merging bottom up gives similar sets with a
+closed-form cost, the loss of likelihood when two single-Gaussian clusters become one.)
 """
 
 import heapq
@@ -23,6 +20,8 @@ from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
+_LEAST_ROWS = 20_000  # statistics that are held before they are merged
+_DIGIT = re.compile(r"(.*\D)(\d+)")
 
 
 def log_likelihood(stats: np.ndarray) -> np.ndarray:
@@ -82,10 +81,6 @@ def merge_questions(
     return member
 
 
-_LEAST_ROWS = 20_000  # statistics that are held before they are merged
-_DIGIT = re.compile(r"(.*\D)(\d+)")
-
-
 @dataclass(eq=False)
 class ContextStats:
     """Single-Gaussian statistics of each context.
@@ -130,7 +125,7 @@ def merged_stats(parts: Iterable[ContextStats]) -> list[ContextStats]:
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
     """Phones that share a root: those that differ only in their position in the word, in stress, tone or length.
 
-    Stress and tone are final digits (`digits`); `graphemes.plain` removes tone and length of a letter.
+    Stress and tone are final digits (`digits`); `speech3.language.plain_phone` removes tone and length of a letter.
     """
     groups: dict[str, list[int]] = {}
     stressed = digits(lexicon)

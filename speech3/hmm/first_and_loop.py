@@ -1,6 +1,6 @@
 """Left biphones with a first and a loop pdf at a third of the frames, from alignments of three-state phones.
 
-The HMM of LF-MMI (Povey et al. 2016; Kaldi's steps/nnet3/chain/build_tree.sh): `topology.FIRST_AND_LOOP`, a tree that
+The HMM of LF-MMI (Povey et al. 2016; Kaldi's steps/nnet3/chain/build_tree.sh): `FIRST_AND_LOOP`, a tree that
 asks about the phone and its left neighbour, and one output per `SUBSAMPLING` frames. Output k stands for the frames
 from ``SUBSAMPLING * k`` up to those of the next output.
 
@@ -108,7 +108,7 @@ def train_tree(
     feats
         Matrices (T, D) of all frames: the features, with derivatives, of the GMMs that made the alignments.
     leaves, min_frames, extra
-        As in `clustering.build_tree`; `min_frames` counts outputs.
+        As in `build_tree`; `min_frames` counts outputs.
     key
         Config key of `leaves`, for the error message.
 

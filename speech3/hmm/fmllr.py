@@ -15,7 +15,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm
-from speech3.hmm.lda import expected_precisions, inverses_of, packed, unpacked, weighted_products
+from speech3.hmm.mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
 
 SWEEPS = 20
 PRIOR_FRAMES = 50.0
@@ -54,7 +54,6 @@ class FmllrStats:
 
 
 def zero_fmllr_stats(dim: int) -> FmllrStats:
-    """Statistics that are all zero."""
     return FmllrStats(0.0, np.zeros((dim, dim + 1)), np.zeros((dim, (dim + 1) * (dim + 2) // 2)))
 
 

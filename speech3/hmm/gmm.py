@@ -1,13 +1,11 @@
-"""Diagonal-covariance Gaussian mixtures, one per pdf: likelihoods, sufficient statistics, re-estimation, splitting.
+"""Diagonal-covariance Gaussian mixtures, one per pdf: likelihoods, statistics, re-estimation, splitting.
 
-All pdfs share one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and
-constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs, N pairs
-of a frame and a pdf.
+All pdfs share one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and constants
+follow Kaldi's gmm/mle-diag-gmm.cc.
 
-Extended Baum-Welch: re-estimation of GMMs from numerator and denominator statistics.
-
-A discriminative criterion F raises the likelihood of frames for some pdfs (the numerator) and lowers it for others (the
-denominator). A Gaussian with mean mu, variance v, sums, sums of squares and the count ``n = num - den`` becomes
+Extended Baum-Welch re-estimates GMMs by a discriminative criterion F, which raises the likelihood of frames for some
+pdfs (the numerator) and lowers it for others (the denominator). A Gaussian with mean mu, variance v, sums, sums of
+squares and the count ``n = num - den`` becomes
 
     mu' = (sum_num - sum_den + D mu) / (n + D)
     v'  = (squares_num - squares_den + D (v + mu^2)) / (n + D) - mu'^2
@@ -17,12 +15,10 @@ The larger D, the smaller the step; F rises if D is large enough. As in Kaldi (g
     D = max(tau + E den, 2 * the smallest D with positive variances)
 
 where tau acts as that many frames drawn from the Gaussian itself: I-smoothing towards the model before the update
-(Povey et al. 2008), which needs no further statistics.
+(Povey et al. 2008), which needs no further statistics. The weights c of a mixture maximise
+``sum num log c - den c / c_old`` (Povey 2003, section 4.4); this has no step size.
 
-The weights c of a mixture maximise ``sum num log c - den c / c_old`` (Povey 2003, section 4.4); this has no step
-size.
-
-Axes: G Gaussians, D dimensions, J pdfs.
+Axes: T frames, D dimensions, G Gaussians, J pdfs, N pairs of a frame and a pdf.
 """
 
 import heapq
@@ -36,11 +32,14 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.io import load_tensors, save_tensors
 
+LEAST_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
 PERTURBATION = 0.01  # of the means in a split, in standard deviations
 _SCORES = 1 << 23  # Gaussians times frames that are scored at once, 32 MB
+_WEIGHT_ITERATIONS = 50
+_WEIGHT_TAU = 10.0  # smooths the weights of a pdf towards its old ones, in frames, as in Kaldi's train_mmi.sh
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +63,14 @@ class Gmm:
 
     @property
     def num_pdfs(self) -> int:
-        """Number of pdfs, J."""
         return len(self.offset) - 1
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """False, since densities are likelihoods."""
         return False
 
     @cached_property
@@ -145,7 +141,6 @@ class Gmm:
 
 
 def load_gmm(path: Path | str) -> Gmm:
-    """Read what `Gmm.save` wrote."""
     arrays, _ = load_tensors(path, "gmm")
     return Gmm(arrays["offset"], arrays["weight"], arrays["mean"], arrays["var"])
 
@@ -170,7 +165,6 @@ class GmmStats:
 
 
 def zero_stats(gmm: Gmm) -> GmmStats:
-    """Statistics that are all zero."""
     return GmmStats(np.zeros(len(gmm.weight)), np.zeros_like(gmm.mean), np.zeros_like(gmm.mean))
 
 
@@ -215,7 +209,7 @@ def _accumulate(rows, bias, offset, feats, frame, pdf, weight, count, first, sec
         total += weight[n] * (peak + np.log(norm))
         for g in range(begin, end):
             gamma = post[g - begin] / norm
-            if gamma < 1e-8:
+            if gamma < LEAST_POSTERIOR:
                 continue
             gamma *= weight[n]
             count[g] += gamma
@@ -288,10 +282,6 @@ def split(gmm: Gmm, targets: np.ndarray, generator: np.random.Generator) -> Gmm:
         variances += var
         sizes.append(len(weight))
     return Gmm(np.concatenate([[0], np.cumsum(sizes)]), np.array(weights), np.array(means), np.array(variances))
-
-
-_WEIGHT_ITERATIONS = 50
-_WEIGHT_TAU = 10.0  # smooths the weights of a pdf towards its old ones, in frames, as in Kaldi's train_mmi.sh
 
 
 def extended_baum_welch(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, tau: float, e: float = 2.0) -> Gmm:

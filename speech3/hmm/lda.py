@@ -1,26 +1,13 @@
 """Linear discriminant analysis on spliced features (Haeb-Umbach and Ney 1992; Kaldi's transform/lda-estimate.cc).
 
 Axes: T frames, F features of a frame, S spliced values, D dimensions kept, C classes.
-
-Maximum-likelihood linear transform, or global semi-tied covariances (Gales 1999; Kaldi's transform/mllt.cc).
-
-One matrix for all Gaussians makes features whose covariances are closer to diagonal. Axes: T frames, D dimensions,
-K = D (D + 1) / 2 products, G Gaussians.
-
-What linear transforms need to know of GMMs: expected precisions in each frame, and products of frames.
-
-With the posteriors of the Gaussians of a frame's pdf, the auxiliary function of MLLT and of fMLLR depends on the GMMs
-only through two vectors for each frame. Axes: T frames, D dimensions, V values of a (perhaps extended) frame,
-K = V (V + 1) / 2 products.
 """
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.gmm import Gmm, GmmStats, accumulate, zero_stats
 
 _SINGULAR = 1e-10  # smallest eigenvalue of the within-class covariance, relative to the largest
 
@@ -48,7 +35,6 @@ class Projection:
 
     @property
     def dim(self) -> int:
-        """Values per frame after the projection, D."""
         return len(self.matrix)
 
     def __call__(self, feats_TF: np.ndarray) -> np.ndarray:
@@ -101,7 +87,6 @@ class LdaStats:
 
 
 def zero_lda_stats(classes: int, values: int) -> LdaStats:
-    """Statistics that are all zero."""
     return LdaStats(np.zeros(classes), np.zeros((classes, values)), np.zeros((values, values)))
 
 
@@ -150,227 +135,3 @@ def lda(stats: LdaStats, dim: int) -> np.ndarray:
     matrix = directions[:, ::-1][:, :dim].T @ whiten
     largest = np.abs(matrix).argmax(1)
     return np.asarray(matrix * np.sign(matrix[np.arange(dim), largest])[:, None])
-
-
-_BLOCK = 1024  # frames whose products are in memory at once
-_MOST_CONDITION = 1e14
-_LEAST_POSTERIOR = 1e-8  # as in `hmm.gmm`
-
-
-def expected_precisions(
-    gmm: Gmm, feats_TD: np.ndarray, pdf_T: np.ndarray, values_of: Gmm | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The expected inverse variances and the expected means divided by variances, in each frame.
-
-    Parameters
-    ----------
-    gmm, feats_TD
-        Give the posteriors of the Gaussians of the frame's pdf.
-    values_of
-        The GMMs whose means and variances are used, one Gaussian for each of `gmm`; by default `gmm` itself.
-
-    Returns
-    -------
-    Both (T, D) float64.
-    """
-    values_of = values_of or gmm
-    precision = 1.0 / values_of.var
-    rows, bias = gmm._affine
-    shape = (len(feats_TD), precision.shape[1])
-    inverse_TD, mean_TD = np.zeros(shape), np.zeros(shape)
-    _expect(
-        rows, bias, gmm.offset, np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64), precision,
-        values_of.mean * precision, inverse_TD, mean_TD,
-    )  # fmt: skip
-    return inverse_TD, mean_TD
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
-def _posteriors(rows, bias, begin, end, x, dim, post):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Write the posteriors of Gaussians `begin` to `end`; return the log likelihood of their mixture."""
-    peak, norm = -np.inf, 0.0
-    for g in range(begin, end):
-        value = np.float64(bias[g])
-        for d in range(dim):
-            value += rows[g, d] * x[d] + rows[g, dim + d] * x[d] * x[d]
-        post[g - begin] = value
-        peak = max(peak, value)
-    for g in range(end - begin):
-        post[g] = np.exp(post[g] - peak)
-        norm += post[g]
-    for g in range(end - begin):
-        post[g] /= norm
-    return peak + np.log(norm)
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
-def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  # type: ignore[no-untyped-def] # pragma: no cover
-    dim, largest = feats.shape[1], 0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
-    for t in range(len(feats)):
-        begin, end = offset[pdf[t]], offset[pdf[t] + 1]
-        _posteriors(rows, bias, begin, end, feats[t], dim, post)
-        for g in range(begin, end):
-            gamma = post[g - begin]
-            if gamma < _LEAST_POSTERIOR:
-                continue
-            for d in range(dim):
-                inverse[t, d] += gamma * precision[g, d]
-                mean[t, d] += gamma * scaled[g, d]
-
-
-def weighted_products(weight_TD: np.ndarray, frames_TV: np.ndarray) -> np.ndarray:
-    """For each d, the sum of ``weight[t, d] * outer(frame[t], frame[t])`` over t: (D, K), the upper triangles."""
-    values = frames_TV.shape[1]
-    products_BK = np.empty((min(_BLOCK, len(frames_TV)), values * (values + 1) // 2))
-    total_DK = np.zeros((weight_TD.shape[1], products_BK.shape[1]))
-    for at in range(0, len(frames_TV), _BLOCK):
-        block_TV = frames_TV[at : at + _BLOCK].astype(np.float64)
-        _multiply(block_TV, products_BK)
-        total_DK += weight_TD[at : at + _BLOCK].T @ products_BK[: len(block_TV)]
-    return total_DK
-
-
-@numba.njit(cache=True, nogil=True)
-def _multiply(frames, products):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Write the upper triangle of each frame's outer product with itself, in the order of ``np.triu_indices``."""
-    values = frames.shape[1]
-    for t in range(len(frames)):
-        k = 0
-        for i in range(values):
-            for j in range(i, values):
-                products[t, k] = frames[t, i] * frames[t, j]
-                k += 1
-
-
-def inverses_of(matrices_DVV: np.ndarray) -> np.ndarray | None:
-    """The inverses of symmetric matrices (D, V, V); None if one is singular or not finite, or nearly so."""
-    if not np.isfinite(matrices_DVV).all():
-        return None
-    try:
-        inverses_DVV = np.linalg.inv(matrices_DVV)
-    except np.linalg.LinAlgError:
-        return None
-    condition_D = np.linalg.norm(matrices_DVV, axis=(1, 2)) * np.linalg.norm(inverses_DVV, axis=(1, 2))
-    return inverses_DVV if (condition_D < _MOST_CONDITION).all() else None
-
-
-def packed(matrices_DVV: np.ndarray) -> np.ndarray:
-    """The upper triangles (D, K) of symmetric matrices (D, V, V)."""
-    return np.asarray(matrices_DVV[:, *np.triu_indices(matrices_DVV.shape[1])])
-
-
-def unpacked(products_DK: np.ndarray) -> np.ndarray:
-    """Symmetric matrices (D, V, V) from their upper triangles (D, K)."""
-    values = int((np.sqrt(8 * products_DK.shape[1] + 1) - 1) / 2)
-    first, second = np.triu_indices(values)
-    full = np.empty((len(products_DK), values, values))
-    full[:, first, second] = products_DK
-    full[:, second, first] = products_DK
-    return full
-
-
-def accumulate_twin(gmm: Gmm, stats: GmmStats, seen_by_TD: np.ndarray, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
-    """Accumulate frames of `feats_TD` with the posteriors that `gmm` gives to those of `seen_by_TD`."""
-    rows, bias = gmm._affine
-    stats.frames += len(feats_TD)
-    stats.loglike += _accumulate_twin(
-        rows, bias, gmm.offset, np.ascontiguousarray(seen_by_TD, np.float32),
-        np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64), stats.count, stats.first, stats.second,
-    )  # fmt: skip
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
-def _accumulate_twin(rows, bias, offset, seen, feats, pdf, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
-    dim, largest, total = seen.shape[1], 0, 0.0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
-    for t in range(len(seen)):
-        begin, end = offset[pdf[t]], offset[pdf[t] + 1]
-        total += _posteriors(rows, bias, begin, end, seen[t], dim, post)
-        for g in range(begin, end):
-            gamma = post[g - begin]
-            if gamma < _LEAST_POSTERIOR:
-                continue
-            count[g] += gamma
-            for d in range(dim):
-                x = np.float64(feats[t, d])
-                first[g, d] += gamma * x
-                second[g, d] += gamma * x * x
-    return total
-
-
-SWEEPS = 20
-
-
-@dataclass(eq=False)
-class MlltStats:
-    """What one matrix for all Gaussians needs.
-
-    Attributes
-    ----------
-    products
-        (D, K): for each dimension i the sum of outer products of frames, weighted by the inverse variances of
-        dimension i.
-    sums
-        Posteriors, and frames weighted by them, with which `scatter` takes the means off the products.
-    """
-
-    products: np.ndarray
-    sums: GmmStats
-
-    def __iadd__(self, other: "MlltStats") -> "MlltStats":
-        self.products += other.products
-        self.sums += other.sums
-        return self
-
-    def scatter(self, gmm: Gmm) -> np.ndarray:
-        """(D, D, D): for each i, the sum of ``posterior / var_i * outer(x - mean, x - mean)``, Gales's G(i)."""
-        precision, mean, sums = 1.0 / gmm.var, gmm.mean, self.sums
-        crossed = np.einsum("gi,gd,ge->ide", precision, mean, sums.first, optimize=True)
-        squared = np.einsum("gi,gd,ge->ide", precision * sums.count[:, None], mean, mean, optimize=True)
-        return np.asarray(unpacked(self.products) - crossed - crossed.transpose(0, 2, 1) + squared)
-
-
-def zero_mllt_stats(gmm: Gmm) -> MlltStats:
-    """Statistics that are all zero."""
-    dim = gmm.mean.shape[1]
-    return MlltStats(np.zeros((dim, dim * (dim + 1) // 2)), zero_stats(gmm))
-
-
-def accumulate_mllt(gmm: Gmm, stats: MlltStats, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
-    """Add frames, each for the Gaussians of its pdf."""
-    inverse_TD, _ = expected_precisions(gmm, feats_TD, pdf_T)
-    stats.products += weighted_products(inverse_TD, feats_TD)
-    accumulate(gmm, stats.sums, feats_TD, pdf_T)
-
-
-def mllt_objective(matrix: np.ndarray, scatter_DDD: np.ndarray, count: float) -> float:
-    """Auxiliary function of a matrix (D, D): ``count log abs det A - 0.5 sum_i a_i G(i) a_i``."""
-    quadratic = np.einsum("id,ide,ie->", matrix, scatter_DDD, matrix, optimize=True)
-    return float(count * np.linalg.slogdet(matrix)[1] - 0.5 * quadratic)
-
-
-def mllt(scatter_DDD: np.ndarray, count: float, sweeps: int = SWEEPS) -> np.ndarray:
-    """The matrix (D, D) that maximises `mllt_objective`, row by row from the identity; no sweep makes it worse.
-
-    Raises
-    ------
-    Speech3Error
-        There are fewer frames than dimensions, or the features are linearly dependent.
-    """
-    dim = len(scatter_DDD)
-    if count <= dim:
-        raise Speech3Error(f"MLLT: {count:.0f} frames of speech are too few for {dim} dimensions")
-    if (inverses := inverses_of(scatter_DDD)) is None:
-        raise Speech3Error("MLLT: the statistics are singular: a feature is constant, or depends on others")
-    matrix = np.eye(dim)
-    for _ in range(sweeps):
-        for i in range(dim):
-            cofactors = np.linalg.inv(matrix)[:, i]  # divided by the determinant, which cancels
-            row = inverses[i] @ cofactors
-            matrix[i] = row * np.sqrt(count / (cofactors @ row))
-    return matrix

@@ -1,12 +1,10 @@
-"""The HMM behind an acoustic model's outputs: lexicon, tied states and transition probabilities, saved together.
+"""The HMM behind an acoustic model's outputs: topology, tied states, lexicon and transition probabilities.
 
-The HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone may end.
+`Topology` is the HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone
+may end. `Tree` is the phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young
+et al. 1994); `speech3.hmm.clustering` grows it. `Hmm` holds both, and is saved with the model.
 
-Axes: T frames.
-
-The phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young et al. 1994).
-
-`hmm.questions` and `hmm.clustering` grow it.
+Axes: T frames, P phones, S states of a phone.
 """
 
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +17,9 @@ from speech3.errors import Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
 from speech3.runtime import read_json, write_json
+
+LEFT, CENTRE, RIGHT = 0, 1, 2
+ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Topology:
 
     @property
     def states(self) -> int:
-        """Number of emitting states."""
         return len(self.loops)
 
     @property
@@ -54,7 +54,6 @@ class Topology:
 
     @cached_property
     def loops_S(self) -> np.ndarray:
-        """`loops` as an array."""
         return np.array(self.loops)
 
     def states_of_parts(self, part_T: np.ndarray) -> np.ndarray:
@@ -98,12 +97,6 @@ def topology_named(name: str, path: Path) -> Topology:
 def num_outputs(frames: int, subsampling: int) -> int:
     """Outputs of a model that has one per `subsampling` frames; the last may stand for fewer."""
     return -(-frames // subsampling)
-
-
-LEFT, CENTRE, RIGHT = 0, 1, 2
-
-
-ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +146,6 @@ class Tree:
 
     @property
     def states(self) -> int:
-        """Emitting states of a phone."""
         return int(self.root.shape[1])
 
     @cached_property
@@ -233,7 +225,6 @@ class Hmm:
 
     @property
     def num_pdfs(self) -> int:
-        """Number of senones."""
         return len(self.self_loop)
 
     def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
@@ -280,7 +271,6 @@ class PdfsOnly:
     why: str
 
     def save(self, directory: Path | str) -> None:
-        """Write hmm.json into `directory`."""
         write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 

@@ -3,21 +3,17 @@
 Phones that differ only in stress, tone or position in the word are one phone here. Any phone may follow any other, with
 the probabilities of a phone bigram; silence is one of the phones, and is left out of the comparison.
 
-A state of such a phone stands for all its tied states in all contexts: its score is the logarithm of the sum of their
-posteriors over the sum of their priors, which is what a network with context-independent states would have. (If it were
-the score of the best tied state, states of rare contexts would win too often.) So the loop needs no context expansion,
-and a frame costs G * G steps. Neighbours that do not fit a context are not excluded, so a decoder with full contexts
-makes somewhat fewer errors.
+With posteriors (`LoopPhones`), a state of such a phone stands for all its tied states in all contexts: its score is the
+logarithm of the sum of their posteriors over the sum of their priors, which is what a network with context-independent
+states would have. (If it were the score of the best tied state, states of rare contexts would win too often.) So the
+loop needs no context expansion, and a frame costs G * G steps. Neighbours that do not fit a context are not excluded,
+so a decoder with full contexts makes somewhat fewer errors.
 
-Axes: T frames, P pdfs, G phones of the loop (G1: with the utterance's edge), S states of a phone.
+The outputs of LF-MMI models (`Biphones`) are not posteriors, so those of several contexts cannot be added up; but since
+the left neighbour is the only context, the loop is searched exactly. There is one output per three frames.
 
-The phone loop of LF-MMI models: every left biphone has its own pdfs, and there is one output per three frames.
-
-The outputs of such a model are not posteriors, so those of several contexts cannot be added up as in `phone_loop`; but
-since the left neighbour is the only context, the loop can be searched exactly. The bigram is that of `phone_loop`, of
-phones without stress and position in the word.
-
-Axes: T output frames, P pdfs, N phones (N1: with the utterance's edge, 0), G phones of the loop (G1: with the edge, G).
+Axes: T frames or outputs, P pdfs, G phones of the loop (G1: with the utterance's edge, G), S states of a phone, N
+phones of the HMM (N1: with the edge, 0).
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,6 +28,7 @@ from speech3.hmm.model import FIRST_AND_LOOP, Hmm
 
 _NEVER = np.float32(-np.inf)
 _LEAST = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
+_NO_BIPHONE = np.float32(-1e30)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +65,6 @@ class LoopPhones:
         return phone_T[np.concatenate([[True], anew_T])]
 
     def spoken(self, phones: np.ndarray) -> np.ndarray:
-        """`phones` without silence."""
         return phones[~self.silence_G[phones]]
 
     def scores(self, logits_TP: np.ndarray, log_prior_P: np.ndarray) -> np.ndarray:
@@ -154,7 +150,7 @@ def best_phones(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, 
     scores_TGS
         float32, from `LoopPhones.scores`.
     acoustic_scale
-        Scale of the scores and of the transitions, as in `hmm.viterbi`.
+        Scale of the scores and of the transitions, as in `speech3.hmm.transcript.best_path`.
     """
     scale = np.float32(acoustic_scale)
     parts = (scale * part for part in (scores_TGS, phones.stay_GS, phones.advance_GS, phones.leave_GS))
@@ -180,11 +176,13 @@ def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-de
     for g in range(phones):
         old[g, 0] = bigram[edge, g] + scores[0, g, 0]
     for t in range(1, frames):
+        # The best score with which each phone may end before this frame.
         for g in range(phones):
             ended[g] = _NEVER
             for s in range(states):
                 if old[g, s] + leave[g, s] > ended[g]:
                     ended[g], state_before[t, g] = old[g, s] + leave[g, s], s
+        # Into each state: stay, advance, or enter the phone from another.
         for g in range(phones):
             for s in range(states):
                 value, way = old[g, s] + stay[g, s], 0
@@ -197,6 +195,7 @@ def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-de
                             phone_before[t, g] = h
                 new[g, s], came[t, g, s] = value + scores[t, g, s], way
         old, new = new, old
+    # Trace the best path back from its last state; a phone begins where it was entered.
     best, phone, state = _NEVER, -1, 0
     for g in range(phones):
         for s in range(states):
@@ -231,9 +230,6 @@ def _distance(reference, hypothesis):  # type: ignore[no-untyped-def] # pragma: 
     return row[-1]
 
 
-_NO_BIPHONE = np.float32(-1e30)
-
-
 @dataclass(frozen=True, eq=False)
 class Biphones:
     """The pdfs of each phone after each left neighbour, and the phone of the loop to which it belongs.
@@ -258,7 +254,7 @@ class Biphones:
         outputs_TP
             float32, the outputs of the network.
         bigram
-            (G1, G1), from `phone_loop.phone_bigram`.
+            (G1, G1), from `phone_bigram`.
         """
         bigram_NN = np.ascontiguousarray(bigram[np.ix_(self.group_N, self.group_N)], np.float32)
         ends_N = np.ascontiguousarray(bigram[self.group_N, len(bigram) - 1], np.float32)
@@ -286,6 +282,7 @@ def _search_biphones(outputs, first, loop, bigram, ends):  # type: ignore[no-unt
         score[0, p] = bigram[0, p] + outputs[0, first[0, p]]
         entered[0, 0, p] = True
     for t in range(1, frames):
+        # Each phone's best left neighbour if it ended before this frame; then stay in a biphone, or enter it.
         for p in range(phones):
             ended[p] = _NO_BIPHONE
         for before in range(phones):
@@ -299,6 +296,7 @@ def _search_biphones(outputs, first, loop, bigram, ends):  # type: ignore[no-unt
                 enter = ended[left] + bigram[left, p] + y[first[left, p]]
                 entered[t, left, p] = enter > stay
                 score[left, p] = max(stay, enter)
+    # Trace the best path back from its last biphone.
     best, left, phone = np.float32(-np.inf), 0, 0
     for before in range(phones):
         for p in range(1, phones):

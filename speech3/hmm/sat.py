@@ -1,13 +1,12 @@
 """GMMs on transformed features: LDA and MLLT (Kaldi's train_lda_mllt.sh), then speaker-adaptive training.
 
-The files of such a model, in addition to those of any GMM:
+First the features as such GMMs see them and the passes over a share that estimate the transforms, then the training,
+then the files of such a model in addition to those of any GMM:
 
-    lda.safetensors         `Projection`
+    lda.safetensors             `Projection`
     adapted/model.safetensors   of `sat`: the GMMs on adapted features; those of the model directory are their twin
-    adapted/prior.safetensors   of `sat`: how many frames of speech each pdf had (`fmllr.prior_stats`), and settings
-    adapted/decode.json     of `sat`: the settings of the passes after the first
-
-Features as GMMs with transforms see them, and the passes over a share that estimate the transforms.
+    adapted/prior.safetensors   of `sat`: how many frames of speech each pdf had (`prior_stats`), and settings
+    adapted/decode.json         of `sat`: the settings of the passes after the first
 
 Axes: T frames, F features of a frame, D projected values, J pdfs.
 """
@@ -23,23 +22,18 @@ from speech3.errors import Speech3Error
 from speech3.hmm import train
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, Gmm, GmmStats, load_gmm, zero_stats
-from speech3.hmm.lda import (
-    LdaStats,
-    MlltStats,
-    Projection,
-    accumulate_lda,
-    accumulate_mllt,
-    accumulate_twin,
-    lda,
-    mllt,
-    spliced,
-    zero_lda_stats,
-    zero_mllt_stats,
-)
+from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
+from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
-from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, Workers, WorkerShare, tied_states
+from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import Metrics, read_json
+
+LDA_FILE = "lda.safetensors"
+ADAPTED = "adapted"
+MODEL, PRIOR = "model.safetensors", "prior.safetensors"
+PASSES = "passes.json"  # in `ADAPTED`: the number of passes, if it is not that of the config
 
 
 class Projected(Mapping[str, np.ndarray]):
@@ -89,7 +83,7 @@ class Projected(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True, eq=False)
 class FmllrSettings:
-    """How the transforms of speakers are estimated (see `fmllr.speaker_transforms`); `prior` is of one frame."""
+    """How the transforms of speakers are estimated (see `speaker_transforms`); `prior` is of one frame."""
 
     least_frames: float
     prior_frames: float
@@ -112,7 +106,6 @@ class Estimated:
 
 
 def features_of(share: WorkerShare) -> Projected:
-    """The share's features, which can be projected and transformed."""
     assert isinstance(share.feats, Projected)
     return share.feats
 
@@ -151,7 +144,6 @@ def mllt_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> MlltStats:
 
 
 def pdf_frames(share: WorkerShare, hmm: Hmm) -> np.ndarray:
-    """(J,) frames of speech of each pdf in the current alignments."""
     frames_J = np.zeros(hmm.num_pdfs)
     for utterance, alignment in share.alignments.items():
         spoken_T = speech(share, utterance, hmm)
@@ -195,7 +187,6 @@ def estimate_transforms(
 
 
 def merged_estimates(parts: list[Estimated]) -> Estimated:
-    """The transforms of all shares, sorted by speaker."""
     return Estimated(
         dict(sorted((speaker, each) for part in parts for speaker, each in part.transforms.items())),
         {speaker: why for part in parts for speaker, why in part.without.items()},
@@ -233,12 +224,6 @@ def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> 
             raise Speech3Error(f"{path}: {speaker}: the transform is not finite; estimate it again")
 
 
-LDA_FILE = "lda.safetensors"
-ADAPTED = "adapted"
-MODEL, PRIOR = "model.safetensors", "prior.safetensors"
-PASSES = "passes.json"  # in `ADAPTED`: the number of passes, if it is not that of the config
-
-
 @dataclass(frozen=True, eq=False)
 class ProjectedGmm:
     """GMMs that score features through a projection: a `Scorer`."""
@@ -248,12 +233,10 @@ class ProjectedGmm:
 
     @property
     def subsampling(self) -> int:
-        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """False, since densities are likelihoods."""
         return False
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
@@ -300,7 +283,7 @@ def train_lda(
     Parameters
     ----------
     workers
-        Their features are `adaptation.Projected`, still without projection; it is set here.
+        Their features are `Projected`, still without projection; it is set here.
     values
         How many values of a frame are spliced (the static ones), and how many there are.
 
@@ -379,7 +362,6 @@ def _summed(parts):  # type: ignore[no-untyped-def]
 
 
 def save_projection(directory: Path, projection: Projection) -> None:
-    """Write the projection of a model."""
     about = {"kind": "lda", "statics": projection.statics, "context": projection.context, "inputs": projection.inputs}
     save_tensors(directory / LDA_FILE, {"matrix": projection.matrix}, about)
 
@@ -403,7 +385,7 @@ class Adapted:
     frames
         (J,) frames of speech of each pdf in training.
     least_frames, prior_frames
-        As in `adaptation.FmllrSettings`, for decoding.
+        As in `FmllrSettings`, for decoding.
     passes
         Passes over a data set.
     """

@@ -1,54 +1,24 @@
-"""The bootstrap: flat start, monophone GMMs, tied-triphone GMMs (Kaldi's train_mono.sh and train_deltas.sh).
+"""GMM training: flat start, monophones, tied triphones (Kaldi's train_mono.sh and train_deltas.sh).
 
-The passes over the data of GMM training and alignment; each runs in every process of `Workers`.
+First the passes over the data, each of which runs in every process of `Workers`; then the systems trained by them.
 
-Processes that each keep a share of the utterances, so that a pass over the data sends models, not features.
-
-Each pass of GMM training is a function that is called as ``function(share, *arguments)`` in each process; the results
-are collected in a list. A share keeps its alignments from pass to pass, in a file if they are many, and as many of its
-transcripts' HMMs as fit into `_GRAPHS_BYTES`.
-
-Sizes of the bootstrap's models for a given amount of speech, used where the config has 0.
-
-They are powers of the number of hours. Up to two hours, the curves pass through the best values for fsdd (a quarter of
-an hour: 80 leaves, 250 Gaussians, 200 for monophones) and minilibri (2.24 hours: 800, 8,000, 1,000); above that they
-grow as slowly as in Kaldi's recipes.
+Axes: T frames, D dimensions, J pdfs, U pdfs of a transcript, S its states, K rows of scores.
 """
 
-import multiprocessing
-import os
-import pickle
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import gmm as mixtures
-from speech3.hmm.alignments import (
-    Alignment,
-    Counts,
-    Expected,
-    SilenceAfter,
-    StoredAlignments,
-    WordLists,
-    count,
-    equal_alignment,
-    estimate,
-    evened_out,
-    expected,
-    from_path,
-)
+from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, split, split_targets, update
 from speech3.hmm.model import (
     CENTRE,
-    FIRST_AND_LOOP,
     LEFT,
     RIGHT,
     THREE_STATES,
@@ -58,244 +28,22 @@ from speech3.hmm.model import (
     monophone_tree,
     num_outputs,
 )
-from speech3.hmm.transcript import TranscriptGraph, best_path, transcript_graph
+from speech3.hmm.pronunciation_probs import Counts, Expected, SilenceAfter, count, estimate, expected
+from speech3.hmm.transcript import TranscriptGraph, best_path
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language import Lexicon
 from speech3.runtime import (
     Metrics,
-    end_with_parent,
-    out_of_memory,
-    processes_work,
     progress,
-    starting_workers,
-    without_shared_memory,
 )
-
-R = TypeVar("R")
-_GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
-
-
-@dataclass
-class WorkerShare:
-    """The utterances of one process.
-
-    Attributes
-    ----------
-    words
-        Transcripts, all words in the lexicon.
-    feats
-        Matrices (T, D) float32, read on access.
-    number, parts
-        Index of the share, and the number of shares.
-    """
-
-    words: Mapping[str, list[str]]
-    feats: Mapping[str, np.ndarray]
-    number: int = 0
-    parts: int = 1
-    alignments: StoredAlignments = field(default_factory=StoredAlignments)
-    _graphs: dict[str, TranscriptGraph] = field(default_factory=dict)
-    _bytes: int = 0
-    _tree: Tree | None = None
-
-    def shown(self, label: str) -> Iterable[str]:
-        """The utterances; only the first share shows its progress, since all shares cost about the same."""
-        return self.shown_of(self.words, label)
-
-    def shown_of(self, items: Collection[str], label: str) -> Iterable[str]:
-        """Any items, such as speakers, in the same way."""
-        of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
-        return items if self.number else progress(items, len(items), f"{label}{of_all}")
-
-    def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
-        """The HMM of a transcript; the first ones are kept until another tree is used."""
-        if self._tree is not hmm.tree:  # a worker process gets a new copy with every pass
-            if self._tree is None or not self._tree.same_as(hmm.tree):
-                self._graphs, self._bytes = {}, 0
-            self._tree = hmm.tree
-        if utterance in self._graphs:
-            return self._graphs[utterance]
-        graph = transcript_graph(hmm, self.words[utterance])
-        if self._bytes < _GRAPHS_BYTES:
-            self._graphs[utterance] = graph
-            self._bytes += graph.nbytes
-        return graph
-
-
-_share: WorkerShare | None = None
-
-
-def _start(share: bytes) -> None:
-    global _share
-    _share = pickle.loads(share)
-    end_with_parent()
-
-
-def _call(work: bytes) -> bytes:
-    assert _share is not None
-    function, arguments = pickle.loads(work)
-    return without_shared_memory(function(_share, *arguments))
-
-
-def _shares(names: list[str], jobs: int, group_of: Mapping[str, str] | None) -> list[list[str]]:
-    """Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
-
-    Groups go, the largest first, to the share that has the fewest utterances so far.
-    """
-    if group_of is None:
-        return [names[job::jobs] for job in range(jobs)]
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(group_of[name], []).append(name)
-    shares: list[list[str]] = [[] for _ in range(jobs)]
-    for group in sorted(groups.values(), key=len, reverse=True):
-        min(shares, key=len).extend(group)
-    return shares
-
-
-class Workers:
-    """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process.
-
-    Parameters
-    ----------
-    group_of
-        Utterances with the same value, such as their speaker, are in the same share; None: each may be in any.
-    """
-
-    def __init__(
-        self,
-        words: Mapping[str, list[str]],
-        feats: Mapping[str, np.ndarray],
-        jobs: int,
-        group_of: Mapping[str, str] | None = None,
-    ) -> None:
-        names = list(words)
-        parts = len(names) if group_of is None else len({group_of[name] for name in names})
-        self.jobs = max(1, min(jobs, parts))
-        if self.jobs > 1 and not processes_work("alignment"):
-            self.jobs = 1
-        shares = [
-            WorkerShare(WordLists((n, words[n]) for n in share), feats, job, self.jobs)
-            for job, share in enumerate(_shares(names, self.jobs, group_of))
-        ]
-        self._local = shares[0] if self.jobs == 1 else None
-        self._pools: list[ProcessPoolExecutor] = []
-        if self._local is None:
-            context = multiprocessing.get_context("spawn")
-            with starting_workers():
-                for share in shares:
-                    self._pools.append(
-                        ProcessPoolExecutor(1, context, initializer=_start, initargs=(without_shared_memory(share),))
-                    )
-                    self._pools[-1].submit(os.getpid)  # starts the process
-
-    def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
-        """Call ``function(share, *arguments)`` in every process.
-
-        Raises
-        ------
-        Speech3Error
-            `function` raised it, or a process died.
-        """
-        if self._local is not None:
-            return [function(self._local, *arguments)]
-        try:
-            work = without_shared_memory((function, arguments))
-            futures = [pool.submit(_call, work) for pool in self._pools]
-            return [pickle.loads(future.result()) for future in futures]
-        except BrokenProcessPool as error:
-            raise Speech3Error(
-                f"a worker process of the HMM stage died, {out_of_memory()}; run again with jobs=1"
-            ) from error
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and self._pools:  # such as Ctrl-C: a pass may take long, so do not wait for it
-            for process in multiprocessing.active_children():
-                process.terminate()
-        for pool in self._pools:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-_LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
-
-
-def triphone_leaves(hours: float) -> float:
-    """Leaves of the triphone tree, unless its roots need more: 800 for minilibri's two hours, at most 6,000."""
-    return min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)
-
-
-def biphone_leaves(hours: float, groups: int) -> int:
-    """Leaves of LF-MMI's left-biphone tree: five eighths of the triphone tree's; 500 for minilibri's two hours."""
-    roots = groups * FIRST_AND_LOOP.states
-    return max(round(1.2 * roots), round(0.625 * triphone_leaves(hours)))
-
-
-def lfmmi_passes(hours: float, *, started: bool = False) -> int:
-    """Passes of LF-MMI over the speech: 50 over an hour or less, 40 over two hours.
-
-    With Muon, 40 were better than 20 on two hours (`recipes/minilibri`). On 10, 20 and 40 minutes only 50 were tried
-    (`recipes/any`); on ten they were as good as 100 with AdamW. The formula was not tested on larger amounts; it gives
-    5 for 100 hours, about as many as in Kaldi's recipes.
-
-    Parameters
-    ----------
-    started
-        The network starts from a trained one: half as many.
-    """
-    passes = min(50, max(4, round(40 * (2 / hours) ** 0.53)))
-    return -(-passes // 2) if started else passes
-
-
-def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
-    """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
-
-    Parameters
-    ----------
-    hours
-        Hours of training speech.
-    groups
-        Number of groups of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian per
-        state.
-    """
-    roots = groups * THREE_STATES.states
-    mono = config.mono.gaussians or max(roots, min(1000, round(545 * hours**0.75)))
-    aligner = config.aligner.gaussians or max(roots, min(1000, round(400 * hours**0.5)))
-    leaves = config.tri.leaves or max(round(1.2 * roots), round(triphone_leaves(hours)))
-    gaussians = config.tri.gaussians or max(
-        leaves, round(min(_LARGEST_GAUSSIANS, 2500 * hours**1.45, 5000 * hours**0.6))
-    )
-    return config.model_copy(
-        update={
-            "mono": config.mono.model_copy(update={"gaussians": mono}),
-            "aligner": config.aligner.model_copy(update={"gaussians": aligner}),
-            "tri": config.tri.model_copy(update={"leaves": leaves, "gaussians": gaussians}),
-        }
-    )
-
-
-def sized_transformed(config: HmmConfig, hours: float) -> HmmConfig:
-    """Fill in the sizes of ``lda`` and ``sat`` where they are 0, when those of ``tri`` are known.
-
-    LDA has those of `tri`. SAT has those, too, up to an hour (fsdd, digits), and a quarter more from two hours
-    (minilibri) on, since its pdfs are compact enough for them.
-    """
-    tri, more = config.tri, min(1.25, max(1.0, 1.25 * (hours / 2) ** 0.32))
-    changed = {}
-    for name, stage, factor in (("lda", config.lda, 1.0), ("sat", config.sat, more)):
-        if stage:
-            sizes = {"leaves": stage.leaves or round(factor * tri.leaves),
-                     "gaussians": stage.gaussians or round(factor * tri.gaussians)}  # fmt: skip
-            changed[name] = stage.model_copy(update=sizes)
-    return config.model_copy(update=changed)
-
 
 # Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
 # their exponentials, relative to the largest of a frame, do not underflow in float32.
 LARGEST_PSEUDO = 30.0
+FIRST_SELF_LOOP = 0.75
+# Called before an iteration's re-estimation with its number: may change the features of the workers, and the GMMs.
+Adjust = Callable[[int, Hmm, Gmm], Gmm]
+NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
 
 
 class Scorer(Protocol):
@@ -335,7 +83,6 @@ def flat_start(share: WorkerShare, lexicon: Lexicon) -> dict[str, str]:
 
 
 def divide_equally(share: WorkerShare) -> None:
-    """Divide the frames of each phone equally among its states."""
     before, share.alignments = share.alignments, StoredAlignments()
     for utterance, alignment in before.items():
         share.alignments[utterance] = evened_out(alignment)
@@ -453,12 +200,6 @@ def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
     return expected(share.alignments, share.words, after)
 
 
-FIRST_SELF_LOOP = 0.75
-# Called before an iteration's re-estimation with its number: may change the features of the workers, and the GMMs.
-Adjust = Callable[[int, Hmm, Gmm], Gmm]
-NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
-
-
 @dataclass(frozen=True, eq=False)
 class GmmSystem:
     """A GMM-HMM acoustic model, and the training utterances that it could not align, with the reasons."""
@@ -504,7 +245,6 @@ def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> Co
 
 
 def _single_gaussians(data: ContextStats, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
-    """Estimate one Gaussian for each leaf of the tree."""
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
     leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
     total = np.zeros((tree.num_pdfs, data.stats.shape[1]))

@@ -1,9 +1,7 @@
-"""The HMM of one transcript: all pronunciations of its words, optional silence, and phones in context.
+"""The HMM of one transcript, with all pronunciations, optional silence and phones in context; Viterbi search in it.
 
 Silence is optional before the first word and after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States are
-in topological order, so that one sweep over them is one step of the Viterbi search.
-
-Viterbi search through the HMM of a transcript, with beam pruning (compiled; it releases the GIL).
+in topological order, so that one sweep over them is one step of the search, which is compiled and releases the GIL.
 """
 
 import math
@@ -21,6 +19,8 @@ from speech3.language import Lexicon, Silences
 NO_WORD = -1
 START = -1  # in place of the phone before the first
 ANY = -1  # in place of a neighbour that the phone's pdfs do not depend on
+Arc = tuple[int, float]  # source, log probability
+_NEVER = np.float32(-np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,10 @@ class TranscriptGraph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
 
     @cached_property
     def min_frames(self) -> int:
-        """Frames of the shortest path."""
         shortest = np.full(len(self.pdf), np.iinfo(np.int32).max // 2)
         for s in range(len(self.pdf)):
             sources = self.pred_src[self.pred_ptr[s] : self.pred_ptr[s + 1]]
@@ -71,9 +69,6 @@ class TranscriptGraph:
         targets = np.repeat(reach, np.diff(self.pred_ptr))
         np.maximum.at(reach, self.pred_src, targets)
         return np.maximum.accumulate(reach)
-
-
-Arc = tuple[int, float]  # source, log probability
 
 
 @dataclass
@@ -211,9 +206,6 @@ def _copies_leading_to(copies: dict[tuple[int, int, int], int], phones: _Phones,
     return [copies[way] for way in ways if way in copies]
 
 
-_NEVER = np.float32(-np.inf)
-
-
 def best_path(
     graph: TranscriptGraph,
     hmm: Hmm,
@@ -263,12 +255,14 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
     back = np.full((frames, states), -1, np.int32)
     old = np.full(states, _NEVER, np.float32)
     new = np.full(states, _NEVER, np.float32)
+    # The first frame. States from low to high are active.
     low, high = states, -1
     for s in range(states):
         if entry[s] > _NEVER:
             old[s] = entry[s] + scale * loglikes[0, column[s]]
             low, high = min(low, s), max(high, s)
     for t in range(1, frames):
+        # Into each state that an active one reaches: the best of its self-loop and its arcs.
         top, best = reach[high], _NEVER
         for s in range(low, top + 1):
             value, where = old[s] + stay[s], s
@@ -280,6 +274,7 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
                 value += scale * loglikes[t, column[s]]
                 best = max(best, value)
             new[s], back[t, s] = value, where
+        # Prune, and empty the old scores for the next frame.
         for s in range(low, high + 1):
             old[s] = _NEVER
         first, last = states, -1
@@ -291,6 +286,7 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
         if last < 0:
             return np.zeros(frames, np.int32), _NEVER
         old, new, low, high = new, old, first, last
+    # Trace the best path back from its last state.
     end, score = -1, _NEVER
     for s in range(states):
         value = old[s] + leave[s] + final[s]

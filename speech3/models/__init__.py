@@ -12,7 +12,6 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.models.base import AcousticModel, SmoothedCrossEntropy, cross_entropy, logits
-    from speech3.models.dnn import BF16_WORTH_IT, BatchNorm, bf16_over_float32, gemm_library, use_gemm_library
     from speech3.models.groups import GroupLasso, has_units, used_units, without_units
     from speech3.models.info import (
         ModelInfo,
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
         per_cent,
         workers_in_words,
     )
+    from speech3.models.linear import BF16_WORTH_IT, bf16_over_float32, gemm_library, use_gemm_library
     from speech3.models.lstm import Lstm
+    from speech3.models.normalised_relu import BatchNorm
     from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
     from speech3.models.onnx import to_onnx
     from speech3.models.onnx_runtime import OnnxNetwork

@@ -1,12 +1,9 @@
 """Base class of the acoustic models: normalises the input, knows its context, scores whole utterances.
 
-Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, S senones.
+After it, frame cross-entropy over senones with its gradient and the number of correctly classified frames, in few
+passes, and the spans of an utterance that a recurrent model scores one by one, carrying its state along.
 
-Frame cross-entropy over senones, its gradient and the number of correctly classified frames, in few passes.
-
-Axes: B minibatch, S senones.
-
-Division of an utterance into the spans that a recurrent model scores one by one, carrying its state along.
+Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, B minibatch, S senones.
 """
 
 from collections.abc import Iterator
@@ -33,7 +30,7 @@ class AcousticModel(nn.Module):
     logit_layers
         Names of the output layer and of the second one, if there is one; also for `speech3.engine.optimizers`.
     recurrent
-        Trained on sequences of frames with a state (`speech3.frames.chunks`, `speech3.frames.chunks`), not on single
+        Trained on sequences of frames with a state (`speech3.frames.chunks`), not on single
         windows.
     delay
         Frames by which an output lags behind its input frame.

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from speech3.models import clipped_cpu
-from speech3.models.dnn import exactly, multiply
+from speech3.models.linear import exactly, multiply
 
 # Activates the gates of frame t, given the term from the previous output, and computes its cells and outputs in place.
 ForwardStep = Callable[[int, Tensor], None]

@@ -30,7 +30,6 @@ _E0, _E1, _E2, _E3, _E4, _E5 = np.array([1.00000001, 0.5, 0.16666505, 0.04166635
 def forward_step(
     gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
 ) -> Callable[[int, Tensor], None]:
-    """As the plain version in `clipped`."""
     gates, cells, out, peep = gates_TBG.numpy(), cells_SBC.numpy(), out_TBC.numpy(), _peepholes(w_peep_3C)
     limit = np.float32(clip)
 
@@ -49,7 +48,6 @@ def backward_step(
     w_peep_3C: Tensor | None,
     clip: float,
 ) -> Callable[[int, Tensor], None]:
-    """As the plain version in `clipped`."""
     gates, cells, d_out = gates_TBG.numpy(), cells_SBC.numpy(), d_out_TBC.numpy()
     d_cell, d_gates, peep, limit = d_cell_BC.numpy(), d_gates_TBG.numpy(), _peepholes(w_peep_3C), np.float32(clip)
 

@@ -22,7 +22,6 @@ _BLOCK = 256  # cells per program
 def forward_step(
     gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
 ) -> Callable[[int, Tensor], None]:
-    """As the plain version in `clipped`."""
     peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
     count, cells = cells_SBC[0].numel(), cells_SBC.shape[-1]
 
@@ -44,7 +43,6 @@ def backward_step(
     w_peep_3C: Tensor | None,
     clip: float,
 ) -> Callable[[int, Tensor], None]:
-    """As the plain version in `clipped`."""
     peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
     count, cells = d_cell_BC.numel(), d_cell_BC.shape[-1]
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from speech3.config import CnnConfig, ConvolutionConfig
 from speech3.errors import Speech3Error
-from speech3.models.dnn import Dropout, Hidden, WindowModel, add_outputs, autocasts, gain_of, glorot, multiply, norm
+from speech3.models.dnn import Dropout, Hidden, WindowModel, add_outputs, gain_of, glorot, norm
+from speech3.models.linear import autocasts, multiply
 
 _IN_CACHE = 400_000  # patch values per part, 1.6 MB: the best of 0.8 to 24 MB with 1 MB of cache per core
 
@@ -49,7 +50,6 @@ class Cnn(WindowModel):
         add_outputs(self, widths[-1], generator)
 
     def hidden(self, feats_BWF: Tensor) -> Tensor:
-        """See `WindowModel.hidden`."""
         feats_BWF = self.normalize(feats_BWF)
         x_BKWC = feats_BWF.unflatten(2, (self.channels, self.bins)).permute(0, 3, 1, 2).contiguous()
         x_BD: Tensor = self.layers(self.convolutions(x_BKWC).flatten(1))
@@ -75,7 +75,6 @@ class ConvolutionalLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BKWC: Tensor) -> Tensor:
-        """(B, K, W, channels) to (B, K', W', maps)."""
         y_BKWC = self.convolution(x_BKWC)
         y_BKWC = self.norm(y_BKWC.flatten(0, 2)).view(y_BKWC.shape)
         return self.dropout(self.activation(y_BKWC))
@@ -89,7 +88,7 @@ class Convolution(nn.Conv2d):
 
     On the CPU this module has its own implementation of both: a training step of the preset ``cnn`` takes half the time
     that it takes with PyTorch's layers (tests/benchmarks/cnn.py), whose convolutions run at a quarter to a half of the
-    speed of `speech3.models.dnn`.
+    speed of `speech3.models.linear`.
     """
 
     def __init__(
@@ -134,7 +133,6 @@ class _Places:
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
     def count(self, axis: int, size: int) -> int:
-        """Number of places along an axis of this size."""
         return (size - self.span(axis)) // self.stride[axis] + 1
 
     def under(self, axis: int, tap: int, count: int) -> slice:
@@ -200,7 +198,6 @@ def _patches(x_BKWC: Tensor, places: _Places) -> Tensor:
 
 
 def _add_patches(x_BKWC: Tensor, patches_BKWP: Tensor, places: _Places) -> None:
-    """Add each patch to the values that it was cut from."""
     (height, width), parts = patches_BKWP.shape[1:3], patches_BKWP.unflatten(3, (*places.kernel, -1))
     for i in range(places.kernel[0]):
         for j in range(places.kernel[1]):

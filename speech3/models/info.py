@@ -1,12 +1,10 @@
-"""Facts about a model directory: layers, parameters, context, FLOPs, and what it was trained on.
+"""What `speech3 model-info` and the model card say of a model directory, as facts, in words and as a table.
 
 FLOPs count two (a multiplication and an addition) for each weight and each place to which it is applied in the forward
 pass of one frame: products, convolutions, gates, projections, peepholes. Biases, normalisation, activations, pooling
 and the softmax are not counted: they are a thousandth of the total. For GMMs the products with x and x * x count.
 
 Axes: T frames, F feature bins.
-
-Describes a model in words and a table, for `speech3 model-info` and the model card.
 """
 
 import math
@@ -32,6 +30,7 @@ _KINDS: dict[type[nn.Module], str] = {
     nn.BatchNorm2d: "batch normalisation", nn.LayerNorm: "layer normalisation",
     SemiOrthogonal: "semi-orthogonal",
 }  # fmt: skip
+_NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
 @dataclass(frozen=True)
@@ -237,11 +236,7 @@ def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:
     return None if frames is None or features is None else frames * features.frame_shift
 
 
-_NUMBERS = (2, 5)  # right-aligned columns of the table
-
-
 def describe_model(info: ModelInfo) -> str:
-    """The full description, for a terminal."""
     table = layer_table(info)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     rows = [
@@ -305,14 +300,12 @@ def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
 
 
 def workers_in_words(training: dict[str, Any]) -> str:
-    """The number of workers, in words."""
     count, processes = training["workers"], training.get("model_partitions", 1)
     each = f" of {processes} processes" + (" each" if count > 1 else "") if processes > 1 else ""
     return ("1 worker" if count == 1 else f"{count} workers") + each
 
 
 def per_cent(share: float) -> str:
-    """A fraction as a percentage with two decimals."""
     return f"{100 * share:.2f} %"
 
 

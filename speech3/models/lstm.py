@@ -22,7 +22,8 @@ from speech3.config import LstmConfig
 from speech3.frames import RecurrentChunks, SequenceInputs
 from speech3.models.base import AcousticModel, spans
 from speech3.models.clipped import clipped_lstm
-from speech3.models.dnn import Dropout, Hidden, Linear, add_outputs, norm, outputs_of, windows_of
+from speech3.models.dnn import Dropout, Hidden, add_outputs, norm, outputs_of, windows_of
+from speech3.models.linear import Linear
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
@@ -54,7 +55,6 @@ class Cells(nn.Module):
         return y_TBR, (after[0], after[1])
 
     def zero_state(self, streams: int) -> State:
-        """The zero state before the first step."""
         h_BR, c_BC = (self.bias.new_zeros(streams, size) for size in self.sizes)
         return h_BR, c_BC
 

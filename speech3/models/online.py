@@ -42,7 +42,6 @@ class OnlineWindows:
         self._kept_TF: np.ndarray | None = None  # from `left` before the next output on
 
     def accept(self, feats_TF: np.ndarray) -> np.ndarray:
-        """See `OnlineNetwork`."""
         if not len(feats_TF):
             return self._none_TS
         before_TF = feats_TF[:1].repeat(self._left, 0) if self._kept_TF is None else self._kept_TF
@@ -50,7 +49,6 @@ class OnlineWindows:
         return self._take((len(self._kept_TF) - self._left - self._right) // self._step)
 
     def finish(self) -> np.ndarray:
-        """See `OnlineNetwork`."""
         if self._kept_TF is None:
             return self._none_TS
         outputs = -(-(len(self._kept_TF) - self._left) // self._step)
@@ -103,7 +101,6 @@ class OnlineRecurrent:
         self._next = 0  # where among them the next step's first own frame lies
 
     def accept(self, feats_TF: np.ndarray) -> np.ndarray:
-        """See `OnlineNetwork`."""
         if not len(feats_TF):
             return self._none_TS
         if self._kept_TF is None:
@@ -112,7 +109,6 @@ class OnlineRecurrent:
         return self._take((len(self._kept_TF) - self._next - self._right) // self._step)
 
     def finish(self) -> np.ndarray:
-        """See `OnlineNetwork`."""
         if self._kept_TF is None:
             return self._none_TS
         left = len(self._kept_TF) - self._next

@@ -3,50 +3,29 @@
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and returns ``loglikes`` (T, S) float32:
 log posteriors minus log priors, as a decoder needs them. If ``objective`` in the metadata is lfmmi, they are the
 outputs themselves, clipped, which serve the same purpose at an acoustic scale of about 1. T is free. If ``subsampling``
-in the metadata is above 1, there is one row for that many frames. The graph includes normalisation of the input,
-splicing and priors. For the further inputs and outputs of recurrent models see `speech3.models.onnx`.
+in the metadata is above 1, there is one row for that many frames, the last one for the remaining frames. The graph
+includes normalisation of the input, splicing and priors; batch normalisation is folded into the fully connected layer
+before it; dropout is left out, as is the second of two output layers.
 
 A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So the
 input may be a whole utterance, or a part of it with ``left_context`` and ``right_context`` frames around it, whose
 scores are discarded.
 
-Batch normalisation is folded into the fully connected layer before it; dropout is left out.
-
-Axes: T frames, K frames with their context, F feature bins, B bins of a channel, C channels or maps, D units of a
-layer, S senones.
-
-Builder of an ONNX graph, and the parts of graphs that the families share.
-
-Axes: T frames, W context window, K frames with their context (T + W - 1), F feature bins, D units of a layer,
-O outputs of a product.
-
-LSTMs as an ONNX graph: takes a chunk and the state before it, returns scores and the state after it.
-
-ONNX's own LSTM operator clips the inputs of the gates, whereas these networks clip the cells. So the recurrence is
-written out as a Scan over the frames; the products of the inputs with their weights are computed before it for all
-frames at once.
-
-Inputs and outputs that differ from those of the other families:
+LSTMs take a chunk and the state before it, and return scores and the state after it. ONNX's own LSTM operator clips the
+inputs of the gates, whereas these networks clip the cells. So the recurrence is written out as a Scan over the frames;
+the products of the inputs with their weights are computed before it for all frames at once. Their inputs and outputs:
 
 - ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
   step is ``subsampling`` frames; ``delay`` more steps follow the last frame. The first and the last frame are repeated
-  beyond the utterance's ends.
+  beyond the utterance's ends. The first ``delay`` scores of an utterance belong to no frame.
 - ``h0``, ``c0``, ``h1``, ... (1, outputs), (1, cells): the state of each layer, zeros at the beginning of an utterance;
   ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
 - ``own`` (int64, scalar), of bidirectional networks only: the number of steps that are the chunk's own. The steps after
   them are lookahead for the backward layers; they have no scores and do not change the state.
 
-The first ``delay`` scores of an utterance belong to no frame.
-
-Axes: T steps, K frames with their context, F feature bins, I inputs and D outputs of a layer, C cells, R recurrent
-outputs, G gates of all cells (4 x C: i, f, g, o).
-
-Time-delay networks (`speech3.models.tdnn`) as an ONNX graph; of two output layers only the main one.
-
-``loglikes`` has a row for every ``subsampling`` frames of ``feats``, the last one for the remaining frames.
-
-Axes: T frames, K time steps with their context, F feature bins, B bins of a channel, C channels or maps, D units of a
-layer.
+Axes: T frames or steps, K frames with their context, W context window, F feature bins, B bins of a channel, C channels,
+maps or cells, D units or outputs of a layer, I its inputs, R recurrent outputs, G gates of all cells (4 x C: i, f, g,
+o), O outputs of a product, S senones.
 """
 
 import json
@@ -61,12 +40,17 @@ from speech3.errors import Speech3Error
 from speech3.hmm import LARGEST_PSEUDO
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn, Convolution
-from speech3.models.dnn import BatchNorm, Dnn, Hidden
+from speech3.models.dnn import Dnn, Hidden
 from speech3.models.lstm import Cells, Lstm
+from speech3.models.normalised_relu import BatchNorm
 from speech3.models.tdnn import AffineFront, FactoredLayer, Tdnn, TdnnLstm, TimeDelay
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+FORMAT = 1  # of inputs, outputs and metadata
+_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # frames per run of the graph: bounds the memory
+_OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are refused by older runtimes
 
 
 class Graph:
@@ -85,7 +69,6 @@ class Graph:
         return name
 
     def output(self, name: str, shape: Sequence[int | str]) -> None:
-        """Declare a value to be an output."""
         self.outputs.append(self._value(name, shape, np.float32))
 
     def _value(self, name: str, shape: Sequence[int | str], dtype: type) -> "ValueInfoProto":
@@ -94,7 +77,6 @@ class Graph:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def proto(self) -> "GraphProto":
-        """The finished graph."""
         from onnx import helper
 
         return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values()))
@@ -122,7 +104,6 @@ class Graph:
 
 
 def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
-    """Normalise the input to zero mean and unit variance."""
     shifted = graph.op("Add", feats, graph.constant("shift", model.shift_F))
     return graph.op("Mul", shifted, graph.constant("scale", model.scale_F))
 
@@ -178,7 +159,6 @@ def hidden(layers: Hidden, graph: Graph, x: str, name: str) -> str:
 
 
 def activation(module: nn.Module, graph: Graph, x: str) -> str:
-    """Apply a layer's activation."""
     return graph.op({nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}[type(module)], x)
 
 
@@ -370,11 +350,6 @@ def _step(cells: Cells, graph: Graph, name: str, every_state: bool) -> Any:
 def _first(graph: Graph, x_TD: str, count: str) -> str:
     zero, end = graph.constant("axis", [0]), graph.op("Unsqueeze", count, graph.constant("axis", [0]))
     return graph.op("Slice", x_TD, zero, end, zero)
-
-
-FORMAT = 1  # of inputs, outputs and metadata
-_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # frames per run of the graph: bounds the memory
-_OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are refused by older runtimes
 
 
 def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]) -> "ModelProto":

@@ -40,13 +40,11 @@ class OnnxNetwork:
 
     @property
     def num_senones(self) -> int:
-        """S, the number of outputs."""
         return int(self.about["num_senones"])
 
     @property
     def subsampling(self) -> int:
-        """Input frames per output."""
-        return int(self.about.get("subsampling", 1))  # missing in older files
+        return int(self.about["subsampling"])
 
     @property
     def pseudo_likelihoods(self) -> bool:

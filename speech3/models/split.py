@@ -125,16 +125,14 @@ class Gather:
         # With an explicit shape: DTensor would otherwise take all parts to be as wide as this member's.
         sharded = DTensor.from_local(
             x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=_strides(shape)
-        )  # fmt: skip
+        )
         whole: Tensor = sharded.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         return whole
 
     def input(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """As a forward pre-hook."""
         return self(args[0]), *args[1:]
 
     def output(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        """As a forward hook."""
         return self(output)
 
 
@@ -147,7 +145,6 @@ class SplitLayerNorm(nn.Module):
         self.units, self.group = norm.normalized_shape[0], mesh.get_group() if mesh else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., d) to (..., d)."""
         centred = x - self._mean(x)
         return centred * (self._mean(centred.square()) + self.eps).rsqrt() * self.weight + self.bias
 
@@ -234,7 +231,6 @@ class _Layer:
 
 
 def _layers(model: AcousticModel) -> list[_Layer]:
-    """The layers in the order of computation."""
     convolutions = len(model.convolutions) if isinstance(model, Cnn) else 0
     hidden = model.get_submodule("layers")
     assert isinstance(hidden, Hidden)
@@ -262,5 +258,4 @@ def _keep(module: nn.Module, width: int, member: int, members: int) -> None:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor."""
     return tuple(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]

@@ -1,4 +1,4 @@
-"""Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them.
+"""Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them and LSTM cells after them.
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
 product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers and bypass
@@ -7,26 +7,17 @@ Kaldi's multiplies them by random numbers (``continuous=true``).
 
 No layer pads: a chunk of T frames (a multiple of `subsampling`) comes with `left_context` frames before it and
 `right_context` frames after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is for the frames
-3k, 3k + 1 and 3k + 2, and its context is centred on 3k + 1.
+3k, 3k + 1 and 3k + 2, and its context is centred on 3k + 1. Only the first convolution has a stride of `subsampling`
+frames. The taps of later kernels are `STEP` frames apart, so at a subsampling of 1 these kernels are dilated: the
+network computes the same, but at every frame.
 
-Axes: B chunks, T time steps (frames, or outputs of the first layer), F feature bins, D units of a layer, O units of a
-bottleneck, S senones.
+TDNN-LSTM (Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs"): the layers see
+what is near, the cells remember what was before. Here all the cells come after the layers. The network is trained on
+single chunks, as a TDNN-F is: the steps of a chunk share what the time-delay layers compute.
 
-The layers before the factored layers of a time-delay network: from frames to one row of units for each output.
-
-Only the first convolution has a stride of `subsampling` frames. The taps of later kernels are `STEP` frames apart, so
-at a subsampling of 1 these kernels are dilated: the network computes the same, but at every frame.
-
-Axes: B chunks, T time steps (frames, or outputs of the first layer), F feature bins, K frequency (bins, or what
-convolutions leave of them), C channels or maps, D units of a layer.
-
-LSTM cells on top of time-delay layers (TDNN-LSTM): the layers see what is near, the cells remember what was before.
-
-Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs". Here the first layers are
-those of a TDNN-F (`speech3.models.tdnn`), and all the cells come after them. The network is trained on single chunks,
-as a TDNN-F is: the steps of a chunk share what the time-delay layers compute.
-
-Axes: B chunks, T time steps (frames, or steps of the cells), W frames of a step's context, F feature bins, D units.
+Axes: B chunks, T time steps (frames, outputs of the first layer, or steps of the cells), W frames of a step's context,
+F feature bins, K frequency (bins, or what convolutions leave of them), C channels or maps, D units of a layer, O units
+of a bottleneck, S senones.
 """
 
 from typing import Any
@@ -39,8 +30,10 @@ from speech3.errors import Speech3Error
 from speech3.frames import ChunkInputs
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Convolution
-from speech3.models.dnn import BatchNorm, Dropout, Linear, exactly, gain_of, glorot, linear, multiply, rectified
+from speech3.models.dnn import Dropout, gain_of, glorot
+from speech3.models.linear import Linear, exactly, linear, multiply
 from speech3.models.lstm import Lstm
+from speech3.models.normalised_relu import BatchNorm, rectified
 
 STEP = 3  # frames
 _WINDOW = 5  # frames in the input of the first layer of a network without convolutions
@@ -64,7 +57,6 @@ class AffineFront(nn.Module):
         self.norm = BatchNorm(config.width)
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """(B, T, F) frames to (B, T', width)."""
         y_BTD = self.affine(x_BTF.unsqueeze(2)).squeeze(2)  # a frame's values are the channels of a single bin
         return rectified(y_BTD, self.norm)
 
@@ -108,7 +100,6 @@ class ConvolutionalFront(nn.Module):
         self.norm = BatchNorm(config.width)
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """(B, T, F) frames to (B, T', width)."""
         x_BTKC = self.convolutions(x_BTF.unsqueeze(3))
         return rectified(self.affine(x_BTKC.flatten(2)), self.norm)
 
@@ -123,7 +114,6 @@ class NormalizedConvolution(nn.Module):
         self.norm = BatchNorm(convolution.out_channels)
 
     def forward(self, x_BTKC: Tensor) -> Tensor:
-        """(B, T, K, channels) to (B, T', K', maps)."""
         y_BTKC = self.convolution(x_BTKC)
         return rectified(y_BTKC.flatten(1, 2), self.norm, norm_first=True).view(y_BTKC.shape)
 
@@ -331,7 +321,6 @@ class Prefinal(nn.Module):
         self.norm = BatchNorm(config.prefinal)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, width) to (B, T, prefinal)."""
         return rectified(self.affine(x_BTD), self.norm)
 
 

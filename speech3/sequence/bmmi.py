@@ -46,7 +46,6 @@ class Chunk:
 
     @property
     def frames(self) -> int:
-        """Number of frames."""
         return self.end - self.first
 
 

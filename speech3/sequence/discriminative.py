@@ -1,7 +1,7 @@
 """MMI, boosted MMI and sMBR of senone sequences, to train a network further after cross-entropy.
 
 The scores of a frame are those of a hybrid decoder, ``acoustic_scale * (output - log prior)``; the competing sequences
-are the paths of the graph of `speech3.sequence.discriminative`.
+are the paths of the denominator graph (`senone_graph`).
 
 - **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
   each correct frame of a path lowers its score in the denominator by `boost`, so paths with more errors count
@@ -16,26 +16,18 @@ Both tend to make a network more confident than the data warrant, so frame cross
 (F-smoothing, Su et al. 2013). The numerator of MMI is the alignment, as in Kaldi's nnet1 (Vesely et al. 2013), so its
 gradient is the difference between alignment and posteriors, times the acoustic scale.
 
-Axes: B chunks, T frames of a chunk, S senones, N frames of all chunks, one chunk after the other.
+The denominator graph is an n-gram of senones, estimated on the alignment of the packed frames alone, so no tree is
+needed: a senone determines its phone, its state and, by the tree's questions, much about its neighbours. Like the graph
+of LF-MMI (Povey et al. 2016), it has no back-off. Each state is a senone after some history. Its loop has the
+probability of staying in the senone, an arc into the next senone the probability of leaving times that of the n-gram.
+Histories are short: the alignment of minilibri's dev set has a log weight of -0.866 per frame with single senones as
+histories, -0.857 with all pairs, -0.882 with all triples (estimated on half of train, 107,000 senones in a row; 801,
+3,326 and 8,114 states). Kaldi's MMI and sMBR use word lattices instead, which require that the training data be decoded
+and hold the competitors of the network that made them; the graph is always searched with the current network, as in
+lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
 
-The denominator graph of MMI and sMBR: the senone sequences of the training alignment, as an n-gram.
-
-A sequence objective continues the training of a network that classifies frames as senones of a tree, so the competing
-sequences are those of the same senones. A senone determines its phone, its state and, by the tree's questions, much
-about its neighbours, so an n-gram of senones is a language model of phones in context. Like that of LF-MMI (Povey et
-al. 2016), it has no back-off. It is estimated on the alignment of the packed frames alone, so no tree is needed.
-
-Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has a log
-weight of -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
-on half of train, 107,000 senones in a row; 801, 3,326 and 8,114 states).
-
-Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
-senone the probability of leaving times that of the n-gram. Kaldi's MMI and sMBR (nnet-train-mmi-sequential.cc,
-nnet-train-mpe-sequential.cc) use word lattices instead. These require that the training data be decoded and the
-lattices stored, and they hold the competitors of the network that made them; the graph is always searched with the
-current network, as in lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
-
-Axes: N frames, S senones, U utterances (U1: and the end of the last), J states, A arcs, B chunks, T frames of a chunk.
+Axes: N frames of all chunks, one chunk after the other (or of all utterances), S senones, U utterances (U1: and the end
+of the last), J states, A arcs, B chunks, T frames of a chunk.
 """
 
 import math

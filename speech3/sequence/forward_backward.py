@@ -1,9 +1,9 @@
-"""Forward-backward over a graph for a batch of chunks, compiled for the CPU (Povey et al. 2016).
+"""Forward-backward over a graph for a batch of chunks, with its gradient; compiled on the CPU.
 
-The batch is the innermost, contiguous axis, so an arc is one multiply-add of vectors.
-Before the leak is added, forward probabilities are scaled to sum to one in each frame, so float32 is enough. In the
-leaky HMM every state can follow every other with a small probability, so no chunk has probability zero; the leak is
-also a term of the backward pass, without which the gradient would not be exact.
+In the compiled version (Povey et al. 2016) the batch is the innermost, contiguous axis, so an arc is one multiply-add
+of vectors. Before the leak is added, forward probabilities are scaled to sum to one in each frame, so float32 is
+enough. In the leaky HMM every state can follow every other with a small probability, so no chunk has probability zero;
+the leak is also a term of the backward pass, without which the gradient would not be exact.
 
 With alpha the forward probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
 
@@ -19,26 +19,10 @@ computed with a_t - m_t instead of a_t, where m_t is the expected accuracy that 
 it. This keeps them small (they are the differences from the mean in section 6.3, on MPE, of Povey's thesis, 2003), and
 their sum over the states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
 
-Axes: T frames, S pdfs, J states, A arcs, B chunks, W chunks that are computed together.
+The other version, by PyTorch's sparse products, is the reference and the path to CUDA. It is the same recursion,
+written so that autograd computes the gradient, in any precision.
 
-Vectors of `WIDTH` values in compiled code, one for each chunk: loaded, computed with and stored as a whole.
-
-A loop over the chunks would leave this to LLVM's vectorizer, which checks before each such loop whether the arrays
-overlap, and keeps sums in memory; on the arcs of a graph that would take most of the time. Sixteen float32 values are
-one register of AVX-512, two of AVX2 and four of NEON.
-
-Total probability and expected accuracy of a graph by PyTorch's sparse products: the reference, and the path to CUDA.
-
-The recursion is that of `forward_backward`, written so that autograd computes the gradient, in any precision. Only the
-product with the arcs has its own backward pass: the product with the transposed matrix, which the graph already has as
-its arcs sorted by the state that they leave. Autograd would transpose the matrix itself, which on a GPU would convert
-it again in every frame.
-
-Axes: T frames, S pdfs, J states, B chunks.
-
-Both passes over a graph for the outputs of a network: compiled on the CPU, sparse products on other devices.
-
-Axes: B chunks, T output frames of a chunk, S pdfs.
+Axes: T output frames of a chunk, S pdfs, J states, A arcs, B chunks, W chunks that are computed together.
 """
 
 import operator
@@ -58,13 +42,14 @@ from torch import Tensor
 
 from speech3.sequence.graph import Graph
 
+# Vectors of WIDTH values, one for each chunk, are loaded, computed with and stored as a whole. A loop over the chunks
+# would leave this to LLVM's vectorizer, which checks before each such loop whether the arrays overlap, and keeps sums
+# in memory. Sixteen float32 values are one register of AVX-512, two of AVX2 and four of NEON.
 WIDTH = 16
 _compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = intrinsic
 
 
 class Lanes(types.Type):
-    """The type of a vector of `WIDTH` values."""
-
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
         super().__init__(f"Lanes({dtype})")
@@ -107,8 +92,6 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @_compiled
 def spread(typing: Any, value: Any) -> Any:
-    """The same value in all lanes."""
-
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _spread(builder, args[0])
 
@@ -229,6 +212,7 @@ def _on(graph: Graph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
     )
 
 
+# Autograd would transpose the matrix in every frame; the graph has its arcs in both orders.
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_JB: Tensor, matrix_JJ: Tensor, transposed_JJ: Tensor) -> Tensor:

@@ -1,26 +1,19 @@
 """Graphs as arrays, for the forward-backward computation: states with loops, and arcs that emit a pdf.
 
-An arc into a state emits the state's first pdf, its loop emits the loop pdf. The structure is that of a language model
-(`speech3.sequence.graph`), over phones for LF-MMI and over senones for MMI and sMBR.
+An arc into a state emits the state's first pdf, its loop emits the loop pdf.
 
-Axes: J states, A arcs.
+The structure of a denominator is an n-gram without back-off (Povey et al. 2016; Kaldi's chain-est-phone-lm.cc), over
+phones for LF-MMI and over senones for MMI and sMBR. Back-off arcs would let every phone follow every other and multiply
+the arcs of the graph. Instead, each history that was seen is a state, in which a phone that never followed it has
+probability zero. Histories are two phones long; the most frequent histories of three phones are also states. The
+probability of a phone is its relative frequency where the training sequences pass through the state, which is the
+maximum likelihood estimate for this automaton.
 
-The phone language model of the denominator: an n-gram without back-off (Povey et al. 2016; chain-est-phone-lm.cc).
+A numerator (`speech3.sequence.lfmmi` makes it from an alignment or a transcript) is a small graph for one chunk whose
+only cycles are the loops of its states. Each state is a phone with its left neighbour: the arcs into it emit the pdf of
+the phone's first frame, its loop emits that of the later frames.
 
-Back-off arcs would let every phone follow every other and multiply the arcs of the graph. Instead, each history that
-was seen is a state, in which a phone that never followed it has probability zero. Histories are two phones long; the
-most frequent histories of three phones are also states. The probability of a phone is its relative frequency where the
-training sequences pass through the state, which is the maximum likelihood estimate for this automaton.
-
-Axes: J states, A arcs.
-
-Numerators of LF-MMI as arrays, and their forward-backward: graphs of the transcript of each chunk of a batch.
-
-A numerator is a small graph whose only cycles are the loops of its states. Each state is a phone with its left
-neighbour: the arcs into it emit the pdf of the phone's first frame, its loop emits that of the later frames. Numerators
-come from alignments (`speech3.sequence.lfmmi`) or from transcripts alone (`speech3.sequence.lfmmi`).
-
-Axes: B chunks, T output frames of a chunk, S pdfs, K states of all chunks, A arcs of all chunks.
+Axes: J states, A arcs, B chunks, T output frames of a chunk, S pdfs, K states of all chunks.
 """
 
 import math
@@ -36,6 +29,9 @@ import numpy as np
 
 UNSEEN = 1e-8  # initial weight of a phone that the phone language model lacks after its left neighbour
 NEVER = -1e30
+START = 0  # the state before the first phone
+_HISTORY = 2  # phones of a history
+_BATCH = 10_000  # sequences held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +180,6 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
     return log_z, posterior
 
 
-START = 0  # the state before the first phone
-_HISTORY = 2  # phones of a history
-_BATCH = 10_000  # sequences held at a time
-
-
 @dataclass(frozen=True, eq=False)
 class PhoneLm:
     """A deterministic automaton over phone sequences; state 0 is the start.
@@ -214,7 +205,6 @@ class PhoneLm:
 
     @property
     def num_states(self) -> int:
-        """Number of states, J."""
         return len(self.phone_J)
 
     def arc(self, state: int, phone: int) -> int:
@@ -341,7 +331,6 @@ class Graph:
 
     @property
     def num_states(self) -> int:
-        """Number of states, J."""
         return len(self.first_J)
 
 

@@ -5,43 +5,28 @@ everything that could have been said, summed over the paths of the denominator. 
 is the difference of the two posteriors. The loss is minus the criterion, plus the squares of the outputs (l2) and, if
 the network has a second output, its cross-entropy against the posteriors of the numerator.
 
-Axes: B chunks, T output frames of a chunk, S pdfs.
+**Denominator.** Its states are those of the phone language model. Each state determines the last two phones, so the
+left-biphone tree gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop
+emits the loop pdf. HMM transitions have no probabilities, since these would be the same constant in each frame. A chunk
+begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first hundred output
+frames; a chunk may end in any state.
 
-The denominator graph of LF-MMI: every phone sequence that the phone language model allows (Povey et al. 2016).
+**Numerators from alignments** are made when a chunk, a stretch of an utterance, possibly at another speed, is drawn.
+They are the sequence of its aligned phones, each of which may begin some output frames earlier or later than aligned.
+Their arcs have the probabilities of the phone language model, and their initial states the initial weights of the
+denominator. So every path is a path of the denominator with the same weight, and the criterion is never above zero. A
+pair of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak
+instead, for which this holds only approximately. Alignments are packed as labels of their frames.
 
-Its states are those of the phone language model. Each state determines the last two phones, so the left-biphone tree
-gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop emits the loop pdf.
-HMM transitions have no probabilities, since these would be the same constant in each frame.
+**Numerators from transcripts** allow all ways to pronounce the transcript of a whole utterance (Hadian et al. 2018,
+"End-to-end speech recognition using lattice-free MMI"). The HMM of the transcript, with every pronunciation of its
+words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of the denominator,
+whose probabilities replace those of pronunciations and silences. A sequence of phones counts once, however many paths
+through the lexicon produce it. Transcripts are packed as labels of frames (`word_labels`), which do not say the times
+of the words.
 
-A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first
-hundred output frames; a chunk may end in any state.
-
-Axes: J states, A arcs.
-
-Numerators of LF-MMI from alignments: the phones of a chunk with a tolerance in time, made when the chunk is drawn.
-
-A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the sequence of the aligned phones,
-each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have the
-probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
-path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. A pair
-of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak instead.
-
-Alignments are packed as labels of their frames (`speech3.frames.packed`).
-
-Axes: N phones of a chunk, B chunks, K phones of all chunks of a batch.
-
-Numerators of LF-MMI without an alignment: all ways to pronounce the transcript of a whole utterance.
-
-Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". The HMM of the transcript, with every
-pronunciation of its words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of
-the denominator, whose probabilities replace those of pronunciations and silences. A sequence of phones counts once,
-however many paths through the lexicon produce it. So each path of the numerator is a path of the denominator with the
-same weight, and the criterion is below zero. The exception, as in `alignments`, is a phone that the language model has
-not seen after its history: it is entered through the leak, for which this holds only approximately.
-
-Transcripts are packed as labels of frames, which do not say the times of the words (`word_labels`).
-
-Axes: T frames, W words, B utterances, K states of all utterances of a batch, A arcs.
+Axes: B chunks (or utterances), T output frames of a chunk, S pdfs, J states and A arcs of a graph, N phones of a chunk,
+K phones or states of all chunks of a batch, W words.
 """
 
 import math
@@ -87,6 +72,11 @@ from speech3.sequence.graph import (
 _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
+_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
+_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
+_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
+# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
+_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,9 +170,6 @@ def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
     return Denominator(**graph, lm=lm, pdfs_PP2=pdfs_PP2)
 
 
-_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
-
-
 @dataclass(frozen=True, eq=False)
 class LfMmi:
     """The loss of a minibatch of chunks, for any network; picklable.
@@ -268,9 +255,6 @@ class _Criterion(torch.autograd.Function):
         return grad * difference_BTS, None, None, None
 
 
-_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
-
-
 @dataclass(frozen=True, eq=False)
 class AlignmentNumerators:
     """Makes the numerators of chunks.
@@ -292,7 +276,6 @@ class AlignmentNumerators:
     leak: float = 0.1
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
-        """The numerators of a batch."""
         lm, graph = self.denominator.lm, self.denominator
         outputs = self.frames // self.subsampling
         found = [
@@ -387,9 +370,6 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     )  # fmt: skip
 
 
-_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
-
-
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
     """Labels (T,) int32 that contain the words but not their times: each word gets an equal share of the frames.
 
@@ -422,10 +402,6 @@ def random_phones(lexicon: Lexicon, words: Sequence[str], generator: np.random.G
     return [*phones, lexicon.silence] if generator.random() < silence else phones
 
 
-# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
-_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
 @dataclass(frozen=True, eq=False)
 class TranscriptNumerators:
     """Makes the numerators of whole utterances (`speech3.frames.chunks`)."""
@@ -436,7 +412,6 @@ class TranscriptNumerators:
     _graphs: dict[bytes, _Graph] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
-        """The numerators of a batch."""
         parts = [self._graph(segment_numbers(chunk.labels_T)) for chunk in chunks]
         first, loop, final, arcs, src, weight = (list(arrays) for arrays in zip(*parts, strict=True))
         frames = padded_frames(chunks, self.hmm.subsampling) // self.hmm.subsampling
@@ -510,7 +485,6 @@ def _composed(
 
 
 def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:
-    """The phone occurrences that may follow each phone occurrence."""
     after: list[set[int]] = [set() for _ in range(len(graph.phone) // states)]
     for copy in range(len(after)):
         first = copy * states

@@ -1,8 +1,9 @@
 """A training run: connects frames, model and engine.
 
-`run` trains: `parts` makes what a worker computes with, `rundir` is the directory of a run and its state, `init` starts
-from another model, `card` writes the model card. `curves` reads what runs have recorded; `simulation` trains with
-simulated workers; `phone_errors` is the phone error rate on held-out utterances.
+`run` trains: `checks` refuses configs that do not fit, `parts` makes what a worker computes with, `rundir` is the
+directory of a run and its state, `schedule` the learning rate, `records` what is written after each epoch, `init`
+starts from another model, `card` writes the model card. `curves` reads what runs have recorded; `simulation` trains
+with simulated workers; `phone_errors` is the phone error rate on held-out utterances.
 """
 
 from typing import TYPE_CHECKING

@@ -86,7 +86,6 @@ def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:
 
 
 def card(subject: Subject) -> str:
-    """The model card as Markdown."""
     info, about = subject.info, subject.info.trained
     corpus = about["info"].get("corpus") or about["info"].get("data")
     sections = {
@@ -125,7 +124,6 @@ def _opening(subject: Subject) -> str:
 
 
 def _last_is_best(about: dict[str, Any]) -> bool:
-    """`TrainingConfig.last_is_best`; older versions may have had other keys, so they are not validated."""
     return TrainingConfig.model_construct(**about["training"]).last_is_best
 
 
@@ -226,7 +224,7 @@ def _training(about: dict[str, Any]) -> str:
 def _limits(subject: Subject) -> list[str]:
     found = [
         "It was trained on the speakers, rooms, microphones and language of its data: evaluate it on yours "
-        "(`speech3 score`).",
+        "(`speech3 score`)."
     ]
     if not _last_is_best(subject.info.trained):
         found.append(

@@ -1,13 +1,8 @@
-"""Learning curves: held-out frame accuracy over time, and the scaling efficiency of N workers.
+"""Learning curves of runs, scaling efficiency, statistics of asynchrony, and TensorBoard event files.
 
-The definitions are those of the tables in the SPEECH3 talk: T(a) is the time from random parameters,
-warm start included, until held-out frame accuracy first reaches a; the scaling efficiency of N workers at a is
-T_1(a) / (N T_N(a)), where T_1 is that of plain SGD; a table shows it at 0.90, 0.95 and 0.98 of the best accuracy of
-one worker.
-
-Statistics of an asynchronous run: staleness, drops and the work of each shard, summed over the epochs' records.
-
-Writes the records of `metrics.jsonl` also as TensorBoard event files, to watch training in a browser.
+The definitions are those of the tables in the SPEECH3 talk: T(a) is the time from random parameters, warm start
+included, until held-out frame accuracy first reaches a; the scaling efficiency of N workers at a is T_1(a) / (N
+T_N(a)), where T_1 is that of plain SGD; a table shows it at 0.90, 0.95 and 0.98 of the best accuracy of one worker.
 
 TensorBoard is an optional extra: PyTorch contains the writer, the package ``tensorboard`` the format. `metrics.jsonl`
 remains the record of a run; nothing reads the event files back. The step of every scalar is the number of frames
@@ -31,6 +26,12 @@ if TYPE_CHECKING:
 
 SHARES = (0.90, 0.95, 0.98)  # the accuracies of a table, as shares of the best accuracy of one worker
 _MEASURED = ("before", "heldout", "epoch")
+_FATES = ("used", "stale", "refused", "returned")
+_SCALARS = {
+    "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
+    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
+    "learning_rate": "training/learning_rate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class Curve:
 
     @property
     def best(self) -> float:
-        """The highest accuracy of all points."""
         return max(self.accuracy)
 
 
@@ -201,9 +201,6 @@ def make_table(
     return EfficiencyTable(tuple(accuracies), tuple(rows))
 
 
-_FATES = ("used", "stale", "refused", "returned")
-
-
 @dataclass(frozen=True)
 class Asynchrony:
     """An asynchronous run, or a part of it.
@@ -263,7 +260,6 @@ def _sum_shard(parts: Sequence[Mapping[str, Any]]) -> ShardReport:
 
 
 def staleness_mean(counts: Sequence[int]) -> float:
-    """Mean staleness; 0 if nothing was pushed."""
     return sum(stale * count for stale, count in enumerate(counts)) / max(sum(counts), 1)
 
 
@@ -275,13 +271,6 @@ def staleness_p95(counts: Sequence[int]) -> int:
         if 100 * seen >= 95 * pushes:
             return stale
     return 0
-
-
-_SCALARS = {
-    "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
-    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
-    "learning_rate": "training/learning_rate",
-}  # fmt: skip
 
 
 class Writer:
@@ -300,7 +289,6 @@ class Writer:
             self._writer.flush()
 
     def close(self) -> None:
-        """Close the event file."""
         self._writer.close()
 
     def _rate(self, record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

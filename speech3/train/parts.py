@@ -1,16 +1,9 @@
 """The parts of a worker, built once in every process: the model of a config, its minibatches and its loss.
 
-What is checked and settled before a network is trained: does its config fit the objective, and which precision.
+Also the priors of senones, which turn a network's posteriors into scaled likelihoods, and the smaller network that
+group lasso leaves. A unit is removed at the end of training only, because its weights may grow again until then.
 
-MMI and sMBR: their loss, whose denominator is estimated on the frames, and the keys that do not fit them.
-
-Group lasso in a run: the keys that do not fit it, the units left after each epoch, and the smaller network.
-
-A unit is removed at the end of training only, because its weights may grow again until then.
-
-The priors of senones, which turn a network's posteriors into scaled likelihoods.
-
-Axes: S senones.
+Axes: S senones, U utterances (U1: and the end of the last), U units of a layer.
 """
 
 import copy
@@ -26,7 +19,6 @@ import torch
 from torch import nn
 
 from speech3.config import (
-    TIME_DELAY,
     FeatureConfig,
     LstmConfig,
     ModelConfig,
@@ -54,62 +46,29 @@ from speech3.frames import (
 )
 from speech3.hmm import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.models import (
-    BF16_WORTH_IT,
     AcousticModel,
     GroupLasso,
     Lstm,
     SmoothedCrossEntropy,
-    bf16_over_float32,
     build,
     cross_entropy,
-    has_units,
     use_gemm_library,
     used_units,
     without_units,
 )
-from speech3.runtime import keep_freed_memory, read_json, say
+from speech3.runtime import keep_freed_memory, read_json
 from speech3.sequence import (
     AlignmentNumerators,
     Discriminative,
     LfMmi,
     TranscriptNumerators,
-    check_tree,
     load_denominator,
     senone_graph,
     silence_senones,
 )
+from speech3.train.checks import of_chunks
 
-
-def check_group_lasso(config: TrainConfig) -> None:
-    """Refuse models and methods of training in which group lasso cannot remove units.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
-    training, model = config.training, config.model
-    key = f"training.group_lasso={training.group_lasso:g}"
-    if not has_units(model):
-        raise Speech3Error(
-            f"{key}: removes hidden units or cells of layers that are not normalised over them (set "
-            f"model.normalization or cell_normalization to batch or none), and this {model.family} has none; "
-            f"remove the key"
-        )
-    if training.schedule == "halving":
-        raise Speech3Error(
-            f"{key}: with training.schedule=halving an epoch that raises the held-out loss is undone, but removing "
-            f"units raises it; choose cosine or exponential"
-        )
-    if training.pushes_gradients:
-        raise Speech3Error(f"{key}: is applied to the shards' own parameters; set training.asgd.local_updates=true")
-    if training.model_partitions > 1:
-        raise Speech3Error(
-            f"{key}: each of training.model_partitions={training.model_partitions} processes has only some of a unit's "
-            f"weights; set it to 1 and more training.workers"
-        )
-    if training.by_sandblaster:
-        raise Speech3Error(f"{key}: not with sandblaster, which takes no steps of its own; choose another world")
+_BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
 def units_left(config: TrainConfig, model: nn.Module) -> dict[str, Any]:
@@ -170,169 +129,6 @@ def criterion_of(loss: Loss) -> Loss:
     return cross_entropy if isinstance(loss, SmoothedCrossEntropy) else loss
 
 
-def check_sequences(config: TrainConfig) -> None:
-    """Refuse keys that do not fit MMI and sMBR.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
-    training = config.training
-    key = f"training.objective={training.objective}"
-    if config.init is None:
-        raise Speech3Error(
-            f"{key}: continues a network that was trained by cross-entropy; pass it with --init (or the key init)"
-        )
-    if (subsampling := read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)) != 1:
-        raise Speech3Error(
-            f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; pass the "
-            f"HMM of the network's senones, or train with training.objective=lfmmi"
-        )
-    if training.objective == "smbr" and training.discriminative.boost:
-        raise Speech3Error(
-            f"training.discriminative.boost={training.discriminative.boost:g}: only for training.objective=mmi; set it "
-            f"to 0"
-        )
-    if training.sequence == 0:
-        raise Speech3Error(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")
-    if isinstance(load_outputs(Path(config.hmm)), PdfsOnly):
-        say(f"{key}: {config.hmm} does not say which senones are silence, so silence counts like speech")
-    if training.cuda_graph:
-        raise Speech3Error(f"{key}: cannot be recorded as a CUDA graph; set training.cuda_graph=false")
-
-
-def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
-    """The config with ``training.precision=auto`` replaced: that of the run in `earlier`, or of this processor.
-
-    That is bf16 on CPUs that multiply faster in it, in worlds that support it; float32 otherwise, and on GPUs.
-    """
-    training = config.training
-    if training.precision != "auto":
-        return config
-    possible = training.device == "cpu" and not training.by_sandblaster and training.model_partitions == 1
-    precision = "float32"
-    if earlier and (earlier / "run.json").exists():
-        precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
-    elif possible and (faster := bf16_over_float32()) > BF16_WORTH_IT:
-        precision = "bf16"
-        say(f"using bf16 ({faster:.1f} x faster here than float32)")
-    return config.model_copy(update={"training": training.model_copy(update={"precision": precision})})
-
-
-def check_out(config: TrainConfig, out: Path) -> None:
-    """Refuse as run directory one that training reads from: a run would replace what it begins with.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the key.
-    """
-    read = {"hmm": config.hmm, "frames": config.frames, **({"--init": config.init} if config.init else {})}
-    for name, path in read.items():
-        directory = Path(path).parent if Path(path).is_file() else Path(path)
-        if directory.resolve() == out.resolve():
-            raise Speech3Error(f"{out}: is also {name}, which the new model would replace; choose another --out")
-
-
-def check_objective(config: TrainConfig) -> None:
-    """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the keys.
-    """
-    training, model = config.training, config.model
-    if not (Path(config.hmm) / "hmm.json").exists():
-        raise Speech3Error(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")
-    if training.of_sequences:
-        check_sequences(config)
-    if isinstance(model, TIME_DELAY):
-        _check_time_delay(training)
-    if training.group_lasso:
-        check_group_lasso(config)
-    about = read_json(Path(config.hmm) / "hmm.json")
-    if training.objective == "lfmmi":
-        check_tree(config.hmm)
-    subsampling = about.get("subsampling", 1)
-    if model.frames_per_output != subsampling:
-        raise Speech3Error(
-            f"model.subsampling={model.frames_per_output}: {config.hmm} has one score per {subsampling} frames; set "
-            f"model.subsampling to the same number"
-        )
-    if model.two_outputs and training.objective != "lfmmi":
-        raise Speech3Error(
-            f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
-            f"{training.objective.replace('_', '-')}"
-        )
-    if training.objective == "lfmmi":
-        if training.schedule == "halving":
-            raise Speech3Error(
-                "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
-                "most of that loss comes from phone sequences not seen in training; choose cosine or exponential"
-            )
-        if training.lfmmi.cross_entropy and not model.two_outputs:
-            raise Speech3Error(
-                f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
-                f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
-            )
-    if training.objective != "cross_entropy":
-        if training.label_smoothing:
-            raise Speech3Error(
-                f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
-                f"remove it"
-            )
-        if training.model_partitions > 1:
-            raise Speech3Error(
-                f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
-                f"set it to 1 and more training.workers"
-            )
-    if training.speeds and training.model_partitions > 1:
-        raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: not with training.model_partitions={training.model_partitions}; "
-            f"remove one of them"
-        )
-    if training.label_smoothing and training.model_partitions > 1:
-        raise Speech3Error(
-            f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
-            f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
-        )
-    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
-        raise Speech3Error(
-            "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
-            "chunks; remove it (single chunks, as for LF-MMI or training.speeds, always hold their targets)"
-        )
-    if of_chunks(config) and training.chunk_frames:
-        raise Speech3Error(
-            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
-            f"chunks; remove it"
-        )
-
-
-def of_chunks(config: TrainConfig) -> bool:
-    """Whether a network is trained on single chunks (`speech3.frames.chunks`), as any is with several speeds."""
-    model, training = config.model, config.training
-    return isinstance(model, TIME_DELAY) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
-
-
-def _check_time_delay(training: TrainingConfig) -> None:
-    """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
-    if training.pushes_gradients:
-        raise Speech3Error(
-            "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "
-            "time-delay network semi-orthogonal; set it to true"
-        )
-    if training.by_sandblaster:
-        raise Speech3Error(
-            "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
-            "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
-        )
-
-
-_BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
-
-
 @dataclass(frozen=True)
 class BuildParts:
     """Builds the parts of a worker on a device; can be pickled for other processes.
@@ -340,7 +136,7 @@ class BuildParts:
     Attributes
     ----------
     product
-        The library for matrix products (`speech3.models.dnn`), so that all workers of a run round alike.
+        The library for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
     """
 
     config: TrainConfig

@@ -1,12 +1,6 @@
 """One training run, from packed frames to an acoustic model; a killed run resumes from its last checkpoint.
 
 Axes: M minibatches of an epoch, S senones, K values of the model.
-
-Progress lines and records of a run: within an epoch, and at the end of each epoch.
-
-Held-out evaluation: the loss, by which the epochs of a run are compared, and the frame accuracy.
-
-The worlds of a run, and the times of the virtual clock, measured if the config does not set them.
 """
 
 import copy
@@ -15,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +18,7 @@ import torch
 from torch import nn
 
 import speech3
-from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig, TrainingConfig
+from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig
 from speech3.engine import (
     Backend,
     Loss,
@@ -61,12 +55,11 @@ from speech3.runtime import (
     write_json,
 )
 from speech3.train.card import counted, write_card
-from speech3.train.curves import open_writer, staleness_mean, staleness_p95
+from speech3.train.checks import check_objective, check_out, with_precision
+from speech3.train.curves import open_writer
 from speech3.train.init import Init, read_init
 from speech3.train.parts import (
     BuildParts,
-    check_objective,
-    check_out,
     check_partitions,
     criterion_of,
     log_priors,
@@ -78,124 +71,20 @@ from speech3.train.parts import (
     slices,
     smaller,
     units_left,
-    with_precision,
 )
 from speech3.train.phone_errors import phone_errors
-from speech3.train.rundir import (
-    RunDirectory,
-    Schedule,
-    Standing,
-    advance,
-    copy_model_files,
-    estimate_statistics,
-    mean_of,
-)
+from speech3.train.records import epoch_record, epoch_words, progress_record, progress_text, share_left_out
+from speech3.train.rundir import RunDirectory, Standing, copy_model_files
+from speech3.train.schedule import Schedule, advance, estimate_statistics, mean_of
 
-
-def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
-    """The number of finished minibatches of the epoch, and the text of its progress line.
-
-    Parameters
-    ----------
-    heldout_accuracy
-        Held-out accuracy after the previous epoch.
-    """
-    words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
-    if done.frames:
-        words.append(f"train {done.correct / done.frames:.1%}")
-    if heldout_accuracy is not None:
-        words.append(f"held-out {heldout_accuracy:.1%}")
-    if done.staleness:
-        mean, most = staleness_mean(done.staleness), staleness_p95(done.staleness)
-        words.append(f"staleness {mean:.1f} (95th percentile {most})")
-        minibatches = max(1, sum(shard.minibatches for shard in done.shards))
-        words.append("shares " + "/".join(f"{shard.minibatches / minibatches:.0%}" for shard in done.shards))
-        if waited := sum(shard.wait_s for shard in done.shards):
-            words.append(f"waited {waited:.1f} s")
-    if done.stale or done.refused:
-        words.append(f"dropped {done.stale} stale, {done.refused} refused")
-    if done.left_out:
-        words.append(f"{share_left_out(done):.2%} of frames without a path left out")
-    if done.missed:
-        words.append(f"{done.missed} not accepted by a partition")
-    return done.ended, ", ".join(words)
-
-
-def share_left_out(done: Progress) -> float:
-    """Share of the frames that the loss could not use."""
-    return done.left_out / max(1, done.frames + done.left_out)
-
-
-def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
-    """The progress of an epoch for ``metrics.jsonl``: those keys of `epoch_record` that are known before its end.
-
-    Parameters
-    ----------
-    minibatches
-        Number of minibatches of the whole epoch.
-    """
-    return {"event": "progress", **_so_far(training, standing), "epoch_minibatches": minibatches}
-
-
-def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
-    """An epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are those of the held-out frames.
-
-    The learning rate is that of the end of the epoch.
-    """
-    rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
-    return {"event": "epoch", **_so_far(training, standing),
-            "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip
-
-
-def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
-    """Seconds and frames since the run began; all other values are for the epoch alone."""
-    done = standing.done
-    record: dict[str, Any] = {
-        "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
-        "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
-        "world": training.world, "workers": training.workers,
-        "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
-    }  # fmt: skip
-    if done.up or done.down:
-        record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
-    if done.left_out:
-        record |= {"left_out_frames": done.left_out, "left_out": share_left_out(done)}
-    if done.missed:
-        record["missed_by_partitions"] = done.missed
-    if done.shards:
-        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
-                   "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip
-    return record
-
-
-def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
-    """The line that is printed for a record of an epoch."""
-    phones = f", phone errors {record['heldout_per']:.2%}" if "heldout_per" in record else ""
-    words = (
-        f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
-        f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{phones}"
-        f"{', no improvement' if no_better else ''}, rate {record['learning_rate']:g}, "
-        f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
-    )
-    if "units" in record:
-        words += f", units left {'/'.join(map(str, record['units']))}"
-    if record.get("staleness"):
-        mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])
-        words += f", staleness {mean:.2f} (95th percentile {most})"
-    ended = record["minibatches"]
-    if ended["stale"] or ended["refused"] or ended["returned"]:
-        words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, returned {ended['returned']}"
-    if record.get("left_out"):
-        words += f", {record['left_out']:.2%} of frames left out because no path fits their transcript"
-    if record.get("missed_by_partitions"):
-        words += f", {record['missed_by_partitions']} used but not accepted by a partition"
-    return words
+_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
+_PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
 def open_worlds(
     config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
 ) -> tuple[OneWorker, Backend | None]:
-    """Open the worlds of a run, as `speech3.engine.trainer.open_worlds`, for packed frames.
+    """Open the backends of a run, as `speech3.engine.open_backends`, for packed frames.
 
     Parameters
     ----------
@@ -233,9 +122,6 @@ def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainC
     return config.model_copy(update={"training": config.training.model_copy(update={"workers": workers, **changes})})
 
 
-_FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
-
-
 def check_left_out(what: str, frames: int, left_out: int) -> None:
     """Raise an error if more than 5 % of all frames are of chunks without a path through their numerators (LF-MMI)."""
     if left_out > MOST_BAD * (frames + left_out):
@@ -267,9 +153,6 @@ def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: 
     if left_out:
         check_left_out("held-out data", frames, left_out)
     return loss_sum / frames, correct / frames
-
-
-_PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
@@ -317,11 +200,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         if directory.model.exists():
             say(f"{directory.model}: already finished, not trained again")
             return load_tensors(directory.model, "nn")[1]
-        with (
-            deferred_interrupt() as interrupt,
-            threads(config.training.threads),
-            precision(config.training.precision),
-        ):
+        with deferred_interrupt() as interrupt, threads(config.training.threads), precision(config.training.precision):
             with ExitStack() as opened:
                 run = _Run(config, directory, packed, device, init, opened)
                 while not run.standing.schedule.done:
@@ -419,7 +298,6 @@ class _Run:
             raise KeyboardInterrupt
 
     def _compute(self, interrupt: Interrupt) -> None:
-        """Compute the minibatches of the epoch that are not used yet."""
         total, begun, trainer = self.epoch_minibatches, self.standing, self.trainer
         rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
         moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
@@ -461,7 +339,6 @@ class _Run:
             check_left_out(f"{label}, after {done.ended} of {minibatches} minibatches", done.frames, done.left_out)
 
     def _take(self) -> None:
-        """Adopt the latest snapshot."""
         self.trainer.take()
         self.standing = replace(self.standing, done=self.trainer.done)
 

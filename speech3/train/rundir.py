@@ -2,98 +2,38 @@
 
 ``run.json`` (the identity of the run), ``metrics.jsonl`` (one record per epoch, and progress records if it is long),
 ``checkpoints/`` (the last few, each sufficient to resume from; with ``training.average`` also the model's tensors after
-the last epochs), ``model.safetensors`` (the result; exists only when the run is finished).
-
-Makes the directory of a trained network self-contained: the meaning of its outputs, the features it reads.
-
-The learning rate from epoch to epoch; `speech3.engine.trainer.rate_of` gives the rate within an epoch.
-
-``halving`` is "newbob" (QuickNet) as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): the rate is constant until
-held-out cross-entropy decreases by less than ``halve_below`` (relative) in an epoch; then it is halved in every epoch
-until cross-entropy decreases by less than ``stop_below``. An epoch that makes the model worse is undone.
-``exponential`` decays from the first rate to ``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang
-2013); ``cosine`` decays to zero at their end (Loshchilov and Hutter 2017); ``constant`` does not change. With
-``warmup`` each first rises from a tenth of its value.
-
-The best epoch is the one with the lowest held-out loss, not the highest frame accuracy, which may still rise while
-cross-entropy rises: the model is then more confident in its errors, which costs word accuracy. For LF-MMI with
-``cosine`` the last epoch counts as the best: all others had higher rates, and most of the held-out loss comes from
-phone sequences that were not seen in training. So it does with group lasso, which removes units at the cost of the
-loss.
-
-The mean of the parameters after the last epochs, a candidate for the result of a run.
-
-Steps of constant size end in a different place around a minimum after each epoch; the mean of these places has a lower
-loss than most of them (Polyak and Juditsky 1992; Izmailov et al. 2018, "Averaging weights leads to wider optima and
-better generalization"; Kaldi combines the models of the last iterations of chain training, too). It is another network,
-so the statistics of batch normalisation are estimated again, by passing minibatches through it.
-
-The parameters of each epoch are a file of their own beside the checkpoints, so these do not grow.
+the last epochs, a file of their own for each epoch), ``model.safetensors`` (the result; exists only when the run is
+finished), and the files that make the directory of a trained network self-contained: the meaning of its outputs, and
+the features that it reads.
 """
 
 import json
-import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from pydantic import ValidationError
-from torch import nn
 
-from speech3.config import NOT_COMPUTED, ModelConfig, TrainingConfig
-from speech3.engine import Progress, ShardReport, WorkerParts
+from speech3.engine import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
-from speech3.models import BatchNorm
-from speech3.runtime import locked_directory, progress, read_json, read_metrics, say, write_json, write_text
-
-_LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The state of the schedule.
-
-    Attributes
-    ----------
-    learning_rate
-        Rate of the next epoch, without warm-up and decay.
-    best_loss, best_epoch
-        Held-out loss of the best epoch so far; infinity and 0 before the first.
-    """
-
-    learning_rate: float
-    halving: bool = False
-    done: bool = False
-    best_loss: float = math.inf
-    best_epoch: int = 0
-
-
-def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig) -> Schedule:
-    """The schedule after `epoch` (counted from 1) ended with held-out `loss`."""
-    best, better = schedule.best_loss, loss < schedule.best_loss or config.last_is_best
-    gain = 1.0 if math.isinf(best) else (best - loss) / max(best, _LEAST)
-    halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)
-    return Schedule(
-        learning_rate=schedule.learning_rate / 2 if halving else schedule.learning_rate,
-        halving=halving,
-        done=epoch >= config.max_epochs or (schedule.halving and gain < config.stop_below),
-        best_loss=loss if better else best,
-        best_epoch=epoch if better else schedule.best_epoch,
-    )
-
+from speech3.runtime import locked_directory, read_json, read_metrics, say, write_json, write_text
+from speech3.train.schedule import KIND, Schedule
 
 GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
 GRAPH = ("HCLG.fst", "words.txt", "graph.json")
 OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not every graph has them
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
+_KIND = "nn-checkpoint"
+_WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
+_EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
+CARD = "MODEL_CARD.md"  # a description of the result (`speech3.train.card`)
+_TUNED = "decode.json"  # written by tuning, valid for one network only
 
 
 def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
@@ -135,63 +75,6 @@ def _share(source: Path, copy: Path) -> None:
         shutil.copyfile(source, copy)
 
 
-KIND = "nn-epoch"
-_MINIBATCHES = 100  # for the statistics of batch normalisation
-
-
-def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
-    """The mean of the tensors of some files, summed in float64.
-
-    Raises
-    ------
-    Speech3Error
-        A file is damaged, or two have different tensors; the message names it.
-    """
-    first, _ = load_tensors(paths[0], KIND)
-    sums = {name: np.asarray(array, np.float64) for name, array in first.items()}
-    for path in paths[1:]:
-        tensors, _ = load_tensors(path, KIND)
-        if {name: array.shape for name, array in tensors.items()} != {n: a.shape for n, a in first.items()}:
-            raise Speech3Error(
-                f"{path}: cannot be averaged with {paths[0].name}: it has other tensors, so it is of another model; "
-                f"begin again with --restart"
-            )
-        for name, array in tensors.items():
-            sums[name] = sums[name] + array
-    return {name: np.asarray(total / len(paths), first[name].dtype) for name, total in sums.items()}
-
-
-@torch.no_grad()
-def estimate_statistics(model: nn.Module, parts: WorkerParts, epoch: int) -> None:
-    """Set the statistics of batch normalisation to their means over the first minibatches of an epoch.
-
-    Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without changing
-    parameters.
-    """
-    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
-    if not norms:
-        return
-    model.eval()
-    before = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.train()
-    count = min(_MINIBATCHES, len(parts.source))
-    for number in progress(range(count), count, "statistics of the mean"):
-        for norm in norms:
-            norm.momentum = 1 / (number + 1)  # the running mean is then the mean of all minibatches so far
-        model(parts.source.draw(epoch, number)[0])
-    for norm, momentum in zip(norms, before, strict=True):
-        norm.momentum = momentum
-    model.eval()
-
-
-_KIND = "nn-checkpoint"
-_WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
-_EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
-CARD = "MODEL_CARD.md"  # a description of the result (`speech3.train.card`)
-_TUNED = "decode.json"  # written by tuning, valid for one network only
-
-
 @dataclass(frozen=True)
 class Standing:
     """The progress of a run: the epoch, the progress within it, and the sums over the epochs before it."""
@@ -214,7 +97,6 @@ class Standing:
 
     @property
     def frames(self) -> int:
-        """Number of frames trained on so far."""
         return self.frames_before + self.done.frames
 
     @property
@@ -251,7 +133,6 @@ class RunDirectory:
 
     @property
     def model(self) -> Path:
-        """The finished model."""
         return self.path / "model.safetensors"
 
     @property
@@ -302,7 +183,7 @@ class RunDirectory:
             torn.unlink(missing_ok=True)
         identity = self._plain_identity()
         if run.exists():
-            there, now = _flat(completed(read_json(run))), _flat(identity)
+            there, now = _flat(read_json(run)), _flat(identity)
             differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
             if differ and (self.model.exists() or differ != [_WORKERS]):
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
@@ -341,7 +222,7 @@ class RunDirectory:
                 path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
                 say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
                 continue
-            if _without_workers(completed(about["identity"])) != _without_workers(self._plain_identity()):
+            if _without_workers(about["identity"]) != _without_workers(self._plain_identity()):
                 raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
@@ -372,20 +253,6 @@ class RunDirectory:
         ]  # fmt: skip
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
-
-
-def completed(identity: dict[str, Any]) -> dict[str, Any]:
-    """An identity read from a file, with the defaults of keys that were added to configs after it was written."""
-    try:
-        now = {
-            "model": ModelConfig.model_validate(identity["model"]).model_dump(),
-            "training": TrainingConfig.model_validate(identity["training"]).model_dump(),
-        }
-    except (KeyError, ValidationError):  # another version may have had keys that no longer exist
-        return identity
-    known = {key: now["training"][key] for key in now["training"] if key not in NOT_COMPUTED}
-    plain: dict[str, Any] = json.loads(json.dumps({**identity, "model": now["model"], "training": known}))
-    return plain
 
 
 def _without_workers(identity: dict[str, Any]) -> dict[str, Any]:

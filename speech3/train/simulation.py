@@ -3,7 +3,8 @@
 Every row, including the baseline, uses its own best learning rate; otherwise a comparison of numbers of workers would
 be a comparison of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
 
-Predicted frames per second of 1 to hundreds of workers with float32 and with ternary gradients.
+`throughput` trains nothing: it predicts the frames per second of 1 to hundreds of workers with float32 and with ternary
+gradients from measured times (`speech3.engine.papers.throughput`).
 """
 
 import copy
@@ -42,11 +43,14 @@ from speech3.errors import Speech3Error
 from speech3.frames import open_packed
 from speech3.models import AcousticModel, gemm_library, layers_of
 from speech3.runtime import parallel_map, say
+from speech3.train.checks import check_objective, with_precision
 from speech3.train.curves import SHARES, Curve, read_curve, time_to
 from speech3.train.init import read_init
-from speech3.train.parts import BuildParts, check_objective, make_parts, minibatches, with_precision
+from speech3.train.parts import BuildParts, make_parts, minibatches
 from speech3.train.run import simulation_of, train
 from speech3.train.rundir import AnotherRun
+
+BYTES_PER_GIGABIT = 1e9 / 8
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,6 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Name of the row in the table."""
         return self.method.name if self.method.alone else f"{self.method.name}{self.workers}"
 
 
@@ -81,7 +84,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of the run and its directory."""
         return f"{self.variant.name}_rate{self.learning_rate:g}_seed{self.seed}"
 
 
@@ -257,7 +259,6 @@ def _name(variant: Variant) -> str:
 
 
 def _run(out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
-    """The curves of the trials that did not fail."""
     results = parallel_map(partial(_train, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
     return {trial: read_curve(out / trial.name) for trial, failure in zip(trials, results, strict=True) if not failure}
 
@@ -352,9 +353,6 @@ def _measured(config: TrainConfig, path: Path) -> SimulationConfig:
     return simulation_of(config, path, lambda: BuildParts(config, gemm_library())(config.training.device))
 
 
-BYTES_PER_GIGABIT = 1e9 / 8
-
-
 @dataclass(frozen=True)
 class MeasuredNetwork:
     """A network and its measured costs.
@@ -437,7 +435,7 @@ def throughput(
     found = conclusions(points, {each.name: each.connected for each in networks})
     return Throughput(
         config.training.device, tuple(workers), tuple(gigabits), tuple(networks), tuple(points), tuple(found)
-    )  # fmt: skip
+    )
 
 
 def _configs(config: TrainConfig, models: Sequence[str]) -> dict[str, TrainConfig]:

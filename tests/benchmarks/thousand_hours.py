@@ -140,11 +140,12 @@ def gmm(out: Path) -> None:
     Transcripts and alignments of all utterances; statistics, whose size does not depend on their number, of every 30th.
     """
     from speech3.hmm import train
-    from speech3.hmm.alignments import WordLists, estimate
+    from speech3.hmm.alignments import WordLists
     from speech3.hmm.clustering import group_numbers
     from speech3.hmm.gmm import Gmm, update
     from speech3.hmm.model import Hmm, monophone_tree
-    from speech3.hmm.train import WorkerShare
+    from speech3.hmm.pronunciation_probs import estimate
+    from speech3.hmm.workers import WorkerShare
     from speech3.recipe import stages
 
     e = experiment(out)

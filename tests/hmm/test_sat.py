@@ -27,7 +27,9 @@ from speech3.hmm.sat import (
     train_lda,
     train_sat,
 )
-from speech3.hmm.train import GmmSystem, Workers, sized_transformed, train_monophone, train_triphone
+from speech3.hmm.sizes import sized_transformed
+from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
+from speech3.hmm.workers import Workers
 from speech3.language.lexicon import Lexicon
 from speech3.runtime.reporting import Metrics, read_metrics
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speech3.hmm import alignments, train
+from speech3.hmm import alignments, train, workers
 from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
-from speech3.hmm.train import WorkerShare
+from speech3.hmm.workers import WorkerShare
 
 
 def alignment(segments: int) -> Alignment:
@@ -80,8 +80,8 @@ def test_hmms_beyond_the_limit_are_made_again(monkeypatch: pytest.MonkeyPatch) -
         made.append(words)
         return SimpleNamespace(nbytes=100)
 
-    monkeypatch.setattr(train, "transcript_graph", graph)
-    monkeypatch.setattr(train, "_GRAPHS_BYTES", 150)
+    monkeypatch.setattr(workers, "transcript_graph", graph)
+    monkeypatch.setattr(workers, "_GRAPHS_BYTES", 150)
     share = WorkerShare({name: [name] for name in "abc"}, {})
     for _ in range(2):
         for name in "abc":

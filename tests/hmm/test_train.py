@@ -12,7 +12,8 @@ from speech3.hmm.alignment.align import align_utterances, usable_transcripts
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.model import Hmm, load_hmm
-from speech3.hmm.train import GmmSystem, Workers, WorkerShare, train_monophone, train_triphone
+from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
 from speech3.runtime.reporting import Metrics, read_metrics
 

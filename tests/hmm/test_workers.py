@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from speech3.hmm.model import Hmm, monophone_tree
-from speech3.hmm.train import Workers, WorkerShare
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.runtime import reporting as progress_module
 
 FEATS = {f"u{n}": np.zeros((1, 1), np.float32) for n in range(5)}

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from speech3.models import dnn as linear_module
+from speech3.models import linear as linear_module
 from speech3.models.base import SmoothedCrossEntropy, cross_entropy
-from speech3.models.dnn import Linear, gemm_library, linear, use_gemm_library
+from speech3.models.linear import Linear, gemm_library, linear, use_gemm_library
 
 
 def _relative(a, b):

@@ -13,7 +13,7 @@ from speech3.config import BmmiConfig, RecipeConfig, load_config, shipped
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm, accumulate_weighted, extended_baum_welch, zero_stats
 from speech3.hmm.model import Hmm, monophone_tree
-from speech3.hmm.train import Workers, WorkerShare
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io.ark import read_int_ark, write_ark
 from speech3.language.lexicon import UNKNOWN, Lexicon, Pronunciation
 from speech3.runtime.reporting import Metrics, read_metrics

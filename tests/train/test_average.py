@@ -1,7 +1,5 @@
 """Averages of the last epochs: against NumPy and PyTorch, in every world, resumed, and not taken if they are worse."""
 
-import json
-
 import frame_corpus
 import numpy as np
 import pytest
@@ -14,7 +12,8 @@ from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import make_parts
-from speech3.train.rundir import KIND, RunDirectory, estimate_statistics, mean_of
+from speech3.train.rundir import RunDirectory
+from speech3.train.schedule import KIND, estimate_statistics, mean_of
 
 
 @pytest.fixture(scope="module")
@@ -154,28 +153,6 @@ def test_a_killed_run_ends_as_one_that_was_not(corpus, tmp_path, monkeypatch):
     a, b = (load_tensors(tmp_path / name / "model.safetensors", "nn")[0] for name in ("whole", "out"))
     for name, array in a.items():
         np.testing.assert_array_equal(array, b[name])
-
-
-def test_a_run_begun_before_a_key_existed_resumes(corpus, tmp_path, monkeypatch):
-    config = _config(corpus, average=0)
-    whole = train(config, tmp_path / "whole")
-    monkeypatch.setattr(run_module._Run, "finish", lambda run: {})
-    train(config, tmp_path / "old")
-    monkeypatch.undo()
-
-    def without_new_keys(identity):
-        new = ("average", "label_smoothing", "subsampling", "two_outputs")
-        older = {part: {k: v for k, v in identity[part].items() if k not in new} for part in ("model", "training")}
-        return {**identity, **older}
-
-    run = tmp_path / "old" / "run.json"
-    run.write_text(json.dumps(without_new_keys(json.loads(run.read_text()))))
-    for path in (tmp_path / "old" / "checkpoints").iterdir():
-        tensors, about = load_tensors(path, "nn-checkpoint")
-        save_tensors(path, tensors, {**about, "identity": without_new_keys(about["identity"])})
-    assert train(config, tmp_path / "old")["heldout_loss"] == whole["heldout_loss"]
-    with pytest.raises(Speech3Error, match=r"training\.average 0 there, 3 now"):
-        train(_config(corpus), tmp_path / "old")
 
 
 def test_tensors_of_another_model_are_named(tmp_path):

@@ -46,7 +46,7 @@ def parts_of(corpus: Path, model: str, **training: Any) -> WorkerParts:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own operations, not what is compiled for CPUs."""
-    monkeypatch.setattr("speech3.models.dnn._chosen", "stock")
+    monkeypatch.setattr("speech3.models.linear._chosen", "stock")
     monkeypatch.setattr("speech3.models.clipped._fast_steps", lambda x: None)
 
 

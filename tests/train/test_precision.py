@@ -20,10 +20,11 @@ from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.checkpoint import load_tensors
-from speech3.models.dnn import gemm_library, use_gemm_library
+from speech3.models.linear import gemm_library, use_gemm_library
 from speech3.runtime.reporting import read_metrics
 from speech3.train import train
-from speech3.train.parts import BuildParts, make_parts, with_precision
+from speech3.train.checks import with_precision
+from speech3.train.parts import BuildParts, make_parts
 from speech3.train.run import _Run
 
 CPU = torch.device("cpu")
@@ -42,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["onednn", "stock"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of products in float32."""
-    monkeypatch.setattr("speech3.models.dnn._chosen", None)
+    monkeypatch.setattr("speech3.models.linear._chosen", None)
     use_gemm_library(request.param)
 
 
@@ -134,7 +135,7 @@ def test_a_run_in_bf16_resumes_where_it_was(corpus: Path, tmp_path: Path, monkey
 def test_auto_is_bf16_where_that_is_faster(
     ratio: float, changes: dict[str, Any], chosen: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("speech3.train.parts.bf16_over_float32", lambda: ratio)
+    monkeypatch.setattr("speech3.train.checks.bf16_over_float32", lambda: ratio)
     given = config(corpus, "cpu", "dnn", precision="auto")
     given = given.model_copy(update={"training": given.training.model_copy(update=changes)})
     assert with_precision(given, tmp_path).training.precision == chosen
@@ -145,9 +146,9 @@ def test_auto_stays_what_it_was_on_another_processor(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = config(corpus, "cpu", "dnn", precision="auto", max_epochs=1)
-    monkeypatch.setattr("speech3.train.parts.bf16_over_float32", lambda: 1.7)
+    monkeypatch.setattr("speech3.train.checks.bf16_over_float32", lambda: 1.7)
     train(given, tmp_path)
-    monkeypatch.setattr("speech3.train.parts.bf16_over_float32", lambda: 0.4)
+    monkeypatch.setattr("speech3.train.checks.bf16_over_float32", lambda: 0.4)
     assert train(given, tmp_path)["training"]["precision"] == "bf16"
     assert train(given, tmp_path, restart=True)["training"]["precision"] == "float32"
 

@@ -26,7 +26,8 @@ from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import log_priors
-from speech3.train.rundir import RunDirectory, Schedule, Standing
+from speech3.train.rundir import RunDirectory, Standing
+from speech3.train.schedule import Schedule
 
 DIM, SENONES = 6, 6
 

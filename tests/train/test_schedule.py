@@ -5,7 +5,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.trainer import rate_of
-from speech3.train.rundir import Schedule, advance
+from speech3.train.schedule import Schedule, advance
 
 
 def _course(losses, **keys):

@@ -66,6 +66,7 @@ _REPORT_MS = 1000  # aimed at between two reports
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
 _RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
 _STEPS, _SINCE = range(2)
+_RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,6 @@ class UncheckedSteps:
     steps: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
-        """Record a step that was started."""
         self.results_R3[len(self.steps)] = stacked_scalars([loss, correct, length])
         self.steps.append((number, frames, left_out))
 
@@ -248,7 +248,7 @@ def run_epoch(
 
 def _added_up(
     member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Totals over all processes: `UncheckedSteps.sums`, bytes up and down, milliseconds spent.
 
     The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
@@ -281,9 +281,6 @@ def _progress(used: int, sums: list[float], seconds: float) -> Progress:
         used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
         down=int(down), left_out=int(left_out),
     )  # fmt: skip
-
-
-_RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 
 
 @dataclass
@@ -375,11 +372,9 @@ class Ddp:
 
     @property
     def processes(self) -> list[Any]:
-        """The processes, one for each worker."""
         return self.workers.processes
 
     def snapshot(self) -> Snapshot:
-        """The last state that the first process has sent."""
         return self.newest
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:

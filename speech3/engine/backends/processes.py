@@ -50,6 +50,13 @@ FIRST_S = 300.0  # deadline for the first minibatch, which loads code and data, 
 HELD_S = 5.0  # shortest deadline while holding a lock, for which others may wait
 _TIMES = 20  # a deadline is this multiple of the usual time
 _ASLEEP_S = 2.0  # if the coordinator has not checked for this long, it was stopped or busy
+LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
+DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
+_POLL_S = 0.001  # between two attempts to acquire a lock
+_MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
+_KILLS = 3  # attempts to kill a worker that hangs
+_DIES_S = 10.0  # time for it to exit after each
+_REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
 
 
 def patience_s(usual_s: float) -> float:
@@ -150,15 +157,6 @@ class Watchdog(Clock):
         if row[Status.EPOCH]:  # it has ended the epoch and waits for the other members of its replica
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
         return LEAST_S if work else math.inf
-
-
-LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
-DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
-_POLL_S = 0.001  # between two attempts to acquire a lock
-_MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
-_KILLS = 3  # attempts to kill a worker that hangs
-_DIES_S = 10.0  # time for it to exit after each
-_REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,6 @@ class Workers:
 
     @property
     def processes(self) -> list[Any]:
-        """All processes, worker by worker."""
         return [process for group in self.groups for process, _ in group]
 
     @property
@@ -406,9 +403,9 @@ class Workers:
     def end_others(self) -> None:
         """Stop all processes but those that cannot be; afterwards nobody writes into memory that they share."""
         stuck = set(self._kills)
-        end_processes([
-            process for number, group in enumerate(self.groups) if number not in stuck for process, _ in group
-        ])  # fmt: skip
+        end_processes(
+            [process for number, group in enumerate(self.groups) if number not in stuck for process, _ in group]
+        )
 
     def close(self) -> None:
         end_processes(self.processes)
@@ -481,7 +478,6 @@ class FileLock:
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def try_acquire(self) -> bool:
-        """Acquire the lock if it is free; returns whether it was."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -489,7 +485,6 @@ class FileLock:
         return True
 
     def acquire(self) -> bool:
-        """Wait for the lock; returns True."""
         if self.meanwhile is None:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             return True

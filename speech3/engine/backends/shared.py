@@ -74,6 +74,7 @@ LEAVE = -1  # in place of an epoch's number: shards exit
 _KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
 _REST_S = 0.0005  # between two checks of an idle shard for an epoch to work on
 Event = tuple[str, int | None, int]  # kind, minibatch or version, partition
+_LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
 
 
 @dataclass(frozen=True)
@@ -240,9 +241,6 @@ def run_shard(
                 row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES  # the next request follows at once
 
 
-_LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
-
-
 class Shared:
     """The backend of shards that are processes on this host.
 
@@ -301,7 +299,6 @@ class Shared:
         self, model: nn.Module, config: AsgdConfig, workers: int, weight_decay: float, record: Path | None,
         codec: CodecConfig | None,
     ) -> None:  # fmt: skip
-        """Allocate the server of a slice of the model."""
         own = flatten(model)
         layout = memory_layout(own, config, workers, len(self.source))
         names = [f"lock{number}" for number in range(config.partitions)]
@@ -379,12 +376,10 @@ class Shared:
 
     @property
     def server(self) -> Server:
-        """The first slice's server."""
         return self.servers[0]
 
     @property
     def processes(self) -> list[Any]:
-        """The shards' processes, shard by shard."""
         return self.workers.processes
 
     def _let_leave(self) -> None:
@@ -436,7 +431,6 @@ class Shared:
         return replace(first, note=self.workers.note)
 
     def _tasks(self, worker: int) -> list[Task]:
-        """The tasks of a shard, whose status is reset."""
         for server in self.servers:
             server.memory.shards_N[worker, [Status.READY, Status.EPOCH, Status.DOING]] = 0
         self.watchdog.started(worker, float(self.server.memory.shards_N[worker, Status.MINIBATCHES]))

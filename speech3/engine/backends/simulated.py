@@ -36,6 +36,8 @@ from speech3.engine.server import (
 )
 from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
 
+_NOTICED = object()
+
 
 class Simulated:
     """The backend of virtual workers.
@@ -56,12 +58,12 @@ class Simulated:
         self.shards = [
             Shard(each, config, number=number, workers=self.workers, weight_decay=weight_decay, codec=codec)
             for number, each in enumerate(everybody)
-        ]  # fmt: skip
+        ]
         own = self.shards[0].sgd.parameters
         self.memory = private_memory(memory_layout(own, config, self.workers, len(parts.source)))
         self.server = make_server(
             self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
-        )  # fmt: skip
+        )
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[float, int, float]] = []  # time, worker, seconds until it is noticed
 
@@ -94,9 +96,6 @@ class Simulated:
 
     def close(self) -> None:
         """Do nothing: there are no processes to stop."""
-
-
-_NOTICED = object()
 
 
 class _Epoch:

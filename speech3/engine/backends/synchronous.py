@@ -72,7 +72,6 @@ class OneWorker:
             start = time.perf_counter()
 
     def snapshot(self) -> Snapshot:
-        """Parameters and optimizer state after the last minibatch."""
         return Snapshot(self.sgd.state(), self.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:

@@ -62,7 +62,6 @@ class Bf16:
     unbiased = False
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """Two bytes per value."""
         return values_P.to(torch.bfloat16).view(torch.uint8)
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
@@ -182,7 +181,6 @@ class Ternary:
     unbiased = True
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The scales, the codes, and the values sent as float32."""
         size = self.layout.code_bytes + 4 * self.layout.num_floats
         message = torch.empty(size, dtype=torch.uint8, device=values_P.device)
         scales_B, words_M, floats = self._parts(message)
@@ -218,9 +216,7 @@ def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = sl
             parts = [_slice_of(view, stretch) for view in views]
             there = [(part, kept) for part, kept in zip(parts, floats, strict=True) if len(part)]
             parts, floats = [part for part, _ in there], [kept for _, kept in there]
-            return Ternary(
-                layout(parts, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
-            )  # fmt: skip
+            return Ternary(layout(parts, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip)
         case "bf16":
             return Bf16()
         case "topk":
@@ -238,7 +234,6 @@ def warm_up(codecs: Iterable[Codec | None], like_P: Tensor) -> None:
 
 
 def _slice_of(view: Tensor, stretch: slice) -> Tensor:
-    """The part of a tensor that lies in a slice of the vector."""
     offset = int(view.storage_offset())
     stop = view.numel() if stretch.stop is None else max(0, stretch.stop - offset)
     return view.flatten()[max(0, (stretch.start or 0) - offset) : stop]
@@ -284,7 +279,7 @@ def statistics(values_P: Tensor, layout: TernaryLayout, clip: float, limits_B: T
     """Write each bucket's c sigma (infinite where nothing is clipped) and scale s (NaN if a value is not finite)."""
     _kernel(values_P, "statistics")(
         values_P, layout.starts_B, layout.sizes_B, layout.tiles_T5, clip, limits_B, scales_B
-    )  # fmt: skip
+    )
 
 
 def pack(

@@ -96,7 +96,6 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
 
 
 def _check_used(strategy: str, options: Mapping[str, Any], training: TrainingConfig) -> None:
-    """Refuse options that would have no effect."""
     needed = {
         "asgd": ("an asynchronous strategy, such as asgd", asynchronous(training)),
         "lbfgs": ("strategy sandblaster", training.by_sandblaster),

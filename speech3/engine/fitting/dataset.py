@@ -26,6 +26,13 @@ from speech3.errors import Speech3Error, listed
 from speech3.runtime import to_device
 
 LABELS = "labels"  # the entry of a minibatch of named tensors that is its target, as in Hugging Face's models
+_END = object()
+MINIBATCH = 256
+Collate = Callable[[list[Any]], Any]
+_STEPS = (
+    "steps_per_epoch: is for an IterableDataset, whose length may be unknown; an epoch of any other dataset is one "
+    "pass over it, so remove it (and give more epochs)"
+)
 
 
 class Named(dict[str, Any]):
@@ -186,7 +193,6 @@ class Items:
             ]  # fmt: skip
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """The indices of a minibatch's items in the dataset."""
         return [index for indices_B in self._microbatches(epoch, number) for index in indices_B]
 
     def not_finite(self, epoch: int, number: int) -> list[int]:
@@ -195,7 +201,6 @@ class Items:
 
     @property
     def _whole(self) -> bool:
-        """Whether the items of the dataset are whole minibatches."""
         return self.loader is not None and self.loader.batch_sampler is None
 
     def _microbatches(self, epoch: int, number: int) -> list[list[int]]:
@@ -449,12 +454,6 @@ class Stream:
             ) from error
 
 
-_END = object()
-
-MINIBATCH = 256
-Collate = Callable[[list[Any]], Any]
-
-
 @dataclass(frozen=True, eq=False)
 class Data:
     """What a source of minibatches is made of, in any process.
@@ -475,7 +474,6 @@ class Data:
 
     @property
     def stream(self) -> bool:
-        """Whether the data can only be read from the beginning."""
         return self.batches is not None
 
     def source(self, seed: int, device: torch.device, *, own_loss: bool, read_ahead: bool = False) -> Items | Stream:
@@ -526,12 +524,6 @@ def data_of(
     if not len(dataset):
         raise Speech3Error("dataset: is empty; there is nothing to train on")
     return Data(dataset, minibatch or MINIBATCH, collate_fn, accumulate=accumulate)
-
-
-_STEPS = (
-    "steps_per_epoch: is for an IterableDataset, whose length may be unknown; an epoch of any other dataset is one "
-    "pass over it, so remove it (and give more epochs)"
-)
 
 
 def _of_loader(
@@ -585,4 +577,4 @@ def _of_stream(loader: DataLoader[Any], steps: int | None, accumulate: int) -> D
     count = batches if steps is None else steps * accumulate
     return Data(
         loader.dataset, loader.batch_size or 1, None, loader, count, continues=steps is not None, accumulate=accumulate
-    )  # fmt: skip
+    )

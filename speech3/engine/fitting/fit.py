@@ -49,15 +49,7 @@ from speech3.engine.fitting.results import (
 from speech3.engine.flat import trained
 from speech3.engine.gradient import CudaGraphs, Diverged, autocast_of, threads, use_precision
 from speech3.engine.gradient import precision as use_while
-from speech3.engine.interface import (
-    NUMBERED,
-    Microbatches,
-    Progress,
-    Rate,
-    Targets,
-    WorkerParts,
-    minibatch_seed,
-)
+from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import Speech3Error, listed
@@ -153,7 +145,7 @@ def fit(
     simulate
         Use one process and a virtual clock for any number of workers: real gradients, the same result every time.
     options
-        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `strategies.OPTIONS` names:
+        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `fitting.arguments.OPTIONS` names:
         ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``.
 
     Raises
@@ -200,8 +192,6 @@ def fit(
 
 @dataclass
 class _Run:
-    """A call of `fit`: its epochs, callbacks and checkpoints."""
-
     build: "Build"
     model: nn.Module
     files: FitDirectory | None
@@ -319,7 +309,6 @@ class Build:
         return _built, (Packed({each.name: getattr(self, each.name) for each in fields(self)}),)
 
     def __call__(self, device: str) -> WorkerParts:
-        """Make the parts in a worker's own process."""
         keep_freed_memory()
         own_process()
         torch.set_num_threads(self.training.threads)
@@ -339,7 +328,6 @@ class Build:
         )  # fmt: skip
 
     def source(self, device: torch.device, *, read_ahead: bool = False) -> Items | Stream:
-        """The source of minibatches on a device."""
         ahead = read_ahead and self.training.world != "simulated" and not self.training.by_sandblaster
         return self.data.source(self.seed, device, own_loss=self.loss is None, read_ahead=ahead)
 
@@ -426,7 +414,6 @@ def _evaluated(model: nn.Module, prefix: str) -> tuple[str, ...]:
 
 
 def _gpus(training: TrainingConfig) -> list[int]:
-    """The GPUs whose generators are seeded here."""
     return list(range(torch.cuda.device_count())) if training.device.startswith("cuda") else []
 
 
@@ -557,7 +544,6 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
 
 @torch.no_grad()
 def _write_back(own: nn.Module, model: nn.Module) -> None:
-    """Write the values of the engine's own model into the caller's."""
     for there, here in zip(
         chain(own.parameters(), own.buffers()), chain(model.parameters(), model.buffers()), strict=True
     ):

@@ -33,6 +33,8 @@ from speech3.runtime import end_with_parent, starting_workers
 
 _LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
 _ALIGN = 64
+Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
+_METHODS = multiprocessing.get_all_start_methods()
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,6 @@ class _Pickler(ForkingPickler):
         self.numbers: dict[tuple[torch.device, int], int] = {}
 
     def persistent_id(self, value: Any) -> Any:
-        """Number and type of a tensor's values."""
         if not isinstance(value, TypedStorage | UntypedStorage):
             return None
         storage = value._untyped_storage if isinstance(value, TypedStorage) else value
@@ -118,7 +119,6 @@ def _bytes(storage: UntypedStorage) -> Tensor:
 
 
 _own_process: list[bool] = []  # not empty: this process is a worker's own
-Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
 
 
 class Randomness:
@@ -128,11 +128,9 @@ class Randomness:
         self.save()
 
     def save(self) -> None:
-        """Remember the generators' present state."""
         self.states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
 
     def restore(self) -> None:
-        """Set the generators to the state remembered."""
         torch.set_rng_state(self.states[0])
         np.random.set_state(self.states[1])  # noqa: NPY002
         random.setstate(self.states[2])
@@ -167,7 +165,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def own_process() -> None:
-    """Say that this process is a worker's own."""
     _own_process.append(True)
 
 
@@ -222,7 +219,6 @@ class Loaders:
         self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=begin)
 
     def submit(self, epoch: int, number: int) -> "Future[Any]":
-        """Begin to read a minibatch."""
         with starting_workers():
             return self.pool.submit(_read, epoch, number)
 
@@ -246,7 +242,6 @@ class Loaders:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-_METHODS = multiprocessing.get_all_start_methods()
 _reads: list[Read] = []  # in a process that reads: how
 
 

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.engine.interface import (
-    Progress,
-    ShardReport,
-    shares,
-)
+from speech3.engine.interface import Progress, ShardReport, shares
 from speech3.errors import Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import explained_disk_errors, locked_directory
+
+_KIND = "fit-checkpoint"
+_STATES = "states_M"
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,6 @@ class FitResult:
 
     @property
     def seconds(self) -> float:
-        """Training time of all epochs."""
         return sum(epoch.seconds for epoch in self.history)
 
     @property
@@ -113,12 +111,6 @@ class FitResult:
     def restarts(self) -> int:
         """Number of workers that died and were replaced."""
         return sum(epoch.restarts for epoch in self.history)
-
-
-_KIND = "fit-checkpoint"
-
-
-_STATES = "states_M"
 
 
 @dataclass
@@ -181,7 +173,6 @@ class FitDirectory:
         return Saved(tensors, states_M, Progress(**done), about["history"], about["stopped"])
 
     def save(self, saved: Saved) -> None:
-        """Write a state in the place of the last one."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in saved.tensors.items()}
         about = {
             "kind": _KIND, "identity": dict(self.identity), "done": asdict(saved.done), "history": saved.history,

@@ -89,7 +89,6 @@ class Join:
     store: Path
 
     def __call__(self, device: str) -> WorkerParts:
-        """Make the parts on the member's device."""
         end_with_parent()  # while it waits for the other members it cannot check for the coordinator
         self.group.join(self.store, torch.device(device))
         return replace(self.build(device), group=self.group)
@@ -153,7 +152,6 @@ def _sizes(flat: Flat) -> tuple[int, int]:
 
 
 def _tensors(flat: Flat) -> list[Tensor]:
-    """The tensors of the flat vector, in its order."""
     untrained = (
         [*(place.tensor.detach() for place in flat.untrained.views), flat.untrained.codes] if flat.untrained else []
     )

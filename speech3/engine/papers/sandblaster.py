@@ -69,7 +69,6 @@ class TrialPoint:
 
     @property
     def finite(self) -> bool:
-        """Loss and slope are finite numbers."""
         return math.isfinite(self.loss) and math.isfinite(self.slope)
 
 
@@ -121,7 +120,6 @@ class History:
         return next(slot for slot in range(self.size + 1) if slot not in self.slots)
 
     def put(self, slot: int) -> None:
-        """Record that a slot now holds the newest pair."""
         self.slots = [*self.slots, slot][-self.size :]
 
 
@@ -321,7 +319,6 @@ class Sandblaster:
         yield self._now()
 
     def snapshot(self) -> Snapshot:
-        """The base, which is always complete, and the history."""
         tensors = {"parameters": self.workers.vectors.points_2K[self.base].to(self.home, copy=True)}
         if self.history.slots:
             tensors["lbfgs.pairs"] = self.workers.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
@@ -419,7 +416,6 @@ class Sandblaster:
         return loss
 
     def _publish(self, stretch: np.ndarray) -> None:
-        """Count an accepted iteration."""
         done, tried = self.progress, self.tried
         ended = int((self.states_M[stretch] == WAITING).sum())
         self.states_M[stretch] = USED

@@ -30,6 +30,7 @@ from speech3.engine.gradient import gradient
 from speech3.engine.interface import ShardReport, WorkerParts
 
 _BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
+_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,11 @@ class VectorLayout:
     workers: int
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the fields of `Vectors`, in their order."""
         k, p = self.values, self.parameters
         return (2, k), (2, p), (p,), (2, self.history, p), (self.workers, k)
 
     @property
     def bytes(self) -> int:
-        """Memory that the vectors take."""
         return 4 * sum(int(np.prod(shape)) for shape in self.shapes())
 
     def partition(self, number: int) -> slice:
@@ -91,9 +90,6 @@ class Operation(Protocol):
         """Perform it; the results of all partitions are added."""
 
 
-_NOTHING = np.zeros(0)
-
-
 @dataclass(frozen=True)
 class Move:
     """Set the trial point to the base plus `step` times the direction."""
@@ -102,7 +98,6 @@ class Move:
     step: float
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Write the trial point; no result."""
         points_2K = vectors.points_2K
         torch.add(
             points_2K[self.base, part], vectors.direction_P[part], alpha=self.step, out=points_2K[1 - self.base, part]
@@ -156,7 +151,6 @@ class Combine:
     coefficients_J: tuple[float, ...]
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Write the direction; no result."""
         direction = vectors.direction_P[part].zero_()
         for row, coefficient in zip(_rows(vectors, self.base, self.slots, part), self.coefficients_J, strict=True):
             direction.add_(row, alpha=coefficient)
@@ -171,7 +165,6 @@ class Remember:
     slot: int
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Write the slot; no result."""
         for row, both in enumerate((vectors.points_2K, vectors.gradients_2P)):
             torch.sub(both[1 - self.base, part], both[self.base, part], out=vectors.pairs_2HP[row, self.slot, part])
         return _NOTHING
@@ -251,12 +244,10 @@ class Portions:
 
     @property
     def finished(self) -> bool:
-        """Every portion is in some worker's sum."""
         return len(self.kept) == self.count
 
     @property
     def keepers(self) -> tuple[int, ...]:
-        """Workers whose sums contain portions."""
         return tuple(sorted(set(self.kept.values())))
 
 

@@ -159,7 +159,6 @@ class Processes:
         return self.processes.note
 
     def seconds(self) -> float:
-        """Seconds since the epoch began."""
         return time.monotonic() - self.began
 
     def reports(self) -> tuple[ShardReport, ...]:
@@ -265,7 +264,6 @@ class Processes:
         return [Task(_run_worker_process, (index, self.path, self.layout, self.build, device), device)]
 
     def _replace(self, index: int) -> None:
-        """Start another process in the place of one that died."""
         dead = self.workers[index]
         self.processes.replace(index, self.processes.end(index), progressed=dead.progressed)
         self.restarts += 1
@@ -313,7 +311,7 @@ class Virtual:
         self.workspaces = [
             Workspace(replace(parts, model=copy.deepcopy(parts.model)), self.vectors, layout, worker)
             for worker in range(layout.workers)
-        ]  # fmt: skip
+        ]
         self.epoch = self.evaluation = 0
         self._from_zero(0.0)
 
@@ -333,7 +331,6 @@ class Virtual:
         yield
 
     def seconds(self) -> float:
-        """Seconds since the epoch began, on the virtual clock."""
         return self.now
 
     def reports(self) -> tuple[ShardReport, ...]:

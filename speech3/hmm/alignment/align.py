@@ -1,14 +1,13 @@
-"""Forced alignment of a data set, and its output files: pdfs, phones and words as Kaldi archive, CTM and TextGrid.
+"""Forced alignment of a data set, its files (Kaldi archive, CTM, TextGrid), and utterances with suspicious transcripts.
 
-Find utterances that are probably mistranscribed, by the confidence of their alignments (`confidence`).
-
-A word's confidence is a mean over its phones, so it is less reliable for a short word: the doubt about a word of n
-phones is ``(usual - confidence) * sqrt(n)``, where `usual` is the median of all words. On LibriSpeech, with words
-replaced, left out or taken from other utterances, one threshold gave the same false alarm rate for triphones and
-monophones, on speakers of the training data and on others: 0.5 % of the words at 0.57, 0.3 % at `DOUBTFUL`. Models with
-an output for every third frame have fewer values per phone, so their mean is less precise, but they separate wrong from
-correct words far better: on minilibri's dev, with one word of each utterance replaced, 0.3 % of the correct words and
-95 % of the replaced ones are above `DOUBTFUL_SUBSAMPLED`; triphones, at the same false alarm rate, find 60 %.
+An utterance is suspicious if the confidence of its alignment (`speech3.hmm.alignment.times`) is low. That of a word is
+a mean over its phones, so it is less reliable for a short word: the doubt about a word of n phones is
+``(usual - confidence) * sqrt(n)``, where `usual` is the median of all words. On LibriSpeech, with words replaced, left
+out or taken from other utterances, one threshold gave the same false alarm rate for triphones and monophones, on
+speakers of the training data and on others: 0.5 % of the words at 0.57, 0.3 % at `DOUBTFUL`. Models with an output for
+every third frame have fewer values per phone, so their mean is less precise, but they separate wrong from correct words
+far better: on minilibri's dev, with one word of each utterance replaced, 0.3 % of the correct words and 95 % of the
+replaced ones are above `DOUBTFUL_SUBSAMPLED`; triphones, at the same false alarm rate, find 60 %.
 """
 
 import tempfile
@@ -37,13 +36,19 @@ from speech3.hmm.alignment.times import (
 from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
-from speech3.hmm.train import Scorer, Workers, WorkerShare
+from speech3.hmm.train import Scorer
 from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io import ComputedMapping, write_ark
 from speech3.language import UNKNOWN, Lexicon, check_vocabulary
 from speech3.runtime import progress, write_text
 
 _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
+DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
+UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
+OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
+_LEAST_SET = 20  # utterances that a set needs for its own limits
+_USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def align_utterances(
     Parameters
     ----------
     beam, retry_beam, acoustic_scale
-        As in `hmm.viterbi.best_path`; the second beam is tried where the first finds no path.
+        As in `speech3.hmm.transcript.best_path`; the second beam is tried where the first finds no path.
     scored
         Also compute confidences, which needs the likelihoods of all pdfs.
     refinement
@@ -230,13 +235,6 @@ def write_alignments(
             tiers = {"words": words[utterance], "phones": tier}
             write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)
     write_text(out / "bad.txt", "".join(f"{u} {reason}\n" for u, reason in sorted((bad or {}).items())))
-
-
-DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
-UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
-OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
-_LEAST_SET = 20  # utterances that a set needs for its own limits
-_USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
 @dataclass(frozen=True)

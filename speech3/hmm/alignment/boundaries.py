@@ -8,23 +8,16 @@ of every segmentation of the utterance into these phones is considered:
 - log likelihoods of the frames at a low acoustic scale, because those of neighbouring frames are not independent;
 - transition probabilities at scale 1;
 - on every arc from one phone to the next, a bonus for a large change of the spectrum between the two frames
-  (`spectral_change`), because people place boundaries where the spectrum changes.
+  (`spectral_change`), because people place boundaries where the spectrum changes. It is measured on the waveform; an
+  utterance without one (features only, or audio that is no longer there) is refined by posteriors alone.
 
 The forward-backward algorithm gives P(frame t belongs to the k-th phone or a later one). For each k it rises from 0
 to 1 along t; the boundary is where it is one half, interpolated between two frames: the median of its posterior.
 
 Measured on hand-labelled TIMIT and on words of 28 languages: see `recipes/README.md`.
 
-Axes: S samples, T frames (or a model's outputs, if it has fewer), U columns of scores, P phones, K states of a phone, E
-edges of frames, M mel bins.
-
-Refine the boundaries of Viterbi alignments, and read the waveforms that this needs.
-
-Boundaries come from posteriors and from spectral change. Spectral change is measured
-on the waveform; an utterance without one (features only, or audio that is no longer there) is refined by posteriors
-alone.
-
-Axes: S samples, T frames, U pdfs of the transcript, P phones.
+Axes: S samples, T frames (or a model's outputs, if it has fewer), U columns of scores (pdfs of the transcript),
+P phones, K states of a phone, E edges of frames, M mel bins.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,6 +46,7 @@ _SPAN = 4  # frames on either side of an edge whose means are compared
 _RANGE = 12.0  # nats below the maximum of the utterance where log mel energies are floored
 _BINS, _WINDOW_MS, _SHIFT_MS = 23, 20.0, 5.0
 _FEWEST = 2 * _SPAN  # frames below which there is no change to measure
+Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples per second
 
 
 @lru_cache(maxsize=1)
@@ -175,7 +169,6 @@ def posterior_boundaries(
 
 @numba.njit(cache=True, nogil=True)
 def _add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
-    """log(exp(a) + exp(b))"""
     high, low = (a, b) if a > b else (b, a)
     if low == -np.inf or high - low > 40.0:
         return high
@@ -244,9 +237,6 @@ def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type:
     return found
 
 
-Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples per second
-
-
 @dataclass(frozen=True)
 class Refinement:
     """What is needed beside the alignment's own scores.
@@ -262,9 +252,7 @@ class Refinement:
     clock: FrameClock
     waves: Mapping[str, Wave] = field(default_factory=dict)
 
-    def refined(
-        self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float
-    ) -> Alignment:  # fmt: skip
+    def refined(self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float) -> Alignment:
         """The alignment with `Alignment.edges`; its frames are not changed.
 
         Parameters

@@ -1,28 +1,23 @@
 """Cut a long recording into utterances: find where the words of its transcript are spoken, and where to cut.
 
-`longsearch` finds the words. This module keeps the chain of words in the transcript's order that covers the most
-frames, drops isolated words between stretches of garbage, and keeps words that were not found, to be aligned with their
-neighbours, if the gap has time for them. It then cuts the recording at pauses into parts. Forced alignment treats these
-as utterances and determines the final times (two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al.
-1998, "A recursive algorithm for the forced alignment of very long audio segments").
+Two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al. 1998, "A recursive algorithm for the forced
+alignment of very long audio segments".
 
-Find the words of a long transcript in a long recording: one pass of token passing with a garbage model.
+The first finds words, by one pass of token passing (Young, Russell and Thornton 1989) with a garbage model. The search
+may leave the transcript's HMM after any word for a garbage state, and return at any word: the garbage state absorbs
+speech that is not in the transcript, and a jump skips words that were not spoken. The likelihood of garbage is the
+"online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: it is
+below that of the best pdf by a fraction `GARBAGE` of the distance from the best pdf to the median one, which lies
+between the values of correct and of wrong words. Costs are multiples of that distance, so they suit any model. A token
+remembers its words, not its states, and records that no token refers to are discarded, so memory does not grow with the
+length of the recording.
 
-The search may leave the transcript's HMM after any word for a garbage state, and return at any word: the garbage state
-absorbs speech that is not in the transcript, and a jump skips words that were not spoken. The likelihood of garbage is
-the "online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: it
-is below that of the best pdf by a fraction `GARBAGE` of the distance from the best pdf to the median one, which lies
-between the values of correct and of wrong words (see `confidence`). Costs are multiples of that distance, so they suit
-any model.
+Of the words found, the chain in the transcript's order that covers the most frames is kept, without isolated words
+between stretches of garbage, and with words that were not found, to be aligned with their neighbours, if the gap has
+time for them. The recording is then cut at pauses into parts. Forced alignment, the second pass, treats these as
+utterances and determines the final times.
 
-A token remembers its words, not its states (token passing: Young, Russell and Thornton 1989), and records that no token
-refers to are discarded, so memory does not grow with the length of the recording.
-
-Axes: T frames, P pdfs, S states of the transcript.
-
-The parts into which a long recording is cut, their features, and how their alignments are joined.
-
-Axes: T frames, F features.
+Axes: T frames, F features, P pdfs, S states of the transcript.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +40,29 @@ from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
 from speech3.language import UNKNOWN
 
 LOCAL_S = 15.0  # least audio for the mean and variance of a part
+GARBAGE = 0.27
+# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of the distance
+# from the best pdf to the median one.
+ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
+_JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
+# After _SEARCH_ROW words in a row the position in the transcript is known. From there a jump may go _REACH words
+# forward, or half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one
+# of the _NEXT words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance,
+# but seldom two in a row; if single words counted, the search would lose its place.)
+_SEARCH_ROW = 8
+_REACH, _REACH_PER_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
+_RECORDS = 1 << 21
+LONG_UTTERANCE_S = 60.0  # an utterance longer than this is searched and cut
+PART_S, LONGEST_PART_S = 20.0, 30.0
+_SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
+_CHUNK_S = 20.0  # of features scored and normalised together in the search
+_SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
+_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
+_APART_S = 2.0  # longest pause between neighbouring words of one stretch
+_ROW = 4  # found words in a row that are kept without neighbours
+_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
+_MOST_UNFOUND = 40  # words not found in one gap
+_MARGIN_S = 0.3  # of audio kept around a stretch of words
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,6 @@ class PartFeats(Mapping[str, np.ndarray]):
     _last: tuple[str, np.ndarray] | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Matrix (T, F) float32."""
         if name not in self.parts:
             return self.feats[name]
         part = self.parts[name]
@@ -132,19 +149,6 @@ def _disjoint(track: list[Segment]) -> list[Segment]:
     # Neighbouring parts overlap by the few milliseconds by which a frame's window is longer than the shift.
     ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
-
-
-GARBAGE = 0.27
-# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
-ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
-_JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
-# After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
-# half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
-# words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
-# in a row; if single words counted, the search would lose its place.)
-_SEARCH_ROW = 8
-_REACH, _REACH_PER_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
-_RECORDS = 1 << 21
 
 
 class Found(NamedTuple):
@@ -206,7 +210,6 @@ class _Search:
         self.garbage = np.zeros(1, np.float32)
 
     def advance(self, loglikes_TP: np.ndarray) -> None:
-        """Search through the next frames."""
         loglikes_TP = np.ascontiguousarray(loglikes_TP, np.float32)
         spread_T = spread(loglikes_TP)
         # Costs compete with stretches of speech, which have fewer rows if the model subsamples frames.
@@ -370,19 +373,6 @@ def _collect(records, used, links, active, count, record):  # type: ignore[no-un
     return kept, place[record] if record >= 0 else -1
 
 
-LONG_UTTERANCE_S = 60.0  # an utterance longer than this is searched and cut
-PART_S, LONGEST_PART_S = 20.0, 30.0
-_SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
-_CHUNK_S = 20.0  # of features scored and normalised together in the search
-_SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
-_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
-_APART_S = 2.0  # longest pause between neighbouring words of one stretch
-_ROW = 4  # found words in a row that are kept without neighbours
-_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
-_MOST_UNFOUND = 40  # words not found in one gap
-_MARGIN_S = 0.3  # of audio kept around a stretch of words
-
-
 @dataclass(frozen=True)
 class Gap:
     """A part where recording and transcript do not match: frames without words, words without frames, or both."""
@@ -402,7 +392,6 @@ class LongLayout:
 
     @property
     def found(self) -> int:
-        """Number of words that are in a part."""
         return sum(len(part.words) for part in self.parts)
 
 
@@ -581,6 +570,5 @@ def part_names(parts: Iterable[LongPart], rate: float) -> dict[str, LongPart]:
 
 
 def part_texts(parts: Mapping[str, LongPart], texts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The transcript of each part."""
     spelled = {part.utterance: (texts[part.utterance] or "").split() for part in parts.values()}
     return {name: " ".join(spelled[part.utterance][word] for word in part.words) for name, part in parts.items()}

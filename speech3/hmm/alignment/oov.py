@@ -24,6 +24,9 @@ from speech3.language import (
 )
 from speech3.runtime import write_text
 
+_ITS_LEXICON = "the model's lexicon"
+_TOO_WRONG = 0.3  # share of phones; then an unknown word is better aligned as noise
+
 
 def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str, list[str]]:
     """The utterances of each out-of-vocabulary word, one entry per occurrence; the most frequent word first."""
@@ -108,9 +111,6 @@ def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str)
     return new
 
 
-_ITS_LEXICON = "the model's lexicon"
-
-
 @dataclass(frozen=True)
 class GuessedPronunciations:
     """Guessed pronunciations of words.
@@ -131,7 +131,6 @@ class GuessedPronunciations:
 
 
 NONE = GuessedPronunciations((), "", {})
-_TOO_WRONG = 0.3  # share of phones; then an unknown word is better aligned as noise
 
 
 def by_espeak(

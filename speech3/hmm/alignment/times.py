@@ -1,10 +1,9 @@
-"""From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid.
+"""From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid, and their confidences.
 
-Confidence in the words of an alignment: how far the likelihoods of its pdfs are below those of the best pdfs.
-
-The measure is the Goodness of Pronunciation of Witt and Young (Speech Communication 30, 2000), the log likelihood of
-the aligned phone minus that of the best competitor, per frame. They used a phone loop; here every pdf competes in every
-frame, and the result is scaled so that it means the same for all models and recordings::
+The confidence of a word says how far the likelihoods of its pdfs are below those of the best pdfs. The measure is the
+Goodness of Pronunciation of Witt and Young (Speech Communication 30, 2000), the log likelihood of the aligned phone
+minus that of the best competitor, per frame. They used a phone loop; here every pdf competes in every frame, and the
+result is scaled so that it means the same for all models and recordings::
 
     d(phone)      = mean over its frames of  max_p L[t, p] - L[t, aligned pdf]
     D             = mean over the utterance's speech frames of  max_p L[t, p] - median_p L[t, p]
@@ -13,10 +12,8 @@ frame, and the result is scaled so that it means the same for all models and rec
 
 So 1 means that no pdf fits any frame better, 0 that a pdf picked at random would fit as well. All phones have the same
 weight, whatever their length, because a wrong word often has one long vowel that fits by chance among phones that do
-not.
-
-It is not a probability. Measured with triphones on unseen LibriSpeech speakers, correct words have 0.87 on average (one
-in twenty is below 0.73), wrong words 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
+not. It is not a probability. Measured with triphones on unseen LibriSpeech speakers, correct words have 0.87 on average
+(one in twenty is below 0.73), wrong words 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
 rank, ratio to the phone loop), this one and the unscaled ratio separated replaced from correct words best.
 
 Axes: T frames, P pdfs, S phone segments, W words.
@@ -41,6 +38,7 @@ from speech3.language import Lexicon
 from speech3.runtime import progress, read_utf8, write_lines, write_text
 
 _LEAST_SPREAD = 1e-3
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +87,6 @@ def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> 
     return Confidence(
         float(np.clip(1 - below_S[spoken_S].mean(), 0, 1)), np.clip(1 - words_W, 0, 1), np.clip(1 - below_S, 0, 1)
     )
-
-
-_LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
-"""A Kaldi alignment directory (`final.mdl`, `tree`, `ali.*.gz`) as senones and, if they can be converted, an `Hmm`.
+"""Kaldi's alignment directories in, senones out to Kaldi.
+
+A directory with `final.mdl`, `tree` and `ali.*.gz` gives senones and, if they can be converted, an `Hmm`. The export
+writes `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary, from which Kaldi's
+prepare_lang.sh and mkgraph.sh build a graph; with it latgen-faster-mapped decodes the log likelihoods of
+`speech3 forward`. That final.mdl has no Gaussians, so programs that need the acoustic model cannot use it.
 
 Axes: T frames, K transition-ids, P pdfs.
-
-Export senones to Kaldi: `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary.
-
-From these files, Kaldi's prepare_lang.sh and mkgraph.sh build a graph, with which latgen-faster-mapped decodes the log
-likelihoods of `speech3 forward`. The final.mdl has no Gaussians, so programs that need the acoustic model cannot use
-it.
 """
 
 import re
@@ -41,6 +40,10 @@ from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES,
 from speech3.io import read_int_ark
 from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
 from speech3.runtime import write_text
+
+_INITIAL = 0.75  # self-loop probability in Kaldi's topologies, the initial value of training only
+_LOOPS = (1e-3, 1 - 1e-3)
+_PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 
 @dataclass(eq=False)
@@ -173,11 +176,6 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
 
 def _asks_neighbours(tree: Tree, phone: int) -> bool:
     return any(tree.side[tree.root[phone, state]] >= 0 for state in range(tree.states))
-
-
-_INITIAL = 0.75  # self-loop probability in Kaldi's topologies, the initial value of training only
-_LOOPS = (1e-3, 1 - 1e-3)
-_PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 
 def export_kaldi(hmm: Hmm, out: Path) -> None:

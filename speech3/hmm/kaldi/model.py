@@ -1,20 +1,18 @@
-"""Kaldi's `tree`, which maps a window of phones and a pdf class to a pdf (Kaldi tree/context-dep, tree/event-map).
+"""Kaldi's `tree`, transition model and `lang/` directory.
 
-There are three kinds of nodes: `CE pdf`, a leaf; `SE key [ set ] { yes no }`, a question; `TE key n ( ... )`, a table,
-which may hold `NULL`. Keys 0, 1, ... are the phones of the window, key -1 is the pdf class.
+A tree maps a window of phones and a pdf class to a pdf (Kaldi tree/context-dep, tree/event-map). There are three kinds
+of nodes: `CE pdf`, a leaf; `SE key [ set ] { yes no }`, a question; `TE key n ( ... )`, a table, which may hold `NULL`.
+Keys 0, 1, ... are the phones of the window, key -1 is the pdf class.
 
-Kaldi's transition model, which defines transition-ids: the first object of a `final.mdl` (hmm/transition-model).
-
-A transition-state is a tuple (phone, HMM state, forward pdf, self-loop pdf); the transition-ids number the arcs out of
+The transition model defines transition-ids; it is the first object of a `final.mdl` (hmm/transition-model). A
+transition-state is a tuple (phone, HMM state, forward pdf, self-loop pdf); the transition-ids number the arcs out of
 all transition-states, from 1. The topology defines the arcs. Whatever follows (GMMs, a network) is not read.
 
+A lexicon is read from ``phones.txt``, ``phones/align_lexicon.txt``, ``phones/optional_silence.txt`` and ``oov.txt``
+(Kaldi utils/prepare_lang.sh). Pronunciation probabilities, which `lang/` has only inside L.fst, come from
+``../local/lang/lexiconp.txt`` or ``../local/dict/lexiconp.txt``, where prepare_lang.sh usually writes or finds them.
+
 Axes: K transition-ids, entry 0 unused.
-
-Read a lexicon from Kaldi's `lang/` directory (Kaldi utils/prepare_lang.sh).
-
-The files read are ``phones.txt``, ``phones/align_lexicon.txt``, ``phones/optional_silence.txt`` and ``oov.txt``.
-Pronunciation probabilities, which the directory itself has only inside L.fst, come from ``../local/lang/lexiconp.txt``
-or ``../local/dict/lexiconp.txt``, where prepare_lang.sh usually writes or finds them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,19 +29,17 @@ from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read
 from speech3.runtime import read_utf8, to_one_form
 
 _CLASS = -1  # the key of the pdf class
+NO_PDF = -1
+_EPSILON = "<eps>"
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A pdf."""
-
     pdf: int
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Is the value of `key` in `members`?"""
-
     key: int
     members: frozenset[int]
     yes: "Node"
@@ -244,9 +240,6 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     )  # fmt: skip
 
 
-NO_PDF = -1
-
-
 @dataclass(frozen=True)
 class TopologyState:
     """One state of a phone: pdf classes (`NO_PDF`: non-emitting) and arcs (target state, initial probability)."""
@@ -307,7 +300,7 @@ class TransitionModel:
 
 
 def left_to_right(states: tuple[TopologyState, ...]) -> bool:
-    """Is this `hmm.topology.THREE_STATES`: as many states, each with its pdf, a self-loop and an arc to the next?"""
+    """Is this `THREE_STATES`: as many states, each with its pdf, a self-loop and an arc to the next?"""
     emitting = states[:-1]
     return len(emitting) == THREE_STATES.states and all(
         state.forward_class == state.loop_class == number and [to for to, _ in state.arcs] == [number, number + 1]
@@ -432,9 +425,6 @@ def transition_model_text(model: TransitionModel) -> str:
         f"<TransitionModel> \n{topology_text(model.topology)}<{name}> {len(model.tuples)} \n{rows}</{name}> \n"
         f"<LogProbs> \n [ {probs} ]\n</LogProbs> \n</TransitionModel> \n"
     )
-
-
-_EPSILON = "<eps>"
 
 
 @dataclass(frozen=True)

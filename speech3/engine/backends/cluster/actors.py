@@ -132,7 +132,6 @@ class PushMessage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes counted as sent up."""
         return _bytes(self.values, self.buffers)
 
 
@@ -147,7 +146,6 @@ class Reply:
 
     @property
     def nbytes(self) -> int:
-        """Bytes counted as sent down."""
         return _bytes(self.values, self.buffers)
 
 
@@ -229,7 +227,6 @@ class PartitionActor:
     """A partition of the server; the first one also has the queue, from which minibatches are drawn."""
 
     def ping(self) -> Facts:
-        """Show that the actor is alive."""
         return facts_of()
 
     def prepare(self, plan: PartitionPlan) -> Facts:
@@ -302,7 +299,6 @@ class PartitionActor:
         return Reply(ended, partition.version, push.wire.received.numpy(), push.own.buffers.numpy())
 
     def report(self) -> PartitionReport:
-        """What happened since the last report."""
         numbers, version = np.unique(np.array(self.pushed, np.int64)), self.server.version
         report = PartitionReport(numbers, self.server.states.rows(numbers), version - self.reported, self.work)
         self.pushed, self.reported, self.work = [], version, {}
@@ -340,7 +336,6 @@ class ShardActor:
     """A shard, which builds its model and its source of minibatches on its own node."""
 
     def ping(self) -> Facts:
-        """Show that the actor is alive."""
         return facts_of()
 
     def prepare(
@@ -371,8 +366,6 @@ class ShardActor:
 
 
 class _Run:
-    """A shard's work on one order, and its messages in flight."""
-
     def __init__(self, shard: Shard, down: Sequence[Codec | None], order: Order) -> None:
         self.shard, self.down, self.order = shard, down, order
         self.has: list[Tensor | None] = [None] * len(down)  # parameters to which coded differences are added
@@ -382,7 +375,6 @@ class _Run:
         self.work = ShardWork()
 
     def run(self) -> None:
-        """Carry out the requests of the loop."""
         loop, answer = self.shard.run(), None
         while True:
             try:
@@ -443,7 +435,6 @@ class _Run:
         return values.cpu().numpy()
 
     def _receive(self) -> None:
-        """Wait for all replies and take over the fetched parameters."""
         for partition, pending in self.sent:
             begun = time.perf_counter()
             answer: Reply | None = ray.get(pending)

@@ -86,7 +86,6 @@ class ShardHandle:
 
     @property
     def idle(self) -> bool:
-        """Whether no reply is pending."""
         return self.pending is None
 
     @property
@@ -177,7 +176,6 @@ class Cluster:
         return Snapshot(dict(copied.tensors), copied.states.states_M.copy(), progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set the state from which the next epoch begins."""
         self.at_work = False
         there = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
         self.copied = replace(self.copied, tensors=there)
@@ -203,7 +201,6 @@ class Cluster:
         self.work: dict[int, ShardWork] = {}
 
     def _look(self) -> None:
-        """Wait a little, then check the server and all shards."""
         awaited = [worker.pending for worker in self.workers if not worker.idle]
         came = ray.wait(awaited, timeout=LOOK_S)[0] if awaited else []
         if not awaited:
@@ -265,10 +262,7 @@ class Cluster:
         tensors = self.server.copy()
         if self.states.ended > self.copied.states.ended:
             self.deaths_since_copy = 0
-        self.copied, self.copied_at = (
-            ServerCopy(tensors, deepcopy(self.states), max(self.versions)),
-            time.monotonic(),
-        )
+        self.copied, self.copied_at = (ServerCopy(tensors, deepcopy(self.states), max(self.versions)), time.monotonic())
         self.copy_took = self.copied_at - begun
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:

@@ -29,6 +29,10 @@ from speech3.errors import Speech3Error
 _PROBE_S = 5.0
 _PORT = 6379  # Ray's own default
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface and empty SETTINGS
+TIMEOUT_S = 60.0  # timeout for a node with room, and for a reply
+_REST_S = (
+    0.2  # before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,6 @@ class Resources:
 
 
 def resources() -> Resources:
-    """Resources of the cluster that this process is connected to."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus, gpus = (sum(node.get(kind, 0.0) for node in alive) for kind in ("CPU", "GPU"))
     return Resources(len(alive), cpus, gpus)
@@ -159,12 +162,6 @@ def check_room(workers: int, gpus: int) -> None:
             f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and the cluster has {there}; use "
             f"fewer workers, or start more nodes (`ray start --address=...`)"
         )
-
-
-TIMEOUT_S = 60.0  # timeout for a node with room, and for a reply
-_REST_S = (
-    0.2  # before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then
-)
 
 
 class Lost(Exception):
@@ -304,7 +301,6 @@ class RemoteServer:
             raise Lost(str(error)) from error
 
     def _revive(self) -> None:
-        """Start partitions that are missing or do not reply."""
         for number, actor in enumerate(self.actors):
             try:
                 self._get([] if actor is None else [actor.ping.remote()])
