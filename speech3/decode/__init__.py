@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.decode.align import align_datadir
+    from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
     from speech3.decode.apply import (
         features_for,
         features_of_all,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         RETRY_BEAM,
         TUNING_FILE,
         Recognizer,
+        Word,
         load_recognizer,
         load_tuning,
         tune_recognizer,
@@ -83,6 +84,7 @@ __all__ = [
     "TUNING_GRAPH",
     "UNSEEN_WEIGHT",
     "Decoding",
+    "FoundAlignment",
     "GraphSources",
     "LatticeDir",
     "Marked",
@@ -92,8 +94,10 @@ __all__ = [
     "Tuning",
     "UtteranceParts",
     "WantedResults",
+    "Word",
     "WordLattice",
     "align_datadir",
+    "align_samples",
     "before_last_pass",
     "build_graph",
     "cut_long_utterances",
@@ -103,6 +107,7 @@ __all__ = [
     "export",
     "features_for",
     "features_of_all",
+    "find_alignment",
     "import_kaldi",
     "join_words",
     "load_recognizer",

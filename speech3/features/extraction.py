@@ -34,7 +34,7 @@ import yaml
 from speech3 import __version__
 from speech3.config import FeatureConfig
 from speech3.data import Augmenter, DataDir, audio, resolve_path
-from speech3.errors import Speech3Error, check_bad, listed
+from speech3.errors import MOST_BAD, Speech3Error, check_bad, listed
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
 from speech3.io import index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
@@ -245,6 +245,7 @@ def extract(
     compress: bool = False,
     augmenter: Augmenter | None = None,
     relative: bool = False,
+    most_bad: float = MOST_BAD,
 ) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
@@ -263,6 +264,8 @@ def extract(
     relative
         ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
         if run there; by default the path is absolute.
+    most_bad
+        The largest share of utterances that cannot be used.
 
     Notes
     -----
@@ -274,7 +277,7 @@ def extract(
     Raises
     ------
     Speech3Error
-        There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full;
+        There is no utterance; more than `most_bad` of them cannot be used (the message lists them); the disk is full;
         an augmenter is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
@@ -290,7 +293,7 @@ def extract(
         if _wants_stats(config):
             config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
-        located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
+        located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter, most_bad)
         if report.stats_2G is not None and report.stats_2G[0, -1] and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
         scp = out / "feats.scp"
@@ -351,6 +354,7 @@ def _extracted(
     report: ExtractReport,
     compress: bool,
     augmenter: Augmenter | None,
+    most_bad: float,
 ) -> list[tuple[str, int]]:
     """Add all missing units to `parts`, fill in `report`, and return the utterances with their places in the ark."""
     located: list[tuple[str, int]] = []
@@ -368,7 +372,7 @@ def _extracted(
             report.utterances += 1
             report.frames += frames
             located.append((utterance, offset))
-        _check(data, config, report.skipped, complete=False)
+        _check(data, config, report.skipped, complete=False, most=most_bad)
 
     for record in parts.taken_over(work):
         note(record)
@@ -381,7 +385,7 @@ def _extracted(
         content, record = _packed(unit, parts, compress)
         parts.append(content, record)
         note(record)
-    _check(data, config, report.skipped, complete=True)
+    _check(data, config, report.skipped, complete=True, most=most_bad)
     return located
 
 
@@ -526,12 +530,14 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     raise Speech3Error(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first error: {first}")
 
 
-def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool) -> None:
+def _check(
+    data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool, most: float = MOST_BAD
+) -> None:
     problem = "cannot be used" if complete else "so far cannot be used"
     remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
     if config.kind == "given":
         remedy = f"make the features again, or remove these utterances with `speech3 subset {data.path} OUT`"
-    check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
+    check_bad(skipped, len(data.utterances), str(data.path), problem, remedy, most)
 
 
 def _listing(skipped: dict[str, str]) -> str:
