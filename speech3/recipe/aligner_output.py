@@ -25,7 +25,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm import Segment, write_ctm, write_textgrid
 from speech3.recipe.aligner import TextRules, in_vocabulary, model_rules, train_aligner, with_further_words
 from speech3.recipe.aligner_source import Source, Target, read_source
-from speech3.runtime import available_jobs, explained_disk_errors, progress, read_json, say, write_json, write_text
+from speech3.runtime import available_jobs, progress, read_json, say, write_json, write_text
 
 Format = Literal["textgrid", "ctm", "json", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -90,7 +90,7 @@ class Summary:
     def lines(self, out: Path) -> list[str]:
         """What was done, for the end of the output."""
         status = Counter(result.status for result in self.results)
-        widened = sum(result.widened and result.status != _FAILED for result in self.results)
+        widened = sum(result.widened for result in self.results)
         aligned = len(self.results) - status[_FAILED]
         lines = [f"  not aligned: {result.id}: {result.reason}" for result in self.results if result.status == _FAILED][
             :_SHOWN
@@ -165,11 +165,13 @@ def _check_place(path: Path, out: Path) -> None:
             f"{out}: holds what is to be aligned, and its TextGrids would be taken for transcripts; choose another"
             " directory for the results, such as a new one in it"
         )
-    with explained_disk_errors(out):
+    try:
         out.mkdir(parents=True, exist_ok=True)
-        probe = out / WRITTEN
-        if not probe.exists():
-            probe.write_text("[]\n", encoding="utf-8")
+        if not (out / WRITTEN).exists():
+            (out / WRITTEN).write_text("[]\n", encoding="utf-8")
+        (out / WRITTEN).touch()
+    except OSError as error:
+        raise Speech3Error(f"{out}: cannot be written ({error.strerror}); choose another output directory") from error
 
 
 def _files_of(targets: Mapping[str, Target], formats: Sequence[Format]) -> list[str]:
@@ -222,7 +224,7 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
         results.append(
             UtteranceResult(
                 key, utterance.recording, utterance.speaker, utterance.start_s, end_s, utterance.text or "",
-                moved(words.get(key, [])), moved(phones.get(key, [])), status, key in widened,
+                moved(words.get(key, [])), moved(phones.get(key, [])), status, key in widened and status != _FAILED,
                 sum(sure[key]) / len(sure[key]) if key in sure else None, reason,
             )
         )  # fmt: skip
