@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 MOST_BAD = 0.05  # share of all utterances
+MOST_UNALIGNED = 0.25  # the same where training goes on with those that can be aligned
 _SHOWN = 10
 
 
@@ -35,7 +36,9 @@ def listed(names: Iterable[str], most: int = _SHOWN) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are bad", remedy: str = "") -> None:
+def check_bad(
+    bad: Mapping[str, str], total: int, what: str, problem: str = "are bad", remedy: str = "", most: float = MOST_BAD
+) -> None:
     """Raise an error if too many of `total` utterances are bad, or if there are no utterances at all.
 
     Parameters
@@ -44,6 +47,8 @@ def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are
         The reason for each bad utterance; the message shows the first few.
     what, problem, remedy
         Parts of the message: ``what: 2 of 20 utterances problem, more than 5 %; remedy: ...``.
+    most
+        The largest share that may be bad. With 1 an error is raised only if there are no utterances.
 
     Raises
     ------
@@ -51,11 +56,11 @@ def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are
     """
     if not total:
         raise Speech3Error(f"{what}: no utterances")
-    if len(bad) <= MOST_BAD * total:
+    if len(bad) <= most * total:
         return
     shown = [f"\n  {utterance}: {reason.removeprefix(f'{utterance}: ')}" for utterance, reason in bad.items()]
     more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     raise Speech3Error(
-        f"{what}: {len(bad)} of {total} utterances {problem}, more than {100 * MOST_BAD:g} %"
+        f"{what}: {len(bad)} of {total} utterances {problem}, more than {100 * most:g} %"
         f"{'; ' + remedy if remedy else ''}:{''.join(shown[:_SHOWN])}{more}"
     )

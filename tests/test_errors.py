@@ -19,6 +19,12 @@ def test_five_per_cent_may_be_bad() -> None:
         check_bad({}, 0, "x")
 
 
+def test_more_may_be_bad_where_the_caller_says_so() -> None:
+    check_bad({"a": "short"}, 4, "x", most=0.25)
+    with pytest.raises(Speech3Error, match=r"^x: 1 of 3 utterances are bad, more than 25 %:"):
+        check_bad({"a": "short"}, 3, "x", most=0.25)
+
+
 def test_the_first_are_shown_once_each_with_the_remedy() -> None:
     bad = {f"u{number}": f"u{number}: short" for number in range(12)}
     with pytest.raises(Speech3Error) as caught:

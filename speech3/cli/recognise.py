@@ -11,6 +11,7 @@ from speech3.cli import _verb
 if TYPE_CHECKING:
     import numpy as np
 
+    from speech3.hmm import Segment
 _Graph = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
 ]
@@ -293,30 +294,68 @@ def graph(
 
 
 def align(
-    model: Annotated[
-        Path, typer.Argument(help="Model directory, such as exp/digits/tri.", autocompletion=_verb.models)
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of recordings with transcripts, Kaldi data directory, or one recording.",
+            autocompletion=_verb.models,
+        ),
     ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory with text.")],
-    out: Annotated[Path, typer.Argument(help="Output directory: ali.ark, phones.ctm, words.ctm, textgrid/ and lists.")],
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
-    lexicon: Annotated[Path | None, typer.Option(help="Additional pronunciations, in the model's phones.")] = None,
+    out: Annotated[Path, typer.Argument(help="Output directory: a TextGrid for each recording, report.csv, model.")],
+    last: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="With three arguments, these are MODEL DIR OUT: see below.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Align with this model; do not train.", autocompletion=_verb.models),
+    ] = None,
     lang: Annotated[
         str | None,
-        typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
+        typer.Option(metavar="CODE", help="Pronounce words with espeak-ng in this language, such as en-us."),
     ] = None,
+    lexicon: Annotated[
+        Path | None, typer.Option(help="Pronunciations: `word phone phone ...`; with a model, in its phones.")
+    ] = None,
+    graphemes: Annotated[bool, typer.Option("--graphemes", help="The letters of a word are its phones.")] = False,
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="What is said in the one recording.")] = None,
+    tier: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tier of the transcript in TextGrids and ELAN files.")
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="NAMES", help="textgrid, ctm, json, csv; several with commas.")
+    ] = "textgrid",
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
     corrected: Annotated[
         Path | None, typer.Option(metavar="DIR", help="TextGrids or CTM that you have corrected, of some utterances.")
     ] = None,
 ) -> None:
-    """Align transcripts with recordings; write pdf, phone and word alignments for Kaldi and Praat.
+    """Find the times of words and phones: a folder of recordings and transcripts in, TextGrids out.
 
-    `speech3 align exp/digits/tri data/new exp/new_align`
+    `speech3 align recordings aligned --lang en-us`
 
-    `words.ctm` and `phones.ctm` hold times in seconds and, in the sixth column, confidences: 1 where no pdf of the
-    model fits better than the aligned ones, 0 where a pdf picked at random would fit just as well.
-    `textgrid/UTTERANCE.TextGrid` is the same for Praat; `ali.ark` has a pdf for each frame (Kaldi int32 vectors).
-    Times count from the start of the utterance. They lie between the frames: each boundary is the median of its
-    posterior, given the spectral change in the waveform, too (where only features are at hand: without it).
+    Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said), `.TextGrid` or
+    `.eaf` (its tier is chosen with `--tier` if there are several kinds). An aligner is trained on all of them, and
+    aligns them; pronunciations come from espeak-ng (`--lang`), from `--lexicon`, or from the letters (`--graphemes`).
+    `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own time: tiers `words`
+    and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the transcript has tiers or there are several speakers.
+    `report.csv` has a line for each utterance, the doubtful ones first; what could not be aligned is an empty interval.
+
+    `speech3 align more aligned2 --model aligned/model`, `speech3 align one.wav aligned3 --model aligned/model --text
+    "what is said"`
+
+    The model that was trained is `aligned/model`; `--model` aligns with it, or with a model of a recipe. Letter case
+    and punctuation in transcripts do not matter.
+
+    `--format textgrid,ctm,json,csv` writes all recordings into `words.ctm` and `phones.ctm`, and a `.json` and `.csv`
+    beside each TextGrid. These have confidences: 1 where no pdf of the model fits better than the aligned ones, 0 where
+    a pdf picked at random would fit just as well.
+
+    `speech3 align MODEL DIR OUT`, such as `speech3 align exp/digits/tri data/new exp/new_align`
+
+    With three arguments, DIR is a Kaldi data directory, and times count from the start of the utterance. `words.ctm`
+    and `phones.ctm` hold times and confidences, `textgrid/UTTERANCE.TextGrid` is the same for Praat; `ali.ark` has a
+    pdf for each frame (Kaldi int32 vectors). Boundaries lie between the frames: each is the median of its posterior,
+    given the spectral change in the waveform, too (where only features are at hand: without it).
 
     Lists with tab-separated fields: `confidence.txt` (utterance, confidence, its worst word, the confidence of that
     word, seconds); `suspicious.txt`, the utterances that are probably mistranscribed, worst first (utterance,
@@ -335,15 +374,43 @@ def align(
     utterances by the same conventions, and says how much nearer that brings them: measured on each corrected recording
     with what the others say. If it brings them no nearer, nothing is moved.
     """
-    from speech3.data import read_datadir
-    from speech3.decode import align_datadir, load_recognizer
     from speech3.errors import Speech3Error
     from speech3.evaluate import read_times
-    from speech3.runtime import available_jobs
+    from speech3.recipe import FORMATS, AlignRequest, align_source
 
     times = read_times(corrected, level="phones") if corrected else None
     if times and "phones" not in times.tracks:
         raise Speech3Error(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
+    phones = times.tracks["phones"] if times else None
+    if last is not None:
+        alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None}
+        given = [name for name, value in alone.items() if value is not None]
+        if given or formats != "textgrid":
+            raise Speech3Error(
+                f"{', '.join(given) or '--format'}: only for speech3 align SOURCE OUT; with three arguments (MODEL DIR"
+                " OUT) remove it"
+            )
+        _align_kaldi(source, out, last, jobs, lexicon, lang, phones)
+        return
+    if model and graphemes:
+        raise Speech3Error("--graphemes: is for training; a model given by --model has its own phones: remove one")
+    names = [name.strip().lower() for name in formats.split(",") if name.strip()]
+    chosen = tuple(name for name in FORMATS if name in names)
+    if strange := [name for name in names if name not in FORMATS] or ([] if names else [formats]):
+        raise Speech3Error(f"--format {strange[0]}: is not a format; choose from {', '.join(FORMATS)}")
+    request = AlignRequest(model, text, tier, lang, lexicon, graphemes, phones, chosen, jobs)
+    for line in align_source(source, out, request).lines(out):
+        print(line)
+
+
+def _align_kaldi(
+    model: Path, directory: Path, out: Path, jobs: int, lexicon: Path | None, lang: str | None,
+    corrected: "Mapping[str, list[Segment]] | None",
+) -> None:  # fmt: skip
+    from speech3.data import read_datadir
+    from speech3.decode import align_datadir, load_recognizer
+    from speech3.runtime import available_jobs
+
     found = align_datadir(
         load_recognizer(model),
         read_datadir(directory),
@@ -351,7 +418,7 @@ def align(
         jobs or available_jobs(),
         lexicon=lexicon,
         lang=lang,
-        corrected=times.tracks["phones"] if times else None,
+        corrected=corrected,
     )
     print(
         f"{len(found.aligned.alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark"

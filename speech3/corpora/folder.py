@@ -1,7 +1,7 @@
 """A folder as linguists keep it: recordings, each with a transcript of the same name.
 
-A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It is
-beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not searched.
+A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``.
+It is beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not read.
 `read_untranscribed` reads recordings without transcripts, and the parts of others that no utterance covers.
 """
 
@@ -41,7 +41,8 @@ from speech3.data import (
 from speech3.errors import Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
 
-TRANSCRIPTS = (".eaf", ".textgrid", ".txt")  # preferred first
+TEXTS = (".txt", ".lab")  # what is said, without times; .lab is what the Montreal Forced Aligner reads
+TRANSCRIPTS = (".eaf", ".textgrid", *TEXTS)  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
 AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
 _LOSSY = (".mp3", ".ogg", ".oga", ".opus")
@@ -50,6 +51,8 @@ _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgr
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
+_NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
+_TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 _LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
 _MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
@@ -81,13 +84,14 @@ def stem(path: Path) -> str:
     return unicodedata.normalize("NFC", path.stem)
 
 
-def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
+def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], list[Fault]]:
     """Find the recordings with a transcript, and what cannot be used.
 
-    Of several recordings that have the same name, those of a lossless format are preferred.
+    Of several recordings that have the same name, those of a lossless format are preferred. The folder `apart` is not
+    searched.
     """
     # Recordings, transcripts, and the transcripts by place and by name.
-    everything = _files(source)
+    everything = _files(source, apart)
     files = [path for path in everything if _is_utf8(path)]
     audio = [path for path in files if path.suffix.lower() in AUDIO]
     audio.sort(key=lambda path: path.suffix.lower() in _LOSSY)
@@ -118,9 +122,9 @@ def find_pairs(source: Path) -> tuple[list[Item], list[Fault]]:
             problem = f"{alone[name]} recordings and {len(available)} transcripts in other places have this name"
             faults.append(Fault("unclear transcript", str(path), "", problem, "keep one, or put both side by side"))
         else:
-            remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
+            remedy = "add one with the recording's name (.eaf, .TextGrid, .txt or .lab)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
-    faults += [_conflicted_copy(path) for path in _conflicts(source)]
+    faults += [_conflicted_copy(path) for path in _conflicts(source) if not (apart and apart in path.parents)]
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
         raise Speech3Error(f"{source}: {_why_none(audio, texts, faults)}")
@@ -133,15 +137,15 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
-        f" transcript (.eaf, .TextGrid or .txt) of its name{example}"
+        f" transcript (.eaf, .TextGrid, .txt or .lab) of its name{example}"
     )
 
 
-def _files(source: Path) -> list[Path]:
+def _files(source: Path, apart: Path | None = None) -> list[Path]:
     lang = source / "lang"
     return [
         path for path in sorted(files_below(source))
-        if lang not in path.parents
+        if lang not in path.parents and not (apart and apart in path.parents)
         and not any(part.startswith(".") for part in path.relative_to(source).parts)
     ]  # fmt: skip
 
@@ -186,7 +190,7 @@ def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recor
         if path in used:
             continue
         if (path.parent, stem(path)) in taken:
-            problem = "is not used, since .eaf is preferred to .TextGrid and both to .txt"
+            problem = "is not used, since .eaf is preferred to .TextGrid, and both to .txt and .lab"
             skip("second transcript", path, problem, "remove the one that is wrong")
         elif stem(path).casefold() in recorded:
             problem = "is not beside the recording of its name, and it is not clear that it belongs to it"
@@ -268,19 +272,29 @@ def read_folder(
     sample_rate: int | None = None,
     graphemes: Sequence[str] = (),
     language: str = "",
+    *,
+    apart: Path | None = None,
+    only: Path | None = None,
 ) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
     `tier`: as `wanted` of `choose`.
     `sample_rate`: Hz, to which recordings will be resampled; None: all must have one rate and one channel.
     `graphemes` and `language`: as for `plain_words`.
+    `apart`: a folder in `source` that is not searched, such as that of earlier results.
+    `only`: the only recording to read.
 
     Returns
     -------
     data, faults
         The utterances; what was left out, and warnings.
     """
-    items, faults = find_pairs(source)
+    items, faults = find_pairs(source, apart)
+    if only:
+        items = [item for item in items if item.audio == only]
+        faults = [fault for fault in faults if fault.where == str(only)]
+        if not items:
+            raise Speech3Error(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
     found = _Found(faults=faults, graphemes=graphemes, language=language)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
@@ -299,7 +313,7 @@ def read_folder(
             if item.transcript in tiers:
                 timed = found.timed(item.transcript, tiers[item.transcript], infos[item.key].duration_s)
                 named |= _add_tiers(found, item, timed, infos[item.key], speakers[item.key], voices)
-            elif item.transcript.suffix.lower() == ".txt":
+            elif item.transcript.suffix.lower() in TEXTS:
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:
             found.skip(error.kind, Path(error.file), error.problem, error.remedy)
@@ -348,7 +362,12 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
 
 
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
-    words = found.words(read_utf8(item.transcript), item.transcript)
+    text = read_utf8(item.transcript)
+    if item.transcript.suffix.lower() == ".lab" and _TIMED.match(text):
+        problem = "has times, as HTK's label files have"
+        found.skip("times in text", item.transcript, problem, "write only what is said, or make a TextGrid of it")
+        return
+    words = found.words(text, item.transcript)
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return

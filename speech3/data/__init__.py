@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         describe_corpus,
         lengths_s,
         measure_corpus,
+        read_headers,
         sphere_length_s,
         warn_of_problems,
     )
@@ -149,6 +150,7 @@ __all__ = [
     "phones61",
     "plain_words",
     "read_datadir",
+    "read_headers",
     "read_lines",
     "read_list",
     "read_sentences",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.decode.align import align_datadir
+    from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
     from speech3.decode.apply import features_for, say_skipped, transcribe, transcription_json, write_loglikes
     from speech3.decode.grammar import (
         GRAPH_LEXICON,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         write_speakers,
     )
     from speech3.decode.streaming import transcribe_arriving
-    from speech3.decode.trained_model import BEAM, RETRY_BEAM
+    from speech3.decode.trained_model import BEAM, RETRY_BEAM, Word
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
 else:
@@ -69,6 +69,7 @@ __all__ = [
     "TUNING_GRAPH",
     "UNSEEN_WEIGHT",
     "Decoding",
+    "FoundAlignment",
     "GraphSources",
     "LatticeDir",
     "Marked",
@@ -78,8 +79,10 @@ __all__ = [
     "Tuning",
     "UtteranceParts",
     "WantedResults",
+    "Word",
     "WordLattice",
     "align_datadir",
+    "align_samples",
     "before_last_pass",
     "build_graph",
     "cut_long_utterances",
@@ -89,6 +92,7 @@ __all__ = [
     "export",
     "features_for",
     "features_of_all",
+    "find_alignment",
     "import_kaldi",
     "join_words",
     "load_recognizer",

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
-from speech3.decode.apply import features_for, say_skipped
+from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.trained_model import BEAM, RETRY_BEAM
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import MOST_BAD, Speech3Error, check_bad
+from speech3.features import silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
     NONE,
@@ -36,6 +38,7 @@ from speech3.hmm import (
     by_lexicon,
     differences,
     fit,
+    joined,
     lay_out_long,
     match,
     moved,
@@ -48,12 +51,14 @@ from speech3.hmm import (
     unknown_words,
     usable_transcripts,
     with_new_words,
+    word_segments,
     write_alignments,
 )
 from speech3.io import ComputedMapping
 from speech3.language import G2P, check_vocabulary, read_lexicon
 from speech3.runtime import parallel_map, say, write_text
 
+LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every state of every frame
 _FIRST = 5  # number of utterances listed for an unknown word
 
 
@@ -101,6 +106,83 @@ def align_datadir(
         There are no transcripts; most of their words are not in the lexicon; more than 5 % of the utterances are bad
         (raised after all files were written, so that the lists name them).
     """
+    found = find_alignment(recognizer, data, out, jobs, lexicon=lexicon, lang=lang, corrected=corrected)
+    outcome, texts, parts, durations = found.outcome, found.texts, found.parts, found.durations_s
+    aligned, hmm, clock, total = outcome.aligned, found.recognizer.hmm, found.recognizer.clock, found.total
+    write_alignments(
+        out, hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
+        confidences=aligned.confidences, parts=parts,
+    )  # fmt: skip
+    _write_lists(out, outcome, texts, durations, clock)
+    _write_split(out, data, outcome, parts, texts, durations, clock)
+    say_skipped(aligned.bad, "not aligned")
+    more = f", and pass pronunciations of the words in {out}/oov.txt with --lexicon or --lang"
+    check_bad(
+        aligned.bad, total, str(data.path), "could not be aligned",
+        f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
+        f"{more if outcome.unknown else ''}",
+    )  # fmt: skip
+    return outcome
+
+
+@dataclass(frozen=True, eq=False)
+class FoundAlignment:
+    """What was found by `find_alignment`, before anything is written.
+
+    Attributes
+    ----------
+    recognizer
+        The model, with the pronunciations that were added.
+    texts, durations_s
+        Of utterances and of parts of long ones.
+    parts
+        The parts of long utterances.
+    total
+        Number of utterances and parts, with those that could not be aligned.
+    """
+
+    outcome: Outcome
+    recognizer: Recognizer
+    texts: dict[str, str | None]
+    parts: dict[str, LongPart]
+    durations_s: dict[str, float]
+    total: int
+
+    def tracks(self) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
+        """Words and phones of each utterance, in seconds from its beginning; those of long ones are joined."""
+        aligned, clock, known = self.outcome.aligned, self.recognizer.clock, self.outcome.aligned.confidences
+        lexicon, found = self.recognizer.hmm.lexicon, aligned.alignments
+
+        def phones_of(key: str) -> list[Segment]:
+            return phone_segments(found[key], lexicon, clock, self.durations_s.get(key), known.get(key))
+
+        def words_of(key: str) -> list[Segment]:
+            sure = known[key].words_W if key in known else None
+            return word_segments(
+                found[key], (self.texts[key] or "").split(), clock, self.durations_s.get(key), sure
+            )  # fmt: skip
+
+        words: Mapping[str, list[Segment]] = ComputedMapping(found, words_of)
+        phones: Mapping[str, list[Segment]] = ComputedMapping(found, phones_of)
+        if self.parts:
+            words, phones = joined(words, self.parts, clock), joined(phones, self.parts, clock)
+        return words, phones
+
+
+def find_alignment(
+    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None,
+    lang: str | None = None, corrected: Mapping[str, Sequence[Segment]] | None = None, tolerant: bool = False,
+) -> FoundAlignment:  # fmt: skip
+    """Align every utterance with its transcript; parameters and errors are those of `align_datadir`.
+
+    Written to `out` are only the features and ``guessed.txt``.
+
+    Parameters
+    ----------
+    tolerant
+        Any number of utterances may be bad, silent ones are, and where no path is found within the beams, the search
+        goes on without a beam.
+    """
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
     if not any(texts.values()):
         raise Speech3Error(
@@ -108,10 +190,13 @@ def align_datadir(
         )
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
     check_vocabulary(texts, recognizer.hmm.lexicon.by_word)  # before hours of audio are read
-    feats, skipped = features_for(recognizer, data, jobs, out)
+    feats, skipped = features_for(recognizer, data, jobs, out, most_bad=1.0 if tolerant else MOST_BAD)
     durations = lengths_s(data.subset(feats))
     transcripts = usable_transcripts(texts, recognizer.hmm.lexicon, feats)
     transcripts.bad.update(skipped)
+    for utterance in silent_in(out / "feats") if tolerant else ():
+        transcripts.words.pop(utterance, None)
+        transcripts.bad[utterance] = "is digital silence from end to end"
     layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
     config = recognizer.features
     parts = part_names((part for layout in layouts.values() for part in layout.parts), 1 / recognizer.clock.shift_s)
@@ -125,27 +210,56 @@ def align_datadir(
         recognizer.hmm, recognizer.scorer, transcripts, PartFeats(feats, parts, config),
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
         refinement=Refinement(clock, PartWaves(DataWaves(data, config.sample_frequency), parts, clock)),
+        widen=tolerant,
     )  # fmt: skip
     total = len(transcripts.words) + len(transcripts.bad)
-    if not aligned.alignments:
+    if not aligned.alignments and not tolerant:
         check_bad(aligned.bad, total, str(data.path), "could not be aligned")
-    if corrected is not None:
+    if corrected is not None and aligned.alignments:
         aligned = _as_corrected(aligned, corrected, recognizer, durations)
     unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
     outcome = Outcome(aligned, layouts, suspicions(aligned, texts, recognizer.hmm.subsampling), unknown)
-    write_alignments(
-        out, recognizer.hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
-        confidences=aligned.confidences, parts=parts,
+    return FoundAlignment(outcome, recognizer, texts, parts, durations, total)
+
+
+def align_samples(
+    recognizer: Recognizer, samples: ArrayLike, rate: int, words: Sequence[str]
+) -> tuple[list[Segment], list[Segment], float]:
+    """Align one recording in memory: its words and its phones, with times in seconds, and the confidence of the whole.
+
+    Parameters
+    ----------
+    samples
+        One channel, as floats from -1 to 1 or as integers; resampled if `rate` (Hz) is not the model's.
+    words
+        What is said. A word that the model lacks is aligned as `<unk>` and keeps its spelling.
+
+    Raises
+    ------
+    Speech3Error
+        There are no words, or no samples; the recording is silent, too short for the words, or longer than
+        `LONGEST_SAMPLES_S`; the model has no `<unk>` for a word that it lacks.
+    """
+    if not words:
+        raise Speech3Error("there is no text: pass the words that are said in the recording")
+    feats_TF, wave = features_of_samples(recognizer, samples, rate)
+    duration_s = len(wave[0]) / wave[1]
+    if duration_s > LONGEST_SAMPLES_S:
+        raise Speech3Error(
+            f"the recording lasts {duration_s:.0f} s; cut it into parts of at most {LONGEST_SAMPLES_S:g} s, or use"
+            " `speech3 align`, which does that"
+        )
+    hmm, clock, name = recognizer.hmm, recognizer.clock, "samples"
+    aligned = align_utterances(
+        hmm, recognizer.scorer, Transcripts({name: hmm.lexicon.known(words)}, {}), {name: feats_TF},
+        beam=BEAM, retry_beam=RETRY_BEAM, jobs=1, acoustic_scale=recognizer.alignment_scale, scored=True,
+        refinement=Refinement(clock, {name: wave}), widen=True,
     )  # fmt: skip
-    _write_lists(out, outcome, texts, durations, clock)
-    _write_split(out, data, outcome, parts, texts, durations, clock)
-    say_skipped(aligned.bad, "not aligned")
-    check_bad(
-        aligned.bad, total, str(data.path), "could not be aligned",
-        f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
-        f"{f', and pass pronunciations of the words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
-    )  # fmt: skip
-    return outcome
+    if name in aligned.bad:
+        raise Speech3Error(f"the recording could not be aligned: {aligned.bad[name]}; check its text")
+    found, sure = aligned.alignments[name], aligned.confidences[name]
+    said = word_segments(found, words, clock, duration_s, sure.words_W)
+    return said, phone_segments(found, hmm.lexicon, clock, duration_s, sure), sure.utterance
 
 
 def _as_corrected(

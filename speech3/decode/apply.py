@@ -17,7 +17,7 @@ from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
 from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import MOST_BAD, Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
 from speech3.hmm import Hmm, Segment
 from speech3.io import ArkReader, write_ark
@@ -28,7 +28,9 @@ _BLOCK_S = 10.0  # how much of a long recording is read at once
 _Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
 
 
-def features_for(recognizer: TrainedModel, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
+def features_for(
+    recognizer: TrainedModel, data: DataDir, jobs: int, out: Path, most_bad: float = MOST_BAD
+) -> tuple[ArkReader, dict[str, str]]:
     """Extract the features that the model needs into ``out/feats``.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
@@ -41,12 +43,12 @@ def features_for(recognizer: TrainedModel, data: DataDir, jobs: int, out: Path) 
     Raises
     ------
     Speech3Error
-        More than 5 % of the utterances are bad; given features do not match those that the model was trained on.
+        More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on.
     """
     config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings and config.kind != "given":
         _warn_of_first(recognizer, data)
-    report = extract(data, out / "feats", config, jobs)
+    report = extract(data, out / "feats", config, jobs, most_bad=most_bad)
     feats = ArkReader(out / "feats" / "feats.scp")
     if config.kind == "given":
         try:
@@ -173,11 +175,33 @@ def transcribe_samples(recognizer: TrainedModel, samples: ArrayLike, rate_hz: An
     if len(wave_S) > LONG_S * rate_hz:
         found = _long(recognizer, name, *_parts(recognizer, [wave_S], rate_hz), times)
     else:
-        resampler = OnlineResampler(rate_hz, recognizer.features.sample_frequency or rate_hz)
-        wave_S = np.concatenate([resampler.accept(wave_S), resampler.finish()])
-        found = _recognised(recognizer, name, wave_S, recognizer.features.sample_frequency or rate_hz, times)
+        found = _recognised(recognizer, name, *_at_its_rate(recognizer, wave_S, rate_hz), times)
     words, segments = found
     return result_of(words_of_segments(segments) or [Word(word, None, None, None) for word in words])
+
+
+def _at_its_rate(recognizer: TrainedModel, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, int]:
+    wanted_hz = recognizer.features.sample_frequency or rate_hz
+    resampler = OnlineResampler(rate_hz, wanted_hz)
+    return np.concatenate([resampler.accept(wave_S), resampler.finish()]), wanted_hz
+
+
+def features_of_samples(
+    recognizer: TrainedModel, samples: ArrayLike, rate: int
+) -> tuple[np.ndarray, tuple[np.ndarray, int]]:
+    """Features (T, F) of a recording in memory, and its waveform (S,) at the model's rate with that rate.
+
+    Raises
+    ------
+    Speech3Error
+        The samples are shorter than one frame or silent; the samples or the rate are invalid.
+    """
+    wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
+    _refuse_given(recognizer, "samples")
+    if not len(wave_S) or audio.is_silent(wave_S):
+        raise Speech3Error("samples: are digital silence (all are equal); pass a recording with speech")
+    wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
+    return _features_of(recognizer, "samples", wave_S, rate_hz), (wave_S, rate_hz)
 
 
 def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:

@@ -32,7 +32,7 @@ from speech3.decode.grammar import with_lexicon_of
 from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode
 from speech3.decode.tune import DecodeSettings, load_settings
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
 from speech3.features import static_dim
 from speech3.hmm import (
     LARGEST_PSEUDO,
@@ -201,7 +201,7 @@ class TrainedModel:
         Raises
         ------
         Speech3Error
-            More than 5 % of the utterances are bad, or most words are not in the lexicon.
+            More than a quarter of the utterances are bad, or most words are not in the lexicon.
         """
         transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
         found = align_utterances(
@@ -210,7 +210,8 @@ class TrainedModel:
             refinement=Refinement(self.clock, waves or {}),
         )  # fmt: skip
         if strict:
-            check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
+            total = len(transcripts.words) + len(transcripts.bad)
+            check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)
         return found.alignments, found.bad
 
 

@@ -30,7 +30,7 @@ import yaml
 from speech3 import __version__
 from speech3.config import FeatureConfig
 from speech3.data import Augmenter, DataDir, audio, resolve_path
-from speech3.errors import Speech3Error, check_bad, listed
+from speech3.errors import MOST_BAD, Speech3Error, check_bad, listed
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
 from speech3.io import index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
@@ -71,6 +71,7 @@ def extract(
     compress: bool = False,
     augmenter: Augmenter | None = None,
     relative: bool = False,
+    most_bad: float = MOST_BAD,
 ) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
@@ -89,6 +90,8 @@ def extract(
     relative
         ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
         if run there; by default the path is absolute.
+    most_bad
+        The largest share of utterances that cannot be used.
 
     Notes
     -----
@@ -100,7 +103,7 @@ def extract(
     Raises
     ------
     Speech3Error
-        There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full;
+        There is no utterance; more than `most_bad` of them cannot be used (the message lists them); the disk is full;
         an augmenter is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
@@ -111,7 +114,7 @@ def extract(
     units = units_of(data, config)
     config = _with_rate(data, config)
     inputs, mark = [part_of(data, ids) for ids in units], fingerprint(data, units, config, compress, augmenter)
-    work = _Work(data, inputs, jobs or available_jobs(), mark, compress, augmenter)
+    work = _Work(data, inputs, jobs or available_jobs(), mark, compress, augmenter, most_bad)
     ark = out / "feats.ark"
     with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
         if _wants_stats(config):
@@ -291,6 +294,7 @@ class _Work:
     fingerprint: str
     compress: bool
     augmenter: Augmenter | None
+    most_bad: float
 
 
 def _extracted(work: _Work, config: FeatureConfig, parts: Parts, report: ExtractReport) -> list[tuple[str, int]]:
@@ -310,7 +314,7 @@ def _extracted(work: _Work, config: FeatureConfig, parts: Parts, report: Extract
             report.utterances += 1
             report.frames += frames
             located.append((utterance, offset))
-        _check(data, config, report.skipped, complete=False)
+        _check(data, config, report.skipped, complete=False, most=work.most_bad)
 
     for record in parts.taken_over(work.fingerprint):
         note(record)
@@ -323,7 +327,7 @@ def _extracted(work: _Work, config: FeatureConfig, parts: Parts, report: Extract
         content, record = _packed(unit, parts, work.compress)
         parts.append(content, record)
         note(record)
-    _check(data, config, report.skipped, complete=True)
+    _check(data, config, report.skipped, complete=True, most=work.most_bad)
     return located
 
 
@@ -417,12 +421,14 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     raise Speech3Error(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first error: {first}")
 
 
-def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool) -> None:
+def _check(
+    data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool, most: float = MOST_BAD
+) -> None:
     problem = "cannot be used" if complete else "so far cannot be used"
     remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
     if config.kind == "given":
         remedy = f"make the features again, or remove these utterances with `speech3 subset {data.path} OUT`"
-    check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
+    check_bad(skipped, len(data.utterances), str(data.path), problem, remedy, most)
 
 
 def _say_remarkable(data: DataDir, report: ExtractReport) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         LongLayout,
         LongPart,
         PartFeats,
+        joined,
         lay_out_long,
         part_names,
         part_texts,
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
         FrameClock,
         Segment,
         ctm_line,
+        file_name,
         frame_clock,
         phone_segments,
         read_ctm,
         word_segments,
         write_ctm,
+        write_textgrid,
     )
     from speech3.hmm.alignments import Alignment
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
@@ -173,10 +176,12 @@ __all__ = [
     "edit_distance",
     "export_kaldi",
     "extended_baum_welch",
+    "file_name",
     "fit",
     "frame_clock",
     "group_numbers",
     "has_phones",
+    "joined",
     "key",
     "lay_out_long",
     "left_biphone_pdfs",
@@ -233,6 +238,7 @@ __all__ = [
     "write_alignments",
     "write_ctm",
     "write_projection",
+    "write_textgrid",
     "write_transforms",
     "zero_stats",
 ]

@@ -9,6 +9,8 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.recipe import evaluation
+    from speech3.recipe.aligner import AlignedText, Aligner, Phone
+    from speech3.recipe.aligner_output import FORMATS, AlignRequest, Format, align_source
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
     from speech3.recipe.plan import (
         CHOOSE,
@@ -29,8 +31,15 @@ else:
 __all__ = [
     "CHOOSE",
     "DATA",
+    "FORMATS",
     "LFMMI",
     "SELF_STAGE",
+    "AlignRequest",
+    "AlignedText",
+    "Aligner",
+    "Format",
+    "Phone",
+    "align_source",
     "chose_nothing",
     "cost_remarks",
     "describe_plan",

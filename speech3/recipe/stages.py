@@ -32,7 +32,7 @@ from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_ya
 from speech3.corpora import HELD_OUT_LEXICON
 from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
 from speech3.decode import Recognizer, load_recognizer
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
 from speech3.features import extract
 from speech3.frames import segment_labels, segment_numbers, segment_starts, write_frames
 from speech3.hmm import (
@@ -177,6 +177,13 @@ def save_gmms(e: Experiment, name: str, system: GmmSystem, features: Path, prese
     system.gmm.save(out / "model.safetensors", {"features": preset})
 
 
+def _check_aligned(bad: Mapping[str, str], total: int, what: str) -> None:
+    """Refuse a system whose training left out a quarter of the utterances; up to that, the others are what counts."""
+    check_bad(bad, total, what, "could not be aligned", most=MOST_UNALIGNED)
+    if bad:
+        say(f"  {len(bad):,} of {total:,} utterances are left out of training, since they could not be aligned")
+
+
 def train_mono(e: Experiment, name: str) -> None:
     """Train monophone GMMs: the system `mono`, or the smaller `aligner` with its own features.
 
@@ -195,7 +202,7 @@ def train_mono(e: Experiment, name: str) -> None:
             config = parse(FeatureConfig, read_yaml(features), features)
             waves = DataWaves(read_datadir(e.data(e.train)), config.sample_frequency)
             system = along_boundaries(workers, system, hmm, Refinement(frame_clock(config), waves))
-    check_bad({**transcripts.bad, **system.failed}, len(feats), "monophone training")
+    _check_aligned({**transcripts.bad, **system.failed}, len(feats), "monophone training")
     save_gmms(e, name, system, features, preset)
 
 
@@ -209,7 +216,7 @@ def train_tri(e: Experiment) -> None:
         by_monophones = partial(realign, label="alignment by monophones")
         workers.run(by_monophones, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         system = train_triphone(workers, mono, hmm, generator, metrics)
-    check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
+    _check_aligned({**transcripts.bad, **system.failed}, len(feats), "triphone training")
     save_gmms(e, "tri", system, features, preset)
 
 

@@ -93,6 +93,19 @@ def test_no_path_is_the_worst_suspicion(hmm: Hmm) -> None:
     assert "u001" in [s.utterance for s in listed if s.confidence == 0] and "u9" not in [s.utterance for s in listed]
 
 
+def test_a_search_that_widens_itself_ends_with_the_path_of_the_widest_beam(hmm: Hmm) -> None:
+    drawn = draw(hmm, 3, seed=3)
+    drawn.words["u001"] = ["cc", "ab", "ca"]
+    gmm, transcripts = truth(hmm, drawn), Transcripts(drawn.words, {})
+    narrow = align_utterances(hmm, gmm, transcripts, drawn.feats, beam=0.2, retry_beam=0.3, jobs=1)
+    wide = align_utterances(hmm, gmm, transcripts, drawn.feats, beam=1e9, retry_beam=1e9, jobs=1)
+    widened = align_utterances(hmm, gmm, transcripts, drawn.feats, beam=0.2, retry_beam=0.3, jobs=1, widen=True)
+    assert "u001" in narrow.bad and not widened.bad and "u001" in widened.retried
+    for name in narrow.bad:
+        assert widened.alignments[name].starts.tolist() == wide.alignments[name].starts.tolist()
+        assert widened.alignments[name].score == wide.alignments[name].score
+
+
 def test_unknown_words_and_a_lexicon_with_more(hmm: Hmm) -> None:
     texts = {"u": "ab xx ba xx", "v": "xx yy", "w": None}
     assert unknown_words(texts, hmm.lexicon) == {"xx": ["u", "u", "v"], "yy": ["v"]}

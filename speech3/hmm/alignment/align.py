@@ -10,6 +10,7 @@ far better: on minilibri's dev, with one word of each utterance replaced, 0.3 % 
 replaced ones are above `DOUBTFUL_SUBSAMPLED`; triphones, at the same false alarm rate, find 60 %.
 """
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -116,6 +117,7 @@ def align_utterances(
     acoustic_scale: float = 0.1,
     scored: bool = False,
     refinement: Refinement | None = None,
+    widen: bool = False,
 ) -> Aligned:
     """Align all transcripts. The caller checks whether too many of them failed (`check_bad`).
 
@@ -127,14 +129,16 @@ def align_utterances(
         Also compute confidences, which needs the likelihoods of all pdfs.
     refinement
         Also compute the times of boundaries between frames (`Alignment.edges`).
+    widen
+        Where the second beam finds no path either, search without a beam: every utterance that is long enough for its
+        phones is then aligned.
     """
     parts: list[Aligned] = []
     with tempfile.TemporaryDirectory(prefix="speech3-ali-") as scratch:
         if transcripts.words:
             with Workers(transcripts.words, feats, jobs) as workers:
-                parts = workers.run(
-                    _align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored, refinement, Path(scratch)
-                )
+                beams = (beam, retry_beam, math.inf) if widen else (beam, retry_beam)
+                parts = workers.run(_align_share, hmm, scorer, beams, acoustic_scale, scored, refinement, Path(scratch))
         whole = Aligned(Merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
     for part in parts:
         whole.bad.update(part.bad)
@@ -144,7 +148,7 @@ def align_utterances(
 
 
 def _align_share(
-    share: WorkerShare, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool,
+    share: WorkerShare, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float, scored: bool,
     refinement: Refinement | None, scratch: Path,
 ) -> Aligned:  # fmt: skip
     """Align a share; the alignments are in a file, from which the calling process reads them."""

@@ -1,0 +1,400 @@
+"""Train an aligner on all of a user's speech, and align with it: monophone GMMs, and how its transcripts were written.
+
+Nothing is held out, since an aligner is used on the speech that it was trained on. The GMMs and their features are
+those of the system `aligner` of `recipe any`. The model directory is that of any model, and has in addition:
+
+    aligner.json    how the transcripts were brought into plain words, and where pronunciations came from
+
+so that the aligner reads further transcripts, and pronounces further words, in the same way.
+"""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
+from speech3.data import DataDir, plain_words
+from speech3.decode import Recognizer, Word, align_samples, load_recognizer
+from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
+from speech3.features import extract, silent_in
+from speech3.hmm import (
+    LONG_UTTERANCE_S,
+    DataWaves,
+    GmmSystem,
+    Refinement,
+    Workers,
+    along_boundaries,
+    frame_clock,
+    has_phones,
+    phone_groups,
+    train_monophone,
+    usable_transcripts,
+    with_new_words,
+    with_sizes,
+)
+from speech3.io import ArkReader
+from speech3.language import (
+    NOT_WORDS,
+    Lexicon,
+    PronouncedVocabulary,
+    Pronunciation,
+    guess_pronunciations,
+    mark_positions,
+    read_lexicon,
+)
+from speech3.recipe.aligner_source import read_source
+from speech3.runtime import Metrics, available_jobs, read_json, say, write_json, write_text
+
+ABOUT = "aligner.json"
+_PHONE_LISTS = ("silence_phones.txt", "nonsilence_phones.txt")  # of Kaldi, beside a lexicon
+LITTLE_S = 60.0  # of speech; less is too little for boundaries that can be relied on
+_SURE = 100  # a count for words that are only to be pronounced, so that none of their phones is rare
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """How transcripts become words, and where pronunciations come from.
+
+    Attributes
+    ----------
+    plain
+        Transcripts are brought into plain words (`speech3.data.plain_words`).
+    lang
+        espeak-ng's code of the language, or empty.
+    spelled
+        The phones of a word are its letters.
+    given
+        The pronunciations come from a lexicon.
+    """
+
+    plain: bool = True
+    lang: str = ""
+    spelled: bool = False
+    given: bool = False
+
+    def words(self, text: str, vocabulary: Collection[str], folded: Mapping[str, str]) -> list[str]:
+        """The words of a text, in the spelling of the vocabulary where it has them.
+
+        Parameters
+        ----------
+        folded
+            The words of the vocabulary by their case-folded forms.
+        """
+        found: list[str] = []
+        for token in text.split():
+            if token in vocabulary:
+                found.append(token)
+                continue
+            words = plain_words(token, (), self.lang).split()
+            found += [word if word in vocabulary else folded.get(word.casefold(), word) for word in words]
+        return found
+
+
+def case_folded(vocabulary: Collection[str]) -> dict[str, str]:
+    """The words by their case-folded forms; of several with the same form, the first in alphabetical order."""
+    return {word.casefold(): word for word in sorted(vocabulary, reverse=True)}
+
+
+def in_vocabulary(data: DataDir, rules: TextRules, vocabulary: Collection[str]) -> DataDir:
+    """The data with its transcripts in the spelling of the vocabulary; how many words changed is said."""
+    folded, changed, total = case_folded(vocabulary), 0, 0
+    utterances = {}
+    for key, utterance in data.utterances.items():
+        before = (utterance.text or "").split()
+        words = rules.words(utterance.text or "", vocabulary, folded)
+        total += len(before)
+        changed += sum((Counter(before) - Counter(words)).values())
+        utterances[key] = replace(utterance, text=" ".join(words) or None)
+    if changed:
+        say(f"  {changed:,} of {total:,} words are written as in the lexicon (letter case, punctuation)")
+    return replace(data, utterances=utterances)
+
+
+def find_pronunciations(
+    data: DataDir, rules: TextRules, lexicon: Path | None, out: Path
+) -> tuple[DataDir, PronouncedVocabulary]:
+    """Pronounce the words of the transcripts; write ``lexicon.txt`` and ``unpronounced.txt`` into `out`.
+
+    Raises
+    ------
+    Speech3Error
+        There is neither a lexicon nor a language, or most words cannot be pronounced.
+    """
+    if not (lexicon or rules.lang or rules.spelled):
+        raise Speech3Error(
+            f"{data.path}: where do pronunciations come from? Pass --lang CODE (espeak-ng, such as --lang en-us),"
+            " --lexicon FILE (`word phone phone ...`), --graphemes (letters are the phones), or --model DIR (a trained"
+            " aligner)"
+        )
+    if lexicon and not rules.spelled:
+        data = in_vocabulary(data, rules, read_lexicon(lexicon).by_word)
+    counts = Counter(word for utterance in data.utterances.values() for word in (utterance.text or "").split())
+    wanted = tuple(word for word in sorted(counts) if word not in NOT_WORDS)
+    if not wanted:
+        raise Speech3Error(f"{data.path}: has no transcripts; write what is said, or pass --text for one recording")
+    try:
+        found = guess_pronunciations(
+            wanted, counts, None if rules.spelled else lexicon, rules.lang or None, spelled=rules.spelled
+        )
+    except Speech3Error as error:
+        message = str(error).replace("lang=", "--lang ").replace("lexicon=graphemes", "--graphemes")
+        raise Speech3Error(message) from error
+    write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in found.lines))
+    for name in _PHONE_LISTS:
+        (out / name).unlink(missing_ok=True)
+        if lexicon and not rules.spelled and (lexicon.parent / name).is_file():
+            shutil.copyfile(lexicon.parent / name, out / name)
+    if found.how:
+        say(f"  {found.how}: {out / 'lexicon.txt'}")
+    if found.unpronounced:
+        rows = (f"{word} {counts[word]} {why}\n" for word, why in sorted(found.unpronounced.items()))
+        write_text(out / "unpronounced.txt", "".join(rows))
+        say(f"  {len(found.unpronounced)} words have no pronunciation and become <unk>: {out / 'unpronounced.txt'}")
+    else:
+        (out / "unpronounced.txt").unlink(missing_ok=True)
+    return data, found
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The model, the transcripts as it reads them, and the utterances that training left out, with the reasons."""
+
+    recognizer: Recognizer
+    data: DataDir
+    left_out: dict[str, str]
+
+
+def train_aligner(
+    data: DataDir, rules: TextRules, lexicon: Path | None, out: Path, rate_hz: int, jobs: int, seed: int = 1
+) -> Trained:
+    """Train monophones on all utterances that can be aligned, and write the model directory `out`.
+
+    Long and silent utterances, and those that are too short for their words, are left out of training; they may still
+    be aligned.
+
+    Parameters
+    ----------
+    rate_hz
+        The sample rate of the model; other recordings are resampled.
+
+    Raises
+    ------
+    Speech3Error
+        There are no pronunciations (`find_pronunciations`), or a quarter of the utterances cannot be aligned.
+    """
+    with tempfile.TemporaryDirectory(prefix="speech3-align-") as scratch:
+        work = Path(scratch)
+        data, _ = find_pronunciations(data, rules, lexicon, out)
+        config = load_config(RecipeConfig, shipped("recipes") / "any" / "recipe.yaml").hmm
+        said = mark_positions(read_lexicon(out / "lexicon.txt", config.silence_prob))
+        features = load_preset(FeatureConfig, "features", config.aligner_features).model_copy(
+            update={"sample_frequency": rate_hz, "resample": True, "mix_channels": True}
+        )
+        report = extract(data, work / "feats", features, jobs, most_bad=1.0)
+        feats = ArkReader(work / "feats" / "feats.scp") if report.utterances else {}
+        texts = {key: utterance.text for key, utterance in data.utterances.items()}
+        transcripts = usable_transcripts(texts, said, feats)
+        bad = {**report.skipped, **transcripts.bad, **dict.fromkeys(silent_in(work / "feats"), "is digital silence")}
+        shift_s = features.frame_shift / 1000
+        lengths = {key: shift_s * len(feats[key]) for key in transcripts.words if key not in bad}
+        long = {key for key, seconds in lengths.items() if seconds > LONG_UTTERANCE_S}
+        used_s = sum(seconds for key, seconds in lengths.items() if key not in long)
+        if used_s >= LITTLE_S:  # else the long ones are all there is
+            bad |= {key: f"lasts {lengths[key]:.0f} s, too long to train on" for key in long}
+        used = {key: transcripts.words[key] for key in lengths if key not in bad}
+        check_bad(_without_long(bad, long), len(texts), str(data.path), "cannot be used", most=MOST_UNALIGNED)
+        seconds = sum(lengths[key] for key in used)
+        if seconds < LITTLE_S:
+            say(
+                f"  warning: {seconds:.0f} s of speech is little to train on: check the boundaries, add recordings, or"
+                " pass --model DIR"
+            )
+        sized = with_sizes(config, seconds / 3600, len(phone_groups(said)))
+        system, failed = _trained(used, feats, said, sized, features, data, out, jobs, seed)
+        bad |= failed
+        check_bad(_without_long(bad, long), len(texts), str(data.path), "could not be aligned", most=MOST_UNALIGNED)
+        system.hmm.save(out)
+        shutil.copyfile(work / "feats" / "features.yaml", out / "features.yaml")
+        system.gmm.save(out / "model.safetensors", {"features": config.aligner_features})
+        write_json(out / ABOUT, asdict(replace(rules, given=lexicon is not None and not rules.spelled)))
+    if bad:
+        say(f"  trained without {len(bad):,} of {len(texts):,} utterances, which could not be used")
+    return Trained(load_recognizer(out), data, bad)
+
+
+def _without_long(bad: Mapping[str, str], long: Collection[str]) -> dict[str, str]:
+    return {key: reason for key, reason in bad.items() if key not in long}
+
+
+def _trained(
+    used: Mapping[str, list[str]], feats: Mapping[str, np.ndarray], lexicon: Lexicon, sized: HmmConfig,
+    features: FeatureConfig, data: DataDir, out: Path, jobs: int, seed: int,
+) -> tuple[GmmSystem, dict[str, str]]:  # fmt: skip
+    """The monophones, and the utterances that they cannot align."""
+    generator, metrics = np.random.default_rng(seed), Metrics(out / "metrics.jsonl")
+    waves = DataWaves(data, features.sample_frequency)
+    with Workers(used, feats, jobs) as workers:
+        system = train_monophone(workers, lexicon, sized.model_copy(update={"mono": sized.aligner}), generator, metrics)
+        system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
+    return system, system.failed
+
+
+def model_rules(recognizer: Recognizer) -> TextRules:
+    """What ``aligner.json`` says; for a model that has none, its lexicon's spelling and no language."""
+    path = recognizer.directory / ABOUT
+    return TextRules(**read_json(path)) if path.exists() else TextRules(given=True)
+
+
+def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:
+    """Pronounce words that the model lacks as those that it was trained on, by espeak-ng or by letters.
+
+    Words that need other phones than the model's are left out. A model whose pronunciations came from a lexicon gets
+    none here: `speech3.decode.find_alignment` learns them from its lexicon.
+    """
+    new = sorted(word for word in set(words) if word not in recognizer.hmm.lexicon.by_word and word not in NOT_WORDS)
+    if not new or rules.given or not (rules.lang or rules.spelled):
+        return recognizer
+    try:
+        found = guess_pronunciations(
+            new, dict.fromkeys(new, _SURE), None, rules.lang or None, spelled=rules.spelled
+        )  # fmt: skip
+    except Speech3Error:  # none of them can be pronounced
+        return recognizer
+    table = read_pronunciations(found)
+    usable = [pron for pron in table if has_phones(pron, recognizer.hmm.lexicon)]
+    how = "spelled" if rules.spelled else f"by espeak-ng ({rules.lang})"
+    say(f"  {len({pron.word for pron in usable})} of {len(new)} new words pronounced {how}")
+    return replace(recognizer, outputs=with_new_words(recognizer.hmm, usable, how))
+
+
+def read_pronunciations(found: PronouncedVocabulary) -> list[Pronunciation]:
+    """The pronunciations of words, without that of `<unk>`."""
+    rows = (line.split() for line in found.lines)
+    return [Pronunciation(word, tuple(phones)) for word, *phones in rows if word in found.known]
+
+
+@dataclass(frozen=True)
+class Phone:
+    """A phone of an alignment; silences are left out. Times in seconds; the confidence is as in `Word`."""
+
+    phone: str
+    start_s: float
+    end_s: float
+    confidence: float | None
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """Words and phones of a recording, with times and confidences.
+
+    `confidence` is that of the whole: 1 if no pdf fits any frame better, 0 if a random one would fit as well.
+    """
+
+    words: tuple[Word, ...]
+    phones: tuple[Phone, ...]
+    confidence: float
+
+
+@dataclass(frozen=True, eq=False)
+class Aligner:
+    """A trained aligner: `train` or `load` it, then `align` recordings in memory.
+
+    Attributes
+    ----------
+    recognizer
+        The acoustic model.
+    rules
+        How it reads transcripts.
+    """
+
+    recognizer: Recognizer
+    rules: TextRules
+    _scratch: tempfile.TemporaryDirectory[str] | None = None  # of a model that was not saved; deleted with this object
+
+    @classmethod
+    def train(
+        cls, folder: Path | str, *, lang: str | None = None, lexicon: Path | str | None = None, graphemes: bool = False,
+        out: Path | str | None = None, jobs: int = 1,
+    ) -> "Aligner":  # fmt: skip
+        """Train on all recordings of a folder that have a transcript, or on a Kaldi data directory.
+
+        Parameters
+        ----------
+        lang, lexicon, graphemes
+            Where pronunciations come from: espeak-ng's code of the language, a lexicon, or letters. By default
+            ``lang/lexicon.txt`` in the folder.
+        out
+            A directory for the model; None: it is kept only as long as this object.
+        jobs
+            Processes; with more than one, a script needs the guard ``if __name__ == "__main__":``. 0: one per core.
+
+        Raises
+        ------
+        Speech3Error
+            There is nothing to train on, or too much of it cannot be aligned.
+        """
+        scratch = None if out else tempfile.TemporaryDirectory(prefix="speech3-aligner-")
+        directory = Path(out) if out else Path(scratch.name)  # type: ignore[union-attr]
+        source = read_source(Path(folder), lang=lang or "")
+        given = Path(lexicon) if lexicon else source.lexicon
+        rules = TextRules(source.plain, lang or "", graphemes)
+        trained = train_aligner(source.data, rules, given, directory, source.rate_hz, jobs or available_jobs())
+        return cls(trained.recognizer, model_rules(trained.recognizer), scratch)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Aligner":
+        """Read a model directory, of an aligner (``OUT/model``) or of any recipe.
+
+        Raises
+        ------
+        Speech3Error
+            It is not a model directory.
+        """
+        recognizer = load_recognizer(path)
+        return cls(recognizer, model_rules(recognizer))
+
+    def save(self, path: Path | str) -> None:
+        """Copy the model to a new directory.
+
+        Raises
+        ------
+        Speech3Error
+            `path` exists.
+        """
+        if Path(path).exists():
+            raise Speech3Error(f"{path}: exists; choose a new directory")
+        shutil.copytree(self.recognizer.directory, path)
+
+    def align(self, samples: ArrayLike, rate: int, text: str) -> AlignedText:
+        """Align a recording with what is said in it.
+
+        Parameters
+        ----------
+        samples
+            One channel, floats from -1 to 1, or int16, int32 or uint8 over their whole range.
+        rate
+            Samples per second; if it is not the model's rate, the recording is resampled.
+        text
+            What is said, as it is written: letter case and punctuation do not matter.
+
+        Raises
+        ------
+        Speech3Error
+            The recording is silent or too short for the text, or there is no text.
+        """
+        vocabulary = self.recognizer.hmm.lexicon.by_word
+        words = self.rules.words(text, vocabulary, case_folded(vocabulary))
+        model = with_further_words(self.recognizer, self.rules, words)
+        said, phones, confidence = align_samples(model, samples, rate, words)
+        silent = set(model.hmm.lexicon.silence_phones)
+        return AlignedText(
+            tuple(Word(s.label, s.start_s, s.end_s, s.confidence) for s in said),
+            tuple(Phone(s.label, s.start_s, s.end_s, s.confidence) for s in phones if s.label not in silent),
+            confidence,
+        )

@@ -1,0 +1,166 @@
+"""What `speech3 align SOURCE OUT` aligns: a folder of recordings, a Kaldi data directory, or one recording."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from speech3.corpora import AUDIO, find_pairs, has_recordings, read_elan, read_folder, read_textgrid
+from speech3.data import DATADIR_FILES, DataDir, Fault, Utterance, audio, plain_words, read_datadir, read_headers
+from speech3.errors import Speech3Error
+from speech3.hmm import file_name
+from speech3.language import find_lang
+from speech3.runtime import say
+
+WIDE_HZ, NARROW_HZ = 16000, 8000  # rates of models of recordings whose rates differ, or are higher
+_TIERED = {".textgrid": read_textgrid, ".eaf": read_elan}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A recording to be aligned.
+
+    Attributes
+    ----------
+    place
+        Path of its result in the output directory, without a suffix.
+    audio
+        The recording; a command in a Kaldi data directory.
+    duration_s
+        Its length.
+    transcript
+        The file with its transcript; None in a Kaldi data directory, and with ``--text``.
+    """
+
+    place: str
+    audio: str
+    duration_s: float
+    transcript: Path | None = None
+
+    @property
+    def tiered(self) -> bool:
+        """Whether the transcript consists of tiers."""
+        return self.transcript is not None and self.transcript.suffix.lower() in _TIERED
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read.
+
+    Attributes
+    ----------
+    data
+        The utterances; transcripts of a folder are in plain words.
+    targets
+        Each recording that has a transcript and can be read, by its name in `data`, even without usable utterances.
+    plain
+        Whether the transcripts were brought into plain words.
+    rate_hz
+        The sample rate for a model that is trained on it.
+    lexicon
+        ``lang/lexicon.txt`` in the source, if there is one.
+    faults
+        What is left out, and warnings.
+    """
+
+    data: DataDir
+    targets: Mapping[str, Target]
+    plain: bool
+    rate_hz: int
+    lexicon: Path | None = None
+    faults: list[Fault] = field(default_factory=list)
+
+
+def read_source(
+    source: Path, *, text: str | None = None, tier: str | None = None, lang: str = "", apart: Path | None = None
+) -> Source:
+    """Read a folder, a Kaldi data directory or one recording.
+
+    Parameters
+    ----------
+    text
+        What is said in the one recording.
+    tier
+        The tier with the transcript, if TextGrids or ELAN files have several kinds.
+    lang
+        The language of the transcripts, for their lower case.
+    apart
+        A folder in `source` that is not searched.
+
+    Raises
+    ------
+    Speech3Error
+        There is nothing to align, or `text` is passed with more than one recording.
+    """
+    if not source.exists():
+        raise Speech3Error(f"{source}: no such recording, folder or data directory")
+    source = source.absolute()
+    if source.is_file():
+        return _one(source, text, tier, lang)
+    if text is not None:
+        raise Speech3Error(f"--text is the transcript of one recording, but {source} is a directory; pass a file")
+    if any((source / name).is_file() for name in DATADIR_FILES):
+        if tier:
+            raise Speech3Error(f"{source}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
+        return _kaldi(source)
+    if not has_recordings(source):
+        raise Speech3Error(
+            f"{source}: no recordings (wav, flac, mp3, ...) and no wav.scp are in it; pass a folder of recordings with"
+            " transcripts of their names (.txt, .lab, .TextGrid, .eaf), a Kaldi data directory, or one recording"
+        )
+    data, faults = read_folder(source, tier, WIDE_HZ, (), lang, apart=apart)
+    pairs, _ = find_pairs(source, apart)
+    places = {item.key: str(item.audio.relative_to(source).with_suffix("")) for item in pairs}
+    targets = {}
+    for item in pairs:
+        try:
+            about = audio.info(item.audio)
+        except Speech3Error:
+            continue  # in `faults`
+        targets[item.key] = Target(places[item.key], str(item.audio), about.duration_s, item.transcript)
+    return Source(data, targets, True, _rate(data), find_lang(source / "lang").lexicon, faults)
+
+
+def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
+    if path.suffix.lower() not in AUDIO:
+        raise Speech3Error(f"{path}: is not a recording (wav, flac, ogg, mp3, ...); pass one, or a directory")
+    duration_s, key = audio.info(path).duration_s, "_".join(path.stem.split())
+    if text is None:
+        data, faults = read_folder(path.parent, tier, WIDE_HZ, (), lang, only=path)
+        pairs, _ = find_pairs(path.parent)
+        transcript = next(item.transcript for item in pairs if item.audio == path)
+        (key,) = data.recordings
+        targets = {key: Target(path.stem, str(path), duration_s, transcript)}
+        return Source(data, targets, True, _rate(data), None, faults)
+    words = plain_words(text, (), lang)
+    if not words:
+        raise Speech3Error(f"--text {text!r}: has no words; write what is said in {path.name}")
+    data = DataDir(path.parent, {key: str(path)}, {key: Utterance(key, key, key, words)})
+    return Source(data, {key: Target(path.stem, str(path), duration_s)}, True, _rate(data))
+
+
+def _kaldi(source: Path) -> Source:
+    data = read_datadir(source)
+    if not data.recordings:
+        raise Speech3Error(f"{source}: has features, but no recordings (wav.scp): use speech3 align MODEL DIR OUT")
+    headers = read_headers(data)
+    targets = {
+        key: Target(file_name(key), data.recordings[key], about.duration_s) for key, about in headers.infos.items()
+    }
+    lang = source / "lang"
+    lexicon = find_lang(lang).lexicon if lang.is_dir() else None
+    faults = [Fault("unreadable", key, "", why, "repair it") for key, why in headers.bad.items()]
+    return Source(data, targets, False, _rate(data), lexicon, faults)
+
+
+def _rate(data: DataDir) -> int:
+    """The rate for a model: that of all recordings, or 16 or 8 kHz; what is resampled is said in one line."""
+    rates = Counter(about.sample_rate_hz for about in read_headers(data).infos.values())
+    if not rates:
+        return WIDE_HZ
+    if len(rates) == 1 and max(rates) <= WIDE_HZ:
+        return max(rates)
+    rate_hz = WIDE_HZ if min(rates) >= WIDE_HZ else NARROW_HZ
+    shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
+    say(f"  recordings are resampled to {rate_hz} Hz: {shown}")
+    return rate_hz
