@@ -235,7 +235,8 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
     return arcs_A
 
 
-GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
+GRAPH: str = "graph"  # a directory in a model directory
+TUNING_GRAPH: str = "graph_tuning"  # the same, for tuning
 DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
 
 
