@@ -43,7 +43,8 @@ from speech3.runtime import read_json, read_utf8, say, to_one_form, write_json, 
 _GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _ODD = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finaliser
-GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
+GRAPH = "graph"  # directories in a model directory
+TUNING_GRAPH = "graph_tuning"
 DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
 LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
 GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
@@ -233,6 +234,14 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
     return arcs_A
 
 
+<<<<<<< HEAD
+=======
+GRAPH: str = "graph"  # a directory in a model directory
+TUNING_GRAPH: str = "graph_tuning"  # the same, for tuning
+DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
+
+
+>>>>>>> h2-aligner
 def decode_directory(onnx: Path) -> Path:
     """The directory beside OUT.onnx with everything else that decoding needs: OUT.decode."""
     return onnx.with_suffix(".decode")
