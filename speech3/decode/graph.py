@@ -234,14 +234,6 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
     return arcs_A
 
 
-<<<<<<< HEAD
-=======
-GRAPH: str = "graph"  # a directory in a model directory
-TUNING_GRAPH: str = "graph_tuning"  # the same, for tuning
-DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
-
-
->>>>>>> h2-aligner
 def decode_directory(onnx: Path) -> Path:
     """The directory beside OUT.onnx with everything else that decoding needs: OUT.decode."""
     return onnx.with_suffix(".decode")
