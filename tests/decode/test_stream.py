@@ -255,6 +255,6 @@ def test_importing_speech3_imports_little() -> None:
 
     code = "import sys, speech3; print([m for m in ('torch', 'numpy', 'numba') if m in sys.modules], speech3.__all__)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == "[] ['Recognizer', '__version__']\n"
+    assert said == "[] ['Aligner', 'Recognizer', '__version__', 'fit']\n"
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = speech3.Nothing  # type: ignore[attr-defined]
