@@ -1,8 +1,8 @@
 """speech3: from recordings and transcripts to a hybrid NN-HMM recogniser and its word error rate.
 
 In Python: ``Recognizer.load(model).transcribe(samples, rate)``, and ``.stream(rate)`` while somebody speaks;
-``Aligner.train(folder, lang=...).align(samples, rate, text)`` for the times of words and phones; ``fit(model, loss,
-data, strategy="asgd")`` trains any PyTorch model.
+``Aligner.train(folder, lang=...).align(samples, rate, text)`` for the times of words and phones; ``fit(model,
+dataset, loss, strategy="asgd")`` trains any PyTorch model.
 """
 
 from typing import TYPE_CHECKING
