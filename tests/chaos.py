@@ -140,7 +140,7 @@ def _frames(experiment: Path) -> Path:
 @contextmanager
 def _training(experiment: Path, out: Path, epochs: int) -> Iterator[subprocess.Popen[bytes]]:
     conf = out.with_suffix(".yaml")
-    values = {"data": str(_frames(experiment)), "hmm": str(experiment / "tri"), "model": MODEL,
+    values = {"frames": str(_frames(experiment)), "hmm": str(experiment / "tri"), "model": MODEL,
               "training": {**TRAINING, "max_epochs": epochs}}  # fmt: skip
     conf.write_text(yaml.safe_dump(values))
     with out.with_suffix(".log").open("wb") as log:

@@ -74,7 +74,7 @@ class Case:
             "learning_rate": RATE, "schedule": "constant", "max_epochs": max_epochs, "precision": self.precision,
             "cuda_graph": self.cuda_graph, "asgd": asgd,
         })  # fmt: skip
-        return TrainConfig(data=str(directory), hmm=str(directory), model=self.model, training=training)
+        return TrainConfig(frames=str(directory), hmm=str(directory), model=self.model, training=training)
 
     @property
     def as_run(self) -> "Case":

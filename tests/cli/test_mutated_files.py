@@ -153,7 +153,7 @@ Object class = "TextGrid"
 2
 ""
 """
-TRAIN = "data: a\nhmm: b\nmodel: {family: dnn, width: 64}\ntraining: sgd\n"
+TRAIN = "frames: a\nhmm: b\nmodel: {family: dnn, width: 64}\ntraining: sgd\n"
 ELAN = """<?xml version="1.0" encoding="UTF-8"?>
 <ANNOTATION_DOCUMENT AUTHOR="" FORMAT="3.0" VERSION="3.0"><HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"/>
 <TIME_ORDER><TIME_SLOT TIME_SLOT_ID="t1" TIME_VALUE="0"/><TIME_SLOT TIME_SLOT_ID="t2" TIME_VALUE="900"/></TIME_ORDER>

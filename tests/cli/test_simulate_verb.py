@@ -11,7 +11,7 @@ import yaml
 def conf(experiment, tmp_path_factory):
     path = tmp_path_factory.mktemp("simulate") / "conf.yaml"
     path.write_text(yaml.safe_dump({
-        "data": str(experiment / "frames" / "tri"), "hmm": str(experiment / "tri"),
+        "frames": str(experiment / "frames" / "tri"), "hmm": str(experiment / "tri"),
         "model": {"layers": 1, "width": 32},
         "training": {
             "max_epochs": 2, "schedule": "exponential", "evaluations": 4, "learning_rate": 0.2, "minibatch": 128,

@@ -288,7 +288,7 @@ def test_a_run_learns_and_a_killed_one_ends_as_one_that_was_not(corpus, monkeypa
         left_context=1, right_context=1, normalization="batch", dropout=0.1,
     )  # fmt: skip
     config = TrainConfig(
-        data=str(corpus), hmm=str(corpus / "hmm"), seed=1, model=model,
+        frames=str(corpus), hmm=str(corpus / "hmm"), seed=1, model=model,
         training=TrainingConfig(minibatch=64, learning_rate=0.3, max_epochs=4, checkpoint_s=0),
     )  # fmt: skip
     about = train(config, corpus / "whole")
