@@ -371,7 +371,7 @@ def test_the_command(corpus, monkeypatch, capsys):
     from speech3.cli.train import train as command
 
     conf = corpus / "my.yaml"
-    conf.write_text(f"data: {corpus}/frames\nhmm: {corpus}/hmm\nmodel: dnn_small\ntraining: sgd\n")
+    conf.write_text(f"frames: {corpus}/frames\nhmm: {corpus}/hmm\nmodel: dnn_small\ntraining: sgd\n")
     monkeypatch.chdir(corpus)
     app = typer.Typer()
     app.command()(command)
