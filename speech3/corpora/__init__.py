@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import AUDIO, Item, find_pairs, has_recordings, read_folder, read_untranscribed
+    from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, read_folder, read_untranscribed
     from speech3.corpora.tiers import Tier, read_elan, read_textgrid
 else:
     __getattr__ = door(__file__)
@@ -38,7 +38,6 @@ __all__ = [
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
-    "Item",
     "Tier",
     "aishell",
     "an4",

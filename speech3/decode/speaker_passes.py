@@ -24,6 +24,7 @@ from speech3.hmm import (
     Adapted,
     Estimated,
     FmllrSettings,
+    FrameScorer,
     Gmm,
     Projected,
     ProjectedGmm,
@@ -45,19 +46,11 @@ TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
 
 
 @dataclass(frozen=True, eq=False)
-class EitherScorer:
+class EitherScorer(FrameScorer):
     """Scores projected features whose last value says whether they are adapted: 1, or 0 for the twin."""
 
     adapted: Gmm
     twin: Gmm
-
-    @property
-    def subsampling(self) -> int:
-        return 1
-
-    @property
-    def pseudo_likelihoods(self) -> bool:
-        return False
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         adapted = len(feats_TD) > 0 and feats_TD[0, -1] > 0

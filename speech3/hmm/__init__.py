@@ -60,10 +60,25 @@ if TYPE_CHECKING:
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
     from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
     from speech3.hmm.fmllr import prior_stats
-    from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, extended_baum_welch, load_gmm, zero_stats
+    from speech3.hmm.gmm import (
+        FrameScorer,
+        Gmm,
+        GmmStats,
+        accumulate_weighted,
+        extended_baum_welch,
+        load_gmm,
+        zero_stats,
+    )
     from speech3.hmm.kaldi.convert import export_kaldi, open_alignment
     from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
-    from speech3.hmm.kaldi.transforms import read_transforms, write_projection, write_transforms
+    from speech3.hmm.kaldi.transforms import (
+        read_projection,
+        read_spk2utt,
+        read_transforms,
+        transform_feats,
+        write_projection,
+        write_transforms,
+    )
     from speech3.hmm.lda import Projection
     from speech3.hmm.model import (
         FIRST_AND_LOOP,
@@ -136,6 +151,7 @@ __all__ = [
     "Estimated",
     "FmllrSettings",
     "FrameClock",
+    "FrameScorer",
     "Gmm",
     "GmmStats",
     "GmmSystem",
@@ -208,6 +224,8 @@ __all__ = [
     "prior_stats",
     "read_ctm",
     "read_phone_sets",
+    "read_projection",
+    "read_spk2utt",
     "read_symbol_table",
     "read_transforms",
     "realign",
@@ -227,6 +245,7 @@ __all__ = [
     "train_tree",
     "train_triphone",
     "transcript_graph",
+    "transform_feats",
     "triphone_leaves",
     "unknown_words",
     "usable_transcripts",

@@ -42,8 +42,15 @@ _WEIGHT_ITERATIONS = 50
 _WEIGHT_TAU = 10.0  # smooths the weights of a pdf towards its old ones, in frames, as in Kaldi's train_mmi.sh
 
 
+class FrameScorer:
+    """A `Scorer` of GMMs: a row of scores for each frame, which are likelihoods."""
+
+    subsampling = 1
+    pseudo_likelihoods = False
+
+
 @dataclass(frozen=True, eq=False)
-class Gmm:
+class Gmm(FrameScorer):
     """Mixtures of J pdfs with G Gaussians in total.
 
     Attributes
@@ -64,14 +71,6 @@ class Gmm:
     @property
     def num_pdfs(self) -> int:
         return len(self.offset) - 1
-
-    @property
-    def subsampling(self) -> int:
-        return 1
-
-    @property
-    def pseudo_likelihoods(self) -> bool:
-        return False
 
     @cached_property
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:

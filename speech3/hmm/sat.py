@@ -21,7 +21,7 @@ from speech3.config import HmmConfig, SatConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import train
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
-from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, Gmm, GmmStats, load_gmm, zero_stats
+from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
 from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
@@ -225,19 +225,11 @@ def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class ProjectedGmm:
+class ProjectedGmm(FrameScorer):
     """GMMs that score features through a projection: a `Scorer`."""
 
     gmm: Gmm
     projection: Projection
-
-    @property
-    def subsampling(self) -> int:
-        return 1
-
-    @property
-    def pseudo_likelihoods(self) -> bool:
-        return False
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         """Log likelihoods (T, U) float32 of all pdfs, or of the given ones."""

@@ -1,6 +1,7 @@
 """Steps: each runs once, and again if its config, input, output or a step that it needs has changed; never partly."""
 
 import fcntl
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -330,6 +331,16 @@ def test_a_damaged_record_names_its_file(done: Kitchen) -> None:
     (done.out / ".done" / "cook.soup.json").write_text("{")
     with pytest.raises(Speech3Error, match=r"cook\.soup\.json: not valid JSON"):
         done.run()
+
+
+@pytest.mark.parametrize("lacking", ["settings", "used", "inputs"])
+def test_a_record_of_another_release_names_its_file(done: Kitchen, lacking: str) -> None:
+    path = done.out / ".done" / "cook.soup.json"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != lacking}))
+    with pytest.raises(Speech3Error, match=rf"cook\.soup\.json: has no {lacking}.*remove it"):
+        done.why()
+    path.unlink()
+    assert done.run() == ["cook/soup", "eat"]
 
 
 def test_describe(done: Kitchen) -> None:
