@@ -298,7 +298,7 @@ def settings_of(config: Any, keys: Sequence[str]) -> dict[str, Any]:
 
 def recorded_settings(out: Path, name: str) -> dict[str, Any]:
     """The settings with which a finished step ran."""
-    found: dict[str, Any] = _record(_path(out, name))["settings"]
+    found: dict[str, Any] = read_json(_path(out, name)).get("settings", {})
     return found
 
 
@@ -380,7 +380,9 @@ def _digest(text: str) -> str:
 def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], parents: Sequence[Plan]) -> str:
     if not _marker(out, step).exists():
         return "not done yet"
-    done = _record(_marker(out, step))
+    done = read_json(_marker(out, step))
+    if not _is_whole(done):
+        return "its record is of another release"
     if done["fingerprint"] != fingerprint and (changes := _changes(done, step, inputs)):
         return ", ".join(changes[:_SHOWN] + [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN))
     missing = [str(path) for path in step.outputs if not path.exists()]
@@ -423,14 +425,9 @@ def _runs_of(out: Path, names: Sequence[str]) -> dict[str, Any]:
     return {name: ended_ns(out, name) for name in names}
 
 
-def _record(path: Path) -> dict[str, Any]:
-    """The record of a finished step, or of one that has begun."""
-    found: dict[str, Any] = read_json(path)
-    if missing := [key for key in ("fingerprint", "used", "settings", "inputs") if key not in found]:
-        raise Speech3Error(
-            f"{path}: has no {' and no '.join(missing)}, from another release; remove it, and its step runs again"
-        )
-    return found
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether a record has all fields; those of other releases may lack some."""
+    return {"fingerprint", "used", "settings", "inputs"} <= record.keys()
 
 
 def _path(out: Path, name: str) -> Path:
@@ -458,8 +455,9 @@ def up_to_date(out: Path, name: str) -> bool:
     """Whether a step has finished and no step that it depends on, directly or indirectly, has started again since."""
     if not _path(out, name).exists():
         return False
-    used = _record(_path(out, name))["used"]
-    return all(up_to_date(out, each) and ended_ns(out, each) == run for each, run in used.items())
+    record = read_json(_path(out, name))
+    used = record.get("used", {})
+    return _is_whole(record) and all(up_to_date(out, each) and ended_ns(out, each) == run for each, run in used.items())
 
 
 def ended_ns(out: Path, name: str) -> Any:
@@ -552,7 +550,7 @@ def _begin(plan: Plan, out: Path) -> None:
         "fingerprint": plan.fingerprint, "used": _runs_of(out, plan.step.needs), "settings": plan.step.settings,
         "inputs": plan.inputs,
     }  # fmt: skip
-    left = _record(begun) if begun.exists() and not plan.afresh else {}
+    left = read_json(begun) if begun.exists() and not plan.afresh else {}
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)
     marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns
     if owns and not killed:
@@ -566,7 +564,7 @@ def _begin(plan: Plan, out: Path) -> None:
 
 def _continues(left: Mapping[str, Any], record: Mapping[str, Any], step: Step) -> bool:
     """Whether a killed step differs from what it would be now in no more than keys that may change when it resumes."""
-    alike = all(key in left and left[key] == record[key] for key in ("inputs", "used"))
+    alike = _is_whole(left) and all(left[key] == record[key] for key in ("inputs", "used"))
     return bool(step.elastic and alike) and not _changed_settings(left["settings"], record["settings"], step.elastic)
 
 
