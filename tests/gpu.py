@@ -89,7 +89,7 @@ PARTS = (
     _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 150, "tests/engine/test_shared_cuda.py"),
     _tests("graph", "forward and backward as a CUDA graph", 90, "tests/engine/test_cuda_graphs.py"),
     _tests("ddp", "DDP of one process over NCCL, plain and ternary", 150, "tests/engine/test_ddp_cuda.py"),
-    _tests("training", "whole runs in every world, resumed", 150, "tests/training/test_training_cuda.py"),
+    _tests("training", "whole runs in every world, resumed", 150, "tests/train/test_training_cuda.py"),
     _speed("dnn", "5 x 2048, 10,217 senones, over torch.mm", 120, "gpu_dnn.py"),
     _speed("sync", "a sync's share, and its bandwidth", 150, "engine_gpu.py", "sync_share_zhang", "sync_bandwidth"),
     _speed("engine", "one shard over a bare loop in a CUDA graph", 240, "engine_gpu.py", "engine1_over_bare",

@@ -49,7 +49,8 @@ def test_memory_is_constant(tmp_path):
     frames, drawn, peak_mb, anonymous_mb = json.loads(output)
     assert frames == 360_000_000
     assert drawn > 8 * 256
-    assert peak_mb < 100, "with pages of the mapped file, which the system may take back"
+    # With pages of the mapped file, which the system may take back, and modules imported on first use.
+    assert peak_mb < 120
     assert anonymous_mb < 60
 
 

@@ -161,7 +161,8 @@ def test_monophones_are_decoded_if_asked_for(tmp_path: Path) -> None:
         plans = make_plan(planned_steps(e), tmp_path, None, None)
         return {plan.step.name for plan in plans if plan.step.stage in ("graph", "decode")}
 
-    assert planned() == {"graph/lm", "graph/tri", "decode/tri", "decode/dnn"}
+    gmms = {f"{stage}/{system}" for stage in ("graph", "decode") for system in ("tri", "lda", "sat")}
+    assert planned() == gmms | {"graph/lm", "decode/dnn", "decode/sat.features"}
     assert planned("decode_mono=true") == planned() | {"graph/mono", "decode/mono"}
 
 

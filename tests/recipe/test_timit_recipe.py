@@ -75,7 +75,8 @@ def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> N
     seconds = sum(path.stat().st_size - 1024 for path in source.rglob("*.WAV")) / 32000
     process = speech3("recipe", "timit", "--source", source, "--out", tmp_path / "new", "--dry-run", "jobs=1")
     assert (process.returncode, process.stderr) == (0, "")
-    hours, first, *rest = process.stdout.splitlines()
+    speakers, hours, first, *rest = process.stdout.splitlines()
+    assert speakers.startswith("The steps of lda and sat run only if there are at least 5 minutes")
     said = re.match(r"speech: about (\S+) h in --source", hours)
     assert said and float(said[1]) * 3600 == pytest.approx(seconds, rel=0.02)
     assert first == "data/corpus: would run (not done yet)"

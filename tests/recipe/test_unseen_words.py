@@ -90,5 +90,5 @@ def test_data_of_an_earlier_version_and_words_of_one_letter(tmp_path: Path) -> N
     with pytest.raises(Speech3Error, match=r"lexicon\.txt: no word has two letters, .*; set lm\.letters=0"):
         language.make_lm(e)
     (e.out / "data" / "letters.txt").unlink()
-    with pytest.raises(Speech3Error, match=r"letters\.txt: no such file: .* \(--from data\), or set lm\.letters=0"):
+    with pytest.raises(Speech3Error, match=r"letters\.txt: no such file, .* \(--from data\), or set lm\.letters=0"):
         language.make_lm(e)
