@@ -92,7 +92,7 @@ def test_without_a_gpu_a_message_says_why():
 
 @pytest.mark.slow
 def test_parts_on_the_cpu_and_packages_that_a_gpu_machine_lacks(tmp_path):
-    """Of the packages of speech3, LF-MMI needs only those that `.wheels` brings; without pydantic, what needs only torch runs."""
+    """LF-MMI needs only those packages that `.wheels` brings; without pydantic, what needs nothing but torch runs."""
     lacking = ["kaldi_native_fbank", "kaldi_decoder", "ray", "hypothesis", "sentencepiece", "matplotlib", "tensorboard"]
     lacking += ["torchaudio", "espeakng_loader", "onnx"]
     for names, part, result in ((lacking, "lfmmi", "ok"), (["pydantic"], "machine,lfmmi", "left out")):
