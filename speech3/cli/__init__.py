@@ -24,7 +24,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Data": {"data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract")},
-    "Train": {"train": ("recipe", "pack", "train", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
+    "Train": {"train": ("recipe", "pack", "train", "pretrain", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
     "Recognise and align": {
         "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export")
     },
@@ -35,8 +35,8 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 
 # Verbs that read data directories, whose wav.scp may have commands.
 _READ_DATA = frozenset(
-    ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract", "recipe", "pack", "decode",
-     "align", "tune", "forward", "inspect")
+    ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract", "recipe", "pack", "pretrain",
+     "decode", "align", "tune", "forward", "inspect")
 )  # fmt: skip
 
 

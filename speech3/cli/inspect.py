@@ -23,7 +23,9 @@ def doctor() -> None:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings) or .frames.")],
+    file: Annotated[
+        Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings), .frames; with --unit a model.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the current directory."),
@@ -37,6 +39,12 @@ def inspect(
         ),
     ] = "fbank40",
     utterance: Annotated[str | None, typer.Option(metavar="ID", help="Utterance to draw; default: the first.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(metavar="LAYER:UNIT", help="Draw what excites this hidden unit of a model, as 3:17.")
+    ] = None,
+    frames: Annotated[
+        Path | None, typer.Option(help="With --unit: packed frames to search; default: those of speech3 pretrain.")
+    ] = None,
 ) -> None:
     """Draw the waveform, features, pitch and senones that FILE contains, and print statistics.
 
@@ -45,9 +53,23 @@ def inspect(
     The statistics cover the first 1,000 utterances, or the first ten minutes of a recording; at most one minute is
     drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other file is replaced only if `--out`
     names it.
+
+    `speech3 inspect exp/dnn --unit 3:17 --frames exp/frames/heldout.frames`
+
+    This draws the windows of frames, in at most an hour of speech, for which a unit of a DNN (or of the fully connected
+    layers of a CNN) has its largest outputs, and their mean. Layers are counted from 1, units from 0.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.evaluate import inspect, picture_path, write_picture
+    from speech3.errors import Speech3Error
+    from speech3.evaluate import draw_unit, inspect, picture_path, write_picture
+
+    if unit:
+        place = picture_path(Path(f"{file.resolve().name}_unit{unit.replace(':', '_')}.png"), out)
+        for name, words in [*draw_unit(file, unit, frames, place), ("picture", str(place))]:
+            print(f"{name:<12}{words}")
+        return
+    if frames:
+        raise Speech3Error(f"--frames {frames}: only with --unit; remove it")
 
     preset = load_preset(FeatureConfig, "features", features)
     place = picture_path(file, out)

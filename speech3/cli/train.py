@@ -1,4 +1,4 @@
-"""The verbs that train networks: `recipe`, `pack`, `train`, `simulate`."""
+"""The verbs that train networks: `recipe`, `pack`, `train`, `pretrain`, `simulate`."""
 
 import shlex
 import sys
@@ -284,6 +284,40 @@ def train(
     print(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "
         f"({parameters_of(about)} of {len(about['history'])}), {about['seconds']:.0f} s of training"
+    )
+
+
+def pretrain(
+    source: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of recordings, or Kaldi data directory.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes to conf/pretrain.yaml.", autocompletion=_verb.overrides),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Run directory.")] = Path("exp/pretrained"),
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
+    ] = False,
+) -> None:
+    """Train a network on recordings without transcripts, as a start for an acoustic model; resume an unfinished run.
+
+    `speech3 pretrain recordings --out exp/pretrained model=dnn_small`
+
+    `speech3 train my.yaml --init exp/pretrained model=dnn_small` then begins with its hidden layers and a new output
+    layer; in recipes `pretrain=DIR` does both. The network predicts the clusters of hidden frames; with
+    `pretraining=autoencoder` it reconstructs windows of frames from damaged ones. Transcripts are not read.
+
+    Recordings are resampled to the rate of the first. For a network at another rate pass the features of its frames:
+    `features=exp/frames/features.yaml`.
+    """
+    from speech3.config import PretrainConfig, load_config, shipped
+    from speech3.train import pretrain
+
+    config = load_config(PretrainConfig, shipped("conf") / "pretrain.yaml", overrides)
+    about = pretrain(source, out, config, restart=restart)
+    what = {"masked": "of the clusters predicted", "autoencoder": "of the variance reconstructed"}
+    print(
+        f"{out}/model.safetensors: held-out {about['heldout_accuracy']:.2%} {what[config.pretraining.task]},"
+        f" {about['seconds']:.0f} s of training"
     )
 
 

@@ -10,7 +10,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.config.base import Config
-    from speech3.config.experiment import RecipeConfig, TrainConfig, unsized
+    from speech3.config.experiment import PretrainConfig, PretrainingConfig, RecipeConfig, TrainConfig, unsized
     from speech3.config.features import FeatureConfig, PitchConfig
     from speech3.config.models import (
         TIME_DELAY,
@@ -83,6 +83,8 @@ __all__ = [
     "MonophoneConfig",
     "Normalization",
     "PitchConfig",
+    "PretrainConfig",
+    "PretrainingConfig",
     "RecipeConfig",
     "SatConfig",
     "SimulationConfig",

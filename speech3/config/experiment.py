@@ -13,6 +13,34 @@ from speech3.config.training import TrainingConfig
 LETTERS = 6  # chosen on the dev set of the field corpus in recipes/any/README.md
 
 
+class PretrainingConfig(Config):
+    """A task without transcripts (`speech3.frames.pretraining`); its name is enough: ``pretraining: autoencoder``."""
+
+    task: Literal["masked", "autoencoder"] = Field(
+        "masked",
+        description="masked: predict the clusters of hidden frames; autoencoder: reconstruct windows from damaged ones"
+        " (families dnn and cnn)",
+    )
+    clusters: int = Field(256, ge=2, description="masked: number of clusters")
+    targets: str = Field("mfcc13_d2_cmvn", description="masked: preset in conf/features whose frames are clustered")
+    mask_frames: int = Field(10, ge=1, description="masked: frames of a hidden stretch; at most half of a window")
+    mask_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="masked: about the share of hidden frames; of windows, of those with a hidden middle",
+    )
+    noise: float = Field(0.2, ge=0, lt=1, description="autoencoder: share of a window's values that is removed")
+    sparsity: float = Field(
+        0.1, ge=0, description="autoencoder: weight of the sparsity of the last hidden layer (its L1 norm over its L2)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: object) -> object:
+        return {"task": value} if isinstance(value, str) else value
+
+
 class TrainConfig(Config):
     """What `speech3 train CONF` reads."""
 
@@ -22,6 +50,7 @@ class TrainConfig(Config):
     training: TrainingConfig
     init: str | None = Field(None, description="model directory, or model.safetensors, to start from")
     seed: int = Field(1, ge=0)
+    pretraining: PretrainingConfig | None = Field(None, description="set by `speech3 pretrain`, which packs its frames")
 
     @model_validator(mode="before")
     @classmethod
@@ -33,6 +62,26 @@ class TrainConfig(Config):
         if open_keys := [*unsized("model", self.model), *unsized("training", self.training)]:
             raise ValueError(f"{open_keys[0]}=0: automatic size works only in recipes; set it to at least 1")
         return self
+
+
+class PretrainConfig(Config):
+    """What `speech3 pretrain` reads: ``conf/pretrain.yaml`` and the changes to it."""
+
+    features: str = Field(description="preset in conf/features, or the features.yaml of a model")
+    pretraining: PretrainingConfig = PretrainingConfig()
+    model: SerializeAsAny[ModelConfig]
+    training: TrainingConfig
+    recurrent: TrainingConfig = Field(
+        default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
+        description="replaces training if the model is an LSTM without time-delay layers",
+    )
+    time_delay: TrainingConfig = Field(
+        default_factory=lambda: load_preset(TrainingConfig, "training", "chunks"),
+        description="replaces training if the model has time-delay layers",
+    )
+    heldout: float = Field(0.05, gt=0, lt=1, description="share of the hours that is held out")
+    jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
+    seed: int = Field(1, ge=0)
 
 
 def unsized(name: str, config: Config) -> list[str]:
@@ -158,6 +207,19 @@ class UntranscribedConfig(Config):
         return {"recordings": value} if isinstance(value, str) else value
 
 
+class PretrainedConfig(Config):
+    """Recordings without transcripts on which the networks of a recipe are pretrained; ``pretrain: DIR`` is enough."""
+
+    recordings: str = Field(description="folder of recordings, or Kaldi data directory")
+    pretraining: PretrainingConfig = PretrainingConfig()
+    max_epochs: int = Field(8, ge=1, description="passes over the recordings")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_directory(cls, value: object) -> object:
+        return {"recordings": value} if isinstance(value, str) else value
+
+
 class RecipeConfig(Config):
     """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
 
@@ -207,6 +269,10 @@ class RecipeConfig(Config):
         description="directory of a trained network, perhaps of another language, or of a recipe's run: each"
         " network of the recipe starts from the one of its kind there, with its architecture and new output layers",
     )
+    pretrain: PretrainedConfig | None = Field(
+        None,
+        description="recordings without transcripts: networks start from parameters that were pretrained on them",
+    )
     realign: int = Field(
         0, ge=0, le=3, description="number of times that the network realigns the data and a new network is trained"
     )
@@ -251,6 +317,8 @@ class RecipeConfig(Config):
                 f"hmm.tri.discriminative={self.hmm.tri.discriminative}: with hmm.flat_start=lfmmi there are no GMMs to"
                 " be trained further; set it to null"
             )
+        if self.pretrain and self.init:
+            raise ValueError(f"pretrain: networks start from init={self.init} already; remove one of the two")
         if self.untranscribed and self.lfmmi is None:
             raise ValueError("untranscribed: an LF-MMI network transcribes the recordings; set lfmmi={}, too")
         if self.flat.training.labels != "words":

@@ -41,6 +41,7 @@ from speech3.data import (
 from speech3.errors import Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
 
+UNTRANSCRIBED = "untranscribed=DIR"
 TEXTS = (".txt", ".lab")  # what is said, without times; .lab is what the Montreal Forced Aligner reads
 TRANSCRIPTS = (".eaf", ".textgrid", *TEXTS)  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
@@ -527,7 +528,7 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
         )
 
 
-def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
+def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRANSCRIBED) -> DataDir:
     """Read a folder of recordings, or a Kaldi data directory, without its text.
 
     What `known` has utterances of is left out, so that no utterance of dev and test gets into training: also copies of
@@ -536,7 +537,9 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
     Parameters
     ----------
     known
-        The data directories train, dev and test.
+        Data directories.
+    key
+        What passes `source`, for messages.
 
     Raises
     ------
@@ -544,7 +547,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         There are no recordings, two would have the same name, or nothing is left of them.
     """
     if not source.is_dir():
-        raise Speech3Error(f"{source}: no such directory; pass a folder of recordings as untranscribed=DIR")
+        raise Speech3Error(f"{source}: no such directory; pass a folder of recordings as {key}")
     spans: dict[str, list[tuple[float, float | None]]] = {}
     if (source / "wav.scp").is_file():
         data = read_datadir(source)
@@ -574,8 +577,8 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
                 utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
     if not utterances:
         raise Speech3Error(
-            f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; pass"
-            " other recordings as untranscribed=DIR"
+            f"{source}: nothing is left without a transcript: {', '.join(each.path.name for each in known)} have"
+            f" utterances of all of it; pass other recordings as {key}"
         )
     used = {utterance.recording for utterance in utterances.values()}
     return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from speech3.evaluate.run_watch import watch
     from speech3.evaluate.tables import oracle_texts, write_scores
     from speech3.evaluate.text import ERROR_RATES, PHONE_CLASSES, Texts, find_speakers, read_all, read_ids, read_text
+    from speech3.evaluate.units import draw_unit
     from speech3.evaluate.wer import Metric, PairedTest, Score, paired_test, score
 else:
     __getattr__ = door(__file__)
@@ -63,6 +64,7 @@ __all__ = [
     "compare_boundaries",
     "comparison",
     "confidence_lines",
+    "draw_unit",
     "encode_clip",
     "environment_facts",
     "examine_machine",

@@ -360,7 +360,7 @@ def _features(path: Path, entries: Mapping[str, str], drawn: str, what: str) -> 
             except Speech3Error as error:
                 bad[name] = str(error)
 
-    config = _config_beside(path)
+    config = config_beside(path)
     statistics = _statistics(path, feats_TF.shape[1], read())
     lines = [("file", f"{path}: {what}"), *_how_many(statistics, len(entries), bad)]
     lines += statistics.lines(config.frame_shift if config else 10.0)
@@ -396,7 +396,7 @@ def _how_many(statistics: FeatureStatistics, there: int, bad: Mapping[str, str])
     return lines
 
 
-def _config_beside(path: Path) -> FeatureConfig | None:
+def config_beside(path: Path) -> FeatureConfig | None:
     file = path.parent / "features.yaml"
     return parse(FeatureConfig, read_yaml(file), file) if file.exists() else None
 
@@ -413,7 +413,7 @@ def _picture(
     if len(feats_TF) > shown:
         title += f" (the first {MOST_DRAWN_S:g} s of {len(feats_TF) * clock.shift_s:,.1f})"
     dim = feats_TF.shape[1]
-    blocks, curves = _parts_of_frames(config, dim)
+    blocks, curves = parts_of_frames(config, dim)
     return Picture(
         title=title,
         feats_TF=feats_TF[:shown],
@@ -427,7 +427,7 @@ def _picture(
     )
 
 
-def _parts_of_frames(config: FeatureConfig | None, dim: int) -> tuple[int, list[tuple[str, int]]]:
+def parts_of_frames(config: FeatureConfig | None, dim: int) -> tuple[int, list[tuple[str, int]]]:
     """Number of groups of dimensions (derivatives, spliced frames), and the dimensions that are pitch features."""
     if config is None or config.kind == "given":
         return 1, []
@@ -449,7 +449,7 @@ def _parts_of_frames(config: FeatureConfig | None, dim: int) -> tuple[int, list[
 def _packed(path: Path, utterance: str | None) -> Inspection:
     packed = open_packed(path)
     drawn = packed.utterances.index(_chosen(path, packed.utterances, utterance))
-    config, offsets = _config_beside(path), packed.offsets_U1
+    config, offsets = config_beside(path), packed.offsets_U1
     read = min(MOST_READ, len(packed.utterances))
     numbers = progress(range(read), read, "read")
     feats = ((packed.utterances[u], packed.frames_NF[offsets[u] : offsets[u + 1]]) for u in numbers)

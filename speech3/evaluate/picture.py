@@ -6,7 +6,7 @@ Axes: S samples, T frames, F features.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -211,9 +211,14 @@ class Picture:
 
 def write_picture(picture: Picture, path: Path) -> None:
     """Draw all panels and write them atomically as a PNG."""
+    save_figure(lambda: draw(picture), path)
+
+
+def save_figure(drawn: Callable[[], Figure], path: Path) -> None:
+    """Draw a figure in the style of our pictures, and write it atomically as a PNG."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
-        figure = draw(picture)
+        figure = drawn()
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": SIGNATURE})
 

@@ -2,7 +2,8 @@
 
 `packed` is the file: its format, its content, and the packing of a data directory with its alignment. `minibatches` of
 windows are drawn in an order computed for each epoch; `chunks` has those of single chunks, of chunks in streams, and of
-whole utterances. `masks` changes the frames of a minibatch (SpecAugment, frequency warps).
+whole utterances. `masks` changes the frames of a minibatch (SpecAugment, frequency warps). `pretraining`
+has minibatches of tasks without transcripts, whose labels `clusters` makes.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         default_chunk,
         padded_frames,
     )
+    from speech3.frames.clusters import cluster_frames, nearest_cluster
     from speech3.frames.masks import FrequencyWarp, SpecAugment, frequency_warp, spec_augment
     from speech3.frames.minibatches import Minibatches, window_indices
     from speech3.frames.packed import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         verify_once,
         write_frames,
     )
+    from speech3.frames.pretraining import HiddenLabels, Pretraining
 else:
     __getattr__ = door(__file__)
 
@@ -41,15 +44,19 @@ __all__ = [
     "ChunkInputs",
     "Chunks",
     "FrequencyWarp",
+    "HiddenLabels",
     "Minibatches",
     "PackedFrames",
+    "Pretraining",
     "RecurrentChunks",
     "SequenceInputs",
     "Sequences",
     "SpecAugment",
     "WholeUtterances",
+    "cluster_frames",
     "default_chunk",
     "frequency_warp",
+    "nearest_cluster",
     "open_packed",
     "pack_aligned",
     "padded_frames",

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.models.base import AcousticModel, SmoothedCrossEntropy, cross_entropy, logits
+    from speech3.models.base import (
+        AcousticModel,
+        Reconstruction,
+        SmoothedCrossEntropy,
+        cross_entropy,
+        logits,
+        masked_cross_entropy,
+    )
     from speech3.models.groups import GroupLasso, has_units, used_units, without_units
     from speech3.models.info import (
         ModelInfo,
@@ -47,6 +54,7 @@ __all__ = [
     "OnlineRecurrent",
     "OnlineWindows",
     "OnnxNetwork",
+    "Reconstruction",
     "SmoothedCrossEntropy",
     "SplitCrossEntropy",
     "bf16_over_float32",
@@ -61,6 +69,7 @@ __all__ = [
     "layers_of",
     "load_network",
     "logits",
+    "masked_cross_entropy",
     "model_facts",
     "model_info",
     "network_tensors",

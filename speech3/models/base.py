@@ -3,7 +3,8 @@
 After it, frame cross-entropy over senones with its gradient and the number of correctly classified frames, in few
 passes, and the spans of an utterance that a recurrent model scores one by one, carrying its state along.
 
-Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, B minibatch, S senones.
+Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, B minibatch, S senones, D
+values of a window, H units of the last hidden layer.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from speech3.config import ModelConfig
 from speech3.errors import Speech3Error
+from speech3.frames import HiddenLabels
 
 
 class AcousticModel(nn.Module):
@@ -47,6 +49,8 @@ class AcousticModel(nn.Module):
         Frames before and after an output's own frames on which it depends; in a recurrent model, those of a step.
     two_outputs
         In training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
+    with_hidden
+        The outputs of windows are a pair with the last hidden layer, for the autoencoder's loss.
     """
 
     shift_F: Tensor
@@ -55,6 +59,7 @@ class AcousticModel(nn.Module):
     recurrent = False
     delay = 0
     bidirectional = False
+    with_hidden = False
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()
@@ -145,6 +150,35 @@ class SmoothedCrossEntropy:
         """As `cross_entropy`, and equal to that of PyTorch with ``label_smoothing`` but for rounding."""
         loss, correct = cross_entropy(logits_BS, senones_B)
         return (1 - self.share) * loss - self.share * logits_BS.log_softmax(-1).mean(), correct
+
+
+def masked_cross_entropy(logits_BS: Tensor, targets: Tensor | HiddenLabels) -> tuple[Tensor, Tensor]:
+    """As `cross_entropy`, of the hidden frames alone if the targets name them (`speech3.frames.pretraining`)."""
+    if isinstance(targets, Tensor):
+        return cross_entropy(logits_BS, targets)
+    return cross_entropy(logits_BS.flatten(0, -2).index_select(0, targets.place_N), targets.labels_N)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """The loss of a sparse autoencoder: the mean squared error, and `sparsity` times a measure of the hidden layer.
+
+    The measure is the L1 norm over the L2 norm and the square root of the number of units: 1 if all units are equally
+    active, near 0 if a few are (Hoyer 2004). Le et al. 2012 penalise absolute values, with the encoder's weights in the
+    decoder; here the decoder is free, and would make up for a hidden layer that only becomes smaller.
+    """
+
+    sparsity: float
+
+    def __call__(self, outputs: tuple[Tensor, Tensor], clean_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss; in place of the number of correct frames, the share of the variance that is explained, times B."""
+        rebuilt_BD, hidden_BH = outputs
+        error = (rebuilt_BD - clean_BD).square().mean()
+        explained = (1 - error.detach() / clean_BD.square().mean()).clamp(min=0) * len(clean_BD)
+        if not self.sparsity:
+            return error, explained.round().long()
+        spread_B = hidden_BH.abs().mean(1) / (hidden_BH.square().mean(1) + 1e-8).sqrt()
+        return error + self.sparsity * spread_B.mean(), explained.round().long()
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -61,7 +61,8 @@ class WindowModel(AcousticModel):
     def forward(self, inputs: Tensor | ChunkInputs) -> Any:
         """Logits (B, S) float32 of windows (B, W, F) or (B, W * F); of chunks see `AcousticModel.forward`."""
         if isinstance(inputs, Tensor):
-            return self.output(self.hidden(inputs.view(len(inputs), self.window, self.feat_dim)))
+            hidden_BD = self.hidden(inputs.view(len(inputs), self.window, self.feat_dim))
+            return (self.output(hidden_BD), hidden_BD) if self.with_hidden else self.output(hidden_BD)
         windows_BTWF = inputs.feats_BTF.unfold(1, self.window, self.subsampling).transpose(2, 3)
         x_BD = self.hidden(windows_BTWF.flatten(0, 1))
         return outputs_of(self, x_BD.unflatten(0, windows_BTWF.shape[:2]))

@@ -6,6 +6,7 @@ OUT/data/lm.arpa.gz                         if the corpus includes a language mo
 OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.selftrain`)
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
+OUT/pretrained/SYSTEM                       with pretrain=DIR: what the networks start from (`speech3.train.unlabelled`)
 OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decode.trained_model`); networks of several
                                             families that were trained one after another are kept side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it; in OUT/flat
@@ -416,6 +417,21 @@ class Experiment:
         """The trained network that a system's network starts from, if any."""
         return self.starts.get(LFMMI if system in (LFMMI, SELF) else self.recipe.model.system)
 
+    def pretrained(self, system: str) -> Path | None:
+        """The run that pretrains what a system's network starts from, if `pretrain` is for its family."""
+        lfmmi, given = self.recipe.lfmmi, self.recipe.pretrain
+        by_lfmmi = lfmmi is not None and system in (LFMMI, SELF)
+        family = lfmmi.model.family if lfmmi and by_lfmmi else self.recipe.model.family
+        if given is None or (given.pretraining.task == "autoencoder" and family not in ("dnn", "cnn")):
+            return None
+        return self.out / "pretrained" / (LFMMI if by_lfmmi else self.recipe.model.system)
+
+    def init(self, system: str) -> str | None:
+        """The model that a system's network starts from, if any."""
+        start = self.start(system)
+        path = start.directory if start else self.pretrained(system)
+        return str(path) if path else None
+
     @property
     def training(self) -> TrainingConfig:
         return self.fitting(self.recipe.training, self.recipe.features)
@@ -495,6 +511,7 @@ class Experiment:
         dropped = ("lfmmi", "untranscribed", *(("augment",) if "least_minutes" in little else ()))
         found = replace(e, recipe=e.recipe.model_copy(update=dict.fromkeys(dropped)), enough="augment" not in dropped)
         unused = [f"untranscribed={e.recipe.untranscribed.recordings}"] if e.recipe.untranscribed else []
+        unused += [f"pretrain={e.recipe.pretrain.recordings}"] if e.recipe.pretrain and not found.trained else []
         unused += [f"init={e.recipe.init}"] if e.recipe.init and not any(map(found.start, found.networks)) else []
         if unused:
             say(f"  so {' and '.join(unused)} cannot be used; to use it, lower {', '.join(little)}")
@@ -608,7 +625,8 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
     experiment = Experiment(name, recipe, directory, source, command, starts)
     more = recipe.untranscribed.recordings if recipe.untranscribed else None
-    sources = {"--source ": source, "untranscribed=": more}
+    pretrain = recipe.pretrain.recordings if recipe.pretrain else None
+    sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain}
     check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(

@@ -116,6 +116,7 @@ def planned_steps(experiment: Experiment) -> list[Step]:
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     selftrained = _self_steps(e) if SELF in e.trained else {}
     bmmi = [_bmmi_step(e)] if BMMI in e.trained else []
+    pretraining = _pretraining_steps(e)
     training = [step for network in e.networks for step in _network_steps(e, network)]
     rescoring = ["graph/rescore"] if isinstance(recipe.lm.rescore, int) else []
     settings, keys = e.decoding
@@ -143,7 +144,7 @@ def planned_steps(experiment: Experiment) -> list[Step]:
     data += selftrained.get("data", [])
     extracted += selftrained.get("features", [])
     return [
-        *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
+        *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *pretraining, *training,
         *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
 
@@ -302,11 +303,35 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
              owns=e.frames(network), keys=("training.dtype", *_augmenting(e)), bulky=True),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{e.frames_name(network)}.frames"], _started(e, network),
+             [e.model(network) / "model.safetensors"],
+             [f"train/{e.frames_name(network)}.frames", *_pretrained(e, network)], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed"),
              open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)], elastic=_elastic(""),
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
+
+
+def _pretrained(e: Experiment, system: str) -> list[str]:
+    return [f"train/pretrained.{path.name}"] if (path := e.pretrained(system)) else []
+
+
+def _pretraining_steps(e: Experiment) -> list[Step]:
+    """The steps that pretrain a network of each kind, on recordings without transcripts."""
+    from speech3.recipe import stages
+
+    given, steps = e.recipe.pretrain, list[Step]()
+    for system in (*e.networks[:1], *([LFMMI] if e.recipe.lfmmi else [])):
+        path, preset = e.pretrained(system), e.feature_preset(system)
+        if given is None or path is None:
+            continue
+        model, group = (e.recipe.lfmmi.model, "lfmmi.") if e.recipe.lfmmi and system == LFMMI else (e.recipe.model, "")
+        steps.append(
+            Step(f"train/pretrained.{path.name}", partial(stages.pretrain_network, e, system),
+                 [given.model_dump(), model.model_dump(), e.recipe.seed], [path / "model.safetensors"],
+                 ["data/corpus", _extracted(preset)], [Path(given.recordings)], owns=path,
+                 keys=("pretrain", f"{group}model", "seed"), open_keys=open_sizes(e.recipe))
+        )  # fmt: skip
+    return steps
 
 
 def _elastic(prefix: str) -> list[str]:
@@ -356,7 +381,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
                  owns=e.frames(LFMMI), keys=("lfmmi.training.dtype", *_augmenting(e)), bulky=True),
             Step(f"train/{LFMMI}", partial(stages.train_lfmmi, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
-                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
+                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", *_pretrained(e, LFMMI)],
                  _started(e, LFMMI), owns=e.model(LFMMI),
                  keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"),
                  open_keys=[*open_sizes(e.recipe), *not_computed], elastic=_elastic("lfmmi.")),

@@ -16,6 +16,7 @@ LF-MMI on whole utterances, and then makes the alignment in place of the triphon
 """
 
 import inspect
+import json
 import re
 import shutil
 from collections import ChainMap
@@ -28,8 +29,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
-from speech3.corpora import HELD_OUT_LEXICON
+from speech3.config import FeatureConfig, HmmConfig, PretrainConfig, TrainConfig, load_config, parse, read_yaml, shipped
+from speech3.corpora import HELD_OUT_LEXICON, read_untranscribed
 from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
 from speech3.decode import Recognizer, load_recognizer
 from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
@@ -314,12 +315,35 @@ def train_network(e: Experiment, network: str) -> None:
     recipe = e.recipe
     if e.training != recipe.training:
         say(f"  {recipe.features} has no mel bins: training without frequency warps, masks and speeds")
-    start = e.start(network)
     config = TrainConfig(
         frames=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
-        init=str(start.directory) if start else None, seed=recipe.seed,
+        init=e.init(network), seed=recipe.seed,
     )  # fmt: skip
     train(config, e.model(network))
+
+
+def pretrain_network(e: Experiment, system: str) -> None:
+    """Pretrain the network of a system; what `pretrain` shares with dev and test is left out.
+
+    It has an output for every frame, also where LF-MMI will have one for every third: no parameter depends on that.
+    """
+    from speech3.train import pretrain
+
+    given, out, lfmmi = e.recipe.pretrain, e.pretrained(system), e.recipe.lfmmi
+    assert given is not None and out is not None
+    model = lfmmi.model if lfmmi and system == LFMMI else e.recipe.model
+    training = lfmmi.training if lfmmi and system == LFMMI else e.training
+    values = {
+        "model": {**model.model_dump(mode="json"), "subsampling": None, "two_outputs": None},
+        "features": str(e.features(e.feature_preset(system), e.train) / "features.yaml"),
+        "pretraining": given.pretraining.model_dump(), "training.max_epochs": given.max_epochs,
+        "training.device": training.device, "seed": e.recipe.seed, "jobs": e.jobs,
+    }  # fmt: skip
+    config = load_config(
+        PretrainConfig, shipped("conf") / "pretrain.yaml", [f"{key}={json.dumps(each)}" for key, each in values.items()]
+    )
+    known = [read_datadir(e.data(split)) for split in ("dev", "test")]
+    pretrain(read_untranscribed(Path(given.recordings), known, "pretrain=DIR"), out, config)
 
 
 def train_group(config: TrainConfig, out: Path, group: str) -> None:
@@ -416,7 +440,7 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
         frames=str(e.frames(name)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
-        init=str(start.directory) if start else None, seed=e.recipe.seed,
+        init=e.init(name), seed=e.recipe.seed,
     )  # fmt: skip
 
 

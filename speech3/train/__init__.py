@@ -3,7 +3,8 @@
 `run` trains: `checks` refuses configs that do not fit, `parts` makes what a worker computes with, `rundir` is the
 directory of a run and its state, `schedule` the learning rate, `records` what is written after each epoch, `init`
 starts from another model, `card` writes the model card. `curves` reads what runs have recorded; `simulation` trains
-with simulated workers; `phone_errors` is the phone error rate on held-out utterances.
+with simulated workers; `unlabelled` trains without transcripts; `phone_errors` is the phone error rate on
+held-out utterances.
 """
 
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         simulate,
         throughput,
     )
+    from speech3.train.unlabelled import pretrain
 else:
     __getattr__ = door(__file__)
 
@@ -55,6 +57,7 @@ __all__ = [
     "make_table",
     "own_methods",
     "preset_methods",
+    "pretrain",
     "read_curve",
     "share_graphs",
     "simulate",

@@ -111,6 +111,8 @@ def check_objective(config: TrainConfig) -> None:
         _check_time_delay(training)
     if training.group_lasso:
         check_group_lasso(config)
+    if config.pretraining:
+        _check_pretraining(config)
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi":
         check_tree(config.hmm)
@@ -172,7 +174,28 @@ def check_objective(config: TrainConfig) -> None:
 def of_chunks(config: TrainConfig) -> bool:
     """Whether a network is trained on single chunks (`speech3.frames.chunks`), as any is with several speeds."""
     model, training = config.model, config.training
-    return isinstance(model, TIME_DELAY) or model.subsampling == 3 or training.of_sequences or bool(training.speeds)
+    masked = config.pretraining is not None and isinstance(model, LstmConfig)
+    one_length = masked or training.of_sequences or bool(training.speeds)
+    return isinstance(model, TIME_DELAY) or model.subsampling == 3 or one_length
+
+
+def _check_pretraining(config: TrainConfig) -> None:
+    """Refuse networks that cannot do the task, and keys of training that need senones."""
+    assert config.pretraining is not None
+    training, task = config.training, f"pretraining={config.pretraining.task}"
+    wrong = {
+        f"training.objective={training.objective}": training.objective != "cross_entropy",
+        f"training.label_smoothing={training.label_smoothing:g}": training.label_smoothing > 0,
+        f"training.group_lasso={training.group_lasso:g}": training.group_lasso > 0,
+        f"training.model_partitions={training.model_partitions}": training.model_partitions > 1,
+    }
+    if keys := [key for key, is_wrong in wrong.items() if is_wrong]:
+        raise Speech3Error(f"{', '.join(keys)}: not with {task}; set it in the run with --init")
+    if config.pretraining.task == "autoencoder" and (config.model.family not in ("dnn", "cnn") or of_chunks(config)):
+        raise Speech3Error(
+            f"{task}: reconstructs single windows, so only dnn and cnn can do it, with an output for every frame"
+            " and without training.speeds; set model=dnn, or pretraining=masked"
+        )
 
 
 def _check_time_delay(training: TrainingConfig) -> None:

@@ -98,7 +98,10 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     there = _check_architecture(path, about, config, frames)
     _compare_features(path, Path(config.frames))
     tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
-    same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
+    if pretraining := about.get("pretraining"):
+        same, senones = False, f"pretrained without transcripts ({pretraining['task']})"
+    else:
+        same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
     if not same and config.training.of_sequences:
         raise Speech3Error(
             f"{path}: {senones}, but training.objective={config.training.objective} continues a network with the same "

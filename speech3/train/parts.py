@@ -35,6 +35,7 @@ from speech3.frames import (
     FrequencyWarp,
     Minibatches,
     PackedFrames,
+    Pretraining,
     Sequences,
     SpecAugment,
     WholeUtterances,
@@ -49,9 +50,11 @@ from speech3.models import (
     AcousticModel,
     GroupLasso,
     Lstm,
+    Reconstruction,
     SmoothedCrossEntropy,
     build,
     cross_entropy,
+    masked_cross_entropy,
     use_gemm_library,
     used_units,
     without_units,
@@ -163,6 +166,8 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
     loss = _loss(config, frames)
+    if isinstance(loss, Reconstruction):
+        model.with_hidden = True
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
@@ -212,6 +217,9 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
 
 
 def _loss(config: TrainConfig, frames: PackedFrames) -> Loss:
+    if config.pretraining:
+        masked = config.pretraining.task == "masked"
+        return masked_cross_entropy if masked else Reconstruction(config.pretraining.sparsity)
     if config.training.of_sequences:
         return sequence_loss(config.training, frames, load_outputs(Path(config.hmm)))
     if config.training.objective == "lfmmi":
@@ -289,7 +297,7 @@ def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
 def minibatches(
     config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
     masks: SpecAugment | None = None, *, train: bool = False,
-) -> Minibatches | Sequences | Chunks:  # fmt: skip
+) -> Minibatches | Sequences | Chunks | Pretraining:  # fmt: skip
     """The minibatches of a packed file: of windows, of consecutive chunks for recurrent networks, or of single chunks.
 
     Parameters
@@ -302,6 +310,17 @@ def minibatches(
     Speech3Error
         A chunk ends before its first output, or is not a multiple of ``model.subsampling``.
     """
+    source = _of_senones(config, frames, device, warp, masks, train)
+    if config.pretraining is None:
+        return source
+    assert not isinstance(source, Sequences)
+    return Pretraining(source, frames, config.pretraining, config.seed)
+
+
+def _of_senones(
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
+    masks: SpecAugment | None, train: bool,
+) -> Minibatches | Sequences | Chunks:  # fmt: skip
     model, training = config.model, config.training
     if of_chunks(config):
         return _chunks(config, frames, device, warp, masks, training.speeds if train else ())

@@ -40,7 +40,7 @@ from speech3.engine import (
     times_of,
 )
 from speech3.errors import MOST_BAD, Speech3Error
-from speech3.frames import Chunks, Minibatches, PackedFrames, Sequences
+from speech3.frames import Chunks, Minibatches, PackedFrames, Pretraining, Sequences
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
 from speech3.models import gemm_library, network_tensors, use_gemm_library
@@ -134,7 +134,9 @@ def check_left_out(what: str, frames: int, left_out: int) -> None:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, heldout: Minibatches | Sequences | Chunks, loss: Loss) -> tuple[float, float]:
+def evaluate(
+    model: nn.Module, heldout: Minibatches | Sequences | Chunks | Pretraining, loss: Loss
+) -> tuple[float, float]:
     """Mean loss and frame accuracy (0 to 1) of a model over all frames of a source of minibatches.
 
     Raises
@@ -214,8 +216,12 @@ def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init |
     return {
         "model": config.model.model_dump(), "training": config.training.model_dump(exclude=NOT_COMPUTED),
         "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
-        **({"init": init.digest} if init else {}), **outputs_identity(config),
+        **({"init": init.digest} if init else {}), **outputs_identity(config), **_pretraining(config),
     }  # fmt: skip
+
+
+def _pretraining(config: TrainConfig) -> dict[str, Any]:
+    return {"pretraining": config.pretraining.model_dump()} if config.pretraining else {}
 
 
 def _warm_start(config: TrainConfig, init: Init | None) -> float:
@@ -406,13 +412,14 @@ class _Run:
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
             **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
             "seconds": standing.seconds, "history": standing.history, "before": standing.before,
-            "product": gemm_library(),
+            "product": gemm_library(), **_pretraining(self.config),
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
         copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
-        write_card(self.directory.path)
+        if not self.config.pretraining:
+            write_card(self.directory.path)
         return about
 
     def log_priors(self) -> np.ndarray:

@@ -1,0 +1,184 @@
+"""The windows of frames that excite a hidden unit most, as spectrograms, as Le et al. 2012 show faces and cats.
+
+Axes: N frames, B minibatch, W context window, F feature bins, H units of a layer, K windows shown.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from speech3.errors import Speech3Error
+from speech3.evaluate.inspection import Lines, config_beside, parts_of_frames
+from speech3.evaluate.picture import save_figure
+from speech3.frames import Minibatches, PackedFrames, open_packed
+from speech3.hmm import frame_clock
+from speech3.models import AcousticModel, load_network
+from speech3.runtime import progress
+
+_READ = 360_000  # frames: an hour
+_AT_A_TIME = 2400
+_MEAN_OF, _ROWS, _COLUMNS = 100, 3, 6  # windows in the mean, which is the first panel; panels
+
+
+@dataclass(frozen=True)
+class Excitement:
+    """How a unit responds to speech.
+
+    Attributes
+    ----------
+    values_N
+        float32: the unit's output for each frame, before a sigmoid or behind normalisation before the activation.
+    strongest
+        Frames with the largest outputs, the largest first; of frames within a window of each other only one.
+    """
+
+    values_N: np.ndarray
+    strongest: list[int]
+
+
+def excitement(
+    model: AcousticModel, frames: PackedFrames, layer: int, unit: int, *, most: int = _MEAN_OF
+) -> Excitement:
+    """The responses of a unit to the first hour of packed frames.
+
+    Parameters
+    ----------
+    layer, unit
+        Fully connected hidden layer, from 1, and its unit, from 0.
+
+    Raises
+    ------
+    Speech3Error
+        The network has no such unit, is not of the family dnn or cnn, or reads other features.
+    """
+    module = _module_of(model, layer, unit)
+    if frames.dim != model.feat_dim:
+        raise Speech3Error(
+            f"{frames.path}: {frames.dim} feature bins per frame, but the network reads {model.feat_dim}; pass --frames"
+            " packed with the network's features"
+        )
+    found: list[Tensor] = []
+    hook = module.register_forward_hook(lambda _module, _inputs, output_BH: found.append(output_BH[:, unit].clone()))
+    windows = Minibatches(
+        frames, left=model.left_context, right=model.right_context, minibatch=_AT_A_TIME, seed=0,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    steps = -(-min(len(frames), _READ) // _AT_A_TIME)
+    with torch.no_grad():
+        for _, (feats_BWF, _) in zip(
+            progress(range(steps), steps, "activity"), windows.sequential(_AT_A_TIME), strict=False
+        ):
+            model(feats_BWF)
+    hook.remove()
+    values_N = torch.cat(found).numpy()
+    return Excitement(values_N, _apart(values_N, model.window, most))
+
+
+def _apart(values_N: np.ndarray, window: int, most: int) -> list[int]:
+    strongest: list[int] = []
+    near_N = np.zeros(len(values_N), np.bool_)
+    for frame in np.argsort(-values_N, kind="stable").tolist():
+        if not near_N[frame]:
+            strongest.append(frame)
+            near_N[max(0, frame - window + 1) : frame + window] = True
+        if len(strongest) == most:
+            break
+    return strongest
+
+
+def _module_of(model: AcousticModel, layer: int, unit: int) -> nn.Module:
+    layers: Any = getattr(model, "layers", None)
+    if model.family not in ("dnn", "cnn"):
+        raise Speech3Error(f"--unit {layer}:{unit}: is for the families dnn and cnn, but this is a {model.family}")
+    if not 1 <= layer <= len(layers.hidden):
+        raise Speech3Error(f"--unit {layer}:{unit}: the fully connected hidden layers are 1 to {len(layers.hidden)}")
+    if not 0 <= unit < (width := layers.hidden[layer - 1].out_features):
+        raise Speech3Error(f"--unit {layer}:{unit}: layer {layer} has the units 0 to {width - 1}")
+    module: nn.Module = layers.hidden[layer - 1] if layers.fuse_relu else layers.norms[layer - 1]
+    return module
+
+
+def draw_unit(run: Path, unit: str, frames: Path | None, path: Path) -> Lines:
+    """Write the picture of a unit; a description of what it shows.
+
+    Parameters
+    ----------
+    unit
+        ``LAYER:UNIT``, as of `excitement`.
+    frames
+        Packed frames; None: those on which the run was pretrained.
+
+    Raises
+    ------
+    Speech3Error
+        `unit` is not of that form, there is no network or are no frames; or as `excitement`.
+    """
+    layer, colon, number = unit.partition(":")
+    if not (colon and layer.isdecimal() and number.isdecimal()):
+        raise Speech3Error(f"--unit {unit}: expected LAYER:UNIT, as in 3:17 (layers from 1, units from 0)")
+    model, _, _ = load_network(run)
+    place = frames or run / "frames" / "train.frames"
+    if frames is None and not place.exists():
+        raise Speech3Error(f"{run}: has no frames of its own; pass --frames FILE, the packed frames of its training")
+    packed = open_packed(place)
+    found = excitement(model, packed, int(layer), int(number))
+    save_figure(lambda: _draw(found, packed, model, f"{run.name}: unit {number} of layer {layer}"), path)
+    values_N = found.values_N
+    counts = np.unique(packed.senones_N[found.strongest], return_counts=True)
+    often = sorted(zip(*(each.tolist() for each in counts), strict=True), key=lambda pair: -pair[1])[:3]
+    return [
+        ("unit", f"{number} of layer {layer} of {run}"),
+        ("frames", f"{len(values_N):,} of {place}"),
+        ("output", f"mean {values_N.mean():.3g}, deviation {values_N.std():.3g}, largest {values_N.max():.3g};"
+         f" above 0 in {(values_N > 0).mean():.0%} of the frames"),
+        ("labels", f"of the {len(found.strongest)} strongest: "
+         + ", ".join(f"{label} ({count})" for label, count in often)),
+    ]  # fmt: skip
+
+
+def _draw(found: Excitement, packed: PackedFrames, model: AcousticModel, title: str) -> Figure:
+    config = config_beside(packed.path)
+    shift_s = frame_clock(config).shift_s if config else 0.01
+    blocks, _ = parts_of_frames(config, packed.dim)
+    bins = packed.dim // blocks  # static features
+    windows_KWF = np.stack([_window(packed, frame, model)[:, :bins] for frame in found.strongest])
+    low, high = np.percentile(windows_KWF, (2, 98))
+    figure = Figure(figsize=(1.9 * _COLUMNS, 2.1 * _ROWS), layout="constrained", dpi=110)
+    figure.suptitle(title, x=0.01, ha="left")
+    axes = figure.subplots(_ROWS, _COLUMNS, sharex=True, sharey=True).ravel()
+    offsets_U1 = packed.offsets_U1
+    panels = [(f"mean of {len(windows_KWF)}", windows_KWF.mean(0))]
+    for frame, window_WF in zip(found.strongest, windows_KWF, strict=True):
+        utterance = int(np.searchsorted(offsets_U1, frame, side="right")) - 1
+        at_s = shift_s * (frame - int(offsets_U1[utterance]))
+        panels.append((f"{packed.utterances[utterance]}\n{at_s:.2f} s: {found.values_N[frame]:.3g}", window_WF))
+    extent = (
+        -1e3 * shift_s * (model.left_context + 0.5),
+        1e3 * shift_s * (model.right_context + 0.5),
+        -0.5,
+        bins - 0.5,
+    )
+    for panel, (name, window_WF) in zip(axes, panels, strict=False):
+        panel.imshow(window_WF.T, origin="lower", aspect="auto", cmap="magma", vmin=low, vmax=max(high, low + 1e-6),
+                     interpolation="nearest", extent=extent)  # fmt: skip
+        panel.set_title(name, fontsize=7)
+    for panel in axes[len(panels) :]:
+        panel.set_visible(False)
+    figure.supxlabel("ms from the middle frame", fontsize=9)
+    figure.supylabel("bin", fontsize=9)
+    return figure
+
+
+def _window(packed: PackedFrames, frame: int, model: AcousticModel) -> np.ndarray:
+    """The features (W, F) around a frame; edge frames are repeated beyond the ends of its utterance."""
+    after = int(np.searchsorted(packed.offsets_U1, frame, side="right"))
+    place_W = np.arange(frame - model.left_context, frame + model.right_context + 1)
+    window_WF: np.ndarray = packed.frames_NF[
+        place_W.clip(packed.offsets_U1[after - 1], packed.offsets_U1[after] - 1)
+    ].astype(np.float64)
+    return window_WF
