@@ -446,6 +446,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
     arcs, costs = [(0, 0, 0)], [(0.0, 0.0)]
     arcs.clear()
     costs.clear()
+    # Lattice states are in topological order: all triples of a state are known when it is visited.
     for s in range(lattice_states):
         place = first[s]
         while place >= 0 and len(arcs) <= most:
@@ -458,6 +459,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
                 new_cost, new_after = 0.0, at_new
                 if new_word[a] >= 0:
                     new_cost, new_after = step(new, at_new, new_word[a])
+                # The triple that the arc enters, appended to the linked list of its lattice state if it is new.
                 after = (target[a], old_after, new_after)
                 if after in place_of:
                     there = place_of[after]

@@ -385,6 +385,7 @@ def _write(
                     for rank, one in enumerate(ranked, 1)
                 )
 
+    # What an earlier run wrote goes only after the first lattice could be rescored.
     first = next(items, None)
     if first is None:
         raise Speech3Error(f"{directory.path / ARCHIVE}: holds no lattice")

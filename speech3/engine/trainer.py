@@ -140,6 +140,7 @@ def check_workers(training: TrainingConfig) -> None:
     Speech3Error
         The message names the keys and what this machine has.
     """
+    # Workers and what each needs of this machine.
     world, workers = training.world, training.workers
     if world == "sgd" and workers > 1:
         raise Speech3Error(
@@ -169,6 +170,7 @@ def check_workers(training: TrainingConfig) -> None:
         )
     if world == "simulated":
         _check_simulation(training.simulation, workers)
+    # The codecs that the backend supports, in both directions.
     codecs = {"ddp": _SHARED_SCALE, "shared": _CODECS, "cluster": _CODECS, "simulated": _CODECS}.get(world, ("none",))
     if world == "simulated" and workers > 1:  # a single worker sends nothing
         codecs = {"asgd": _CODECS, "synchronous": _SHARED_SCALE}.get(training.simulation.method, ("none",))
@@ -183,6 +185,7 @@ def check_workers(training: TrainingConfig) -> None:
             f"in world shared, in cluster, and in simulated with training.simulation.method=asgd; ternary also works "
             f"in ddp, and in simulated with training.simulation.method=synchronous"
         )
+    # Keys of the optimizer that contradict each other.
     _check_codec(training.codec)
     if asynchronous(training) and 0 < training.asgd.momentum != training.momentum > 0:
         raise Speech3Error(

@@ -341,6 +341,7 @@ def read_all(
         As `read_texts`; also if a file is of an unknown or mixed format, if the formats of two files have no
         utterances in common, or if a hypothesis has alternatives.
     """
+    # The format of each file.
     files = [_lines(path) for path in paths]
     kinds: list[Sclite | None] = [None] * len(paths)
     if reading == "auto":

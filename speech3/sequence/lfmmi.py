@@ -301,6 +301,7 @@ class AlignmentNumerators:
 
 @numba.njit(cache=True, nogil=True)
 def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, left, phone, ptr, arc_phone, nxt, prob):  # type: ignore[no-untyped-def] # pragma: no cover
+    # Frames that matter: the chunk, the tolerance around it, and a few phones before it for the language model.
     frames = len(labels)
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
@@ -309,6 +310,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         known += labels[first] & 1
         first -= 1
     last = min(frames, int(start + outputs * sub * speed) + reach + 1)
+    # Phones, and the output in which each begins.
     count = 0
     for t in range(first, last):
         count += labels[t] & 1 or t == first
@@ -321,6 +323,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
             phones[n] = labels[t] >> 1
             x = ((t - start) / speed - (sub // 2)) / sub  # an output stands for its middle frame
             begins[n] = int(np.ceil(x - 1e-9))
+    # Follow the phone language model along them: pdfs, costs of entering, outputs in which each may be.
     size = n + 1
     pdf_first, pdf_loop = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     enter, begin = np.full(size, NEVER), np.full(size, NEVER)
@@ -341,7 +344,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
                 arc = a
         if arc >= 0:
             state = nxt[arc]
-        else:
+        else:  # not in the language model: continue from the bigram state, entered by the leak
             state = -1
             for j in range(1, len(phone)):
                 if phone[j] == phones[k] and left[j] == before:
@@ -356,6 +359,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         if at_start:
             low[k] = max(low[k], 0)
         before = phones[k]
+    # Drop phones that lie outside of the chunk even with the tolerance.
     from_k, to_k = 0, size
     while from_k < size - 1 and high[from_k] < -1:
         from_k += 1

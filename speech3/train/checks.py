@@ -111,6 +111,7 @@ def check_objective(config: TrainConfig) -> None:
         _check_time_delay(training)
     if training.group_lasso:
         check_group_lasso(config)
+    # The outputs of the network against those of the HMMs.
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi":
         check_tree(config.hmm)
@@ -125,6 +126,7 @@ def check_objective(config: TrainConfig) -> None:
             f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
             f"{training.objective.replace('_', '-')}"
         )
+    # Keys that belong to one objective only.
     if training.objective == "lfmmi":
         if training.schedule == "halving":
             raise Speech3Error(
@@ -147,6 +149,7 @@ def check_objective(config: TrainConfig) -> None:
                 f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
                 f"set it to 1 and more training.workers"
             )
+    # Keys that exclude each other.
     if training.speeds and training.model_partitions > 1:
         raise Speech3Error(
             f"training.speeds={list(training.speeds)}: not with training.model_partitions={training.model_partitions}; "

@@ -254,6 +254,7 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
     reach_a_frame,
 ):  # fmt: skip
     for row in range(len(loglikes)):
+        # Records are word ends; those that no token refers to are collected when the table is nearly full.
         t, half, count, used, record = now[0], now[1], now[2], now[3], now[4]
         other = 1 - half
         if used > len(records) - 2 * count - 1000:
@@ -261,6 +262,7 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
             memo[0, :] = -1
             if used > len(records) - 2 * count - 1000:
                 raise MemoryError
+        # Within the transcript: stay, move on, or leave at the end of a word (the best one is kept for garbage).
         new = 0
         inside, source = np.float32(-np.inf), -1
         for i in range(count):
@@ -299,11 +301,13 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
                 on = word[d] - base
                 price = jump * (0.5 if 0 <= on < _NEXT else 1.0 if abs(on) < _NEAR else _FAR_PRICE)
                 new = _relax(d, waiting - price, record, t, t, scores[other], tokens[other], active[other], new)
+        # Into garbage, if leaving a word is better than having waited.
         if inside > waiting:
             s = source
             used, record = _record(records, used, memo, s, t, word[s], tokens[half, 1, s], tokens[half, 0, s])
             waiting = inside
         waiting += garbage_T[row]
+        # Add this frame's scores, prune, and make the best score zero.
         best = waiting
         for i in range(new):
             d = active[other, i]
