@@ -12,7 +12,7 @@ from functools import cached_property
 import numba
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.hmm.model import LEFT, RIGHT, Hmm, Tree
 from speech3.language import Lexicon, Silences
 
@@ -134,7 +134,7 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
         There are no words.
     """
     if not words:
-        raise Speech3Error("the transcript has no words to align")
+        raise DataError("the transcript has no words to align")
     # A phone has one copy for each pair of neighbours that it can have in the alternatives of the transcript.
     phones, ends = _phone_graph(hmm.lexicon, words)
     copies = _copies(phones, ends, hmm.lexicon.context_free, hmm.tree)

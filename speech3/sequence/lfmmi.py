@@ -41,7 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError
 from speech3.frames import Chunk, padded_frames, segment_labels, segment_numbers
 from speech3.hmm import (
     FIRST_AND_LOOP,
@@ -114,7 +114,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
     """
     phones = len(hmm.lexicon.phones)
     if phones < int(lm.phone_J.max()):
-        raise Speech3Error(
+        raise MismatchError(
             f"the phone language model has phone {int(lm.phone_J.max())}, but the lexicon of the model has only "
             f"{phones} phones, so it was made for another lexicon; build the denominator again"
         )
@@ -131,7 +131,7 @@ def load_denominator(directory: Path | str) -> Denominator:
     """
     path = Path(directory).resolve() / _NAME
     if not path.exists():
-        raise Speech3Error(
+        raise MissingError(
             f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi use the "
             "HMM that the stage `hmm/lfmmi` of a recipe makes"
         )
@@ -155,7 +155,7 @@ def check_tree(directory: Path | str) -> None:
     """
     denominator, hmm = load_denominator(directory), load_hmm(directory)
     if denominator.num_pdfs != hmm.num_pdfs or not np.array_equal(denominator.pdfs_PP2, left_biphone_pdfs(hmm)):
-        raise Speech3Error(
+        raise MismatchError(
             f"{directory}: its denominator, with {denominator.num_pdfs} pdfs, belongs to another tree than the one"
             f" there, which has {hmm.num_pdfs}; run the recipe's stage hmm again"
         )
@@ -205,7 +205,7 @@ class LfMmi:
         """
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:
-            raise Speech3Error(
+            raise MismatchError(
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
                 "was made for another tree; build the denominator again"
             )
@@ -221,7 +221,7 @@ class LfMmi:
         if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
             if len(said_BT) < _MANY_CHUNKS:
                 return 0.0 * loss, said_BT.sum()
-            raise Speech3Error(
+            raise MismatchError(
                 "LF-MMI: no chunk matches its transcript: the labels are those of another alignment, "
                 "or training.lfmmi.tolerance is too small for training.speeds; pack the frames again or raise it"
             )
@@ -383,10 +383,10 @@ def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarr
         There are no words, or more phones in their shortest pronunciations than outputs at a third of the frame rate.
     """
     if not words:
-        raise Speech3Error("has no transcript")
+        raise DataError("has no transcript")
     phones = sum(min(len(pron.phones) for pron in lexicon.by_word[word]) for word in words)
     if (outputs := num_outputs(frames, SUBSAMPLING)) < phones:
-        raise Speech3Error(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
+        raise DataError(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
     numbers_W = np.array([lexicon.word_numbers[word] for word in words])
     return segment_labels(numbers_W, np.linspace(0, frames, len(words) + 1).round().astype(np.int64))
 

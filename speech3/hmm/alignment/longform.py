@@ -31,7 +31,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.data import segment_name
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.features import add_deltas, normalise, repeated_frames, splice
 from speech3.hmm.alignment.times import FrameClock, Segment, frame_clock, spread
 from speech3.hmm.model import Hmm
@@ -218,7 +218,7 @@ class _Search:
         try:
             self._run(loglikes_TP, garbage_T.astype(np.float32), way)
         except MemoryError as error:
-            raise Speech3Error(
+            raise DataError(
                 f"too many word hypotheses after {int(self.now[0])} scores (over {_RECORDS:,}); cut the recording in "
                 f"two"
             ) from error
@@ -408,12 +408,12 @@ def check_rate(words: int, duration_s: float) -> None:
         It has too few or too many words per second.
     """
     if words < _SLOWEST * duration_s:
-        raise Speech3Error(
+        raise DataError(
             f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: not a"
             " transcript of the whole recording; add the other words, or select their part of it (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
-        raise Speech3Error(
+        raise DataError(
             f"{words:,} words for {duration_s:,.0f} s of audio, {words / duration_s:.0f} per second: too fast for"
             " speech; keep only the words of this recording"
         )
@@ -452,7 +452,7 @@ def lay_out_long(
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
-        raise Speech3Error(
+        raise DataError(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
             f" found in {len(feats_TF) / rate:,.0f} s of audio; use the transcript of this recording, and a model of"
             " its language"
