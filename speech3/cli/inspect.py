@@ -60,7 +60,7 @@ def inspect(
     layers of a CNN) has its largest outputs, and their mean. Layers are counted from 1, units from 0.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.errors import Speech3Error
+    from speech3.errors import SettingError
     from speech3.evaluate import draw_unit, inspect, picture_path, write_picture
 
     if unit:
@@ -69,7 +69,7 @@ def inspect(
             print(f"{name:<12}{words}")
         return
     if frames:
-        raise Speech3Error(f"--frames {frames}: only with --unit; remove it")
+        raise SettingError(f"--frames {frames}: only with --unit; remove it")
 
     preset = load_preset(FeatureConfig, "features", features)
     place = picture_path(file, out)

@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, MissingError, SettingError
 from speech3.evaluate.inspection import Lines, config_beside, parts_of_frames
 from speech3.evaluate.picture import save_figure
 from speech3.frames import Minibatches, PackedFrames, open_packed
@@ -58,7 +58,7 @@ def excitement(
     """
     module = _module_of(model, layer, unit)
     if frames.dim != model.feat_dim:
-        raise Speech3Error(
+        raise MismatchError(
             f"{frames.path}: {frames.dim} feature bins per frame, but the network reads {model.feat_dim}; pass --frames"
             " packed with the network's features"
         )
@@ -94,11 +94,11 @@ def _apart(values_N: np.ndarray, window: int, most: int) -> list[int]:
 def _module_of(model: AcousticModel, layer: int, unit: int) -> nn.Module:
     layers: Any = getattr(model, "layers", None)
     if model.family not in ("dnn", "cnn"):
-        raise Speech3Error(f"--unit {layer}:{unit}: is for the families dnn and cnn, but this is a {model.family}")
+        raise SettingError(f"--unit {layer}:{unit}: is for the families dnn and cnn, but this is a {model.family}")
     if not 1 <= layer <= len(layers.hidden):
-        raise Speech3Error(f"--unit {layer}:{unit}: the fully connected hidden layers are 1 to {len(layers.hidden)}")
+        raise SettingError(f"--unit {layer}:{unit}: the fully connected hidden layers are 1 to {len(layers.hidden)}")
     if not 0 <= unit < (width := layers.hidden[layer - 1].out_features):
-        raise Speech3Error(f"--unit {layer}:{unit}: layer {layer} has the units 0 to {width - 1}")
+        raise SettingError(f"--unit {layer}:{unit}: layer {layer} has the units 0 to {width - 1}")
     module: nn.Module = layers.hidden[layer - 1] if layers.fuse_relu else layers.norms[layer - 1]
     return module
 
@@ -120,11 +120,11 @@ def draw_unit(run: Path, unit: str, frames: Path | None, path: Path) -> Lines:
     """
     layer, colon, number = unit.partition(":")
     if not (colon and layer.isdecimal() and number.isdecimal()):
-        raise Speech3Error(f"--unit {unit}: expected LAYER:UNIT, as in 3:17 (layers from 1, units from 0)")
+        raise SettingError(f"--unit {unit}: expected LAYER:UNIT, as in 3:17 (layers from 1, units from 0)")
     model, _, _ = load_network(run)
     place = frames or run / "frames" / "train.frames"
     if frames is None and not place.exists():
-        raise Speech3Error(f"{run}: has no frames of its own; pass --frames FILE, the packed frames of its training")
+        raise MissingError(f"{run}: has no frames of its own; pass --frames FILE, the packed frames of its training")
     packed = open_packed(place)
     found = excitement(model, packed, int(layer), int(number))
     save_figure(lambda: _draw(found, packed, model, f"{run.name}: unit {number} of layer {layer}"), path)

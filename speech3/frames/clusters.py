@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.runtime import progress
 
 _AT_A_TIME = 1 << 16  # frames: bounds the memory of the distances
@@ -30,7 +30,7 @@ def cluster_frames(frames_ND: np.ndarray, clusters: int, seed: int, iterations: 
     for number in progress(range(1, clusters), clusters - 1, "first centres"):
         distance_N = torch.minimum(distance_N, (x_ND - centres[-1]).square().sum(1))
         if not (total := float(distance_N.sum(dtype=torch.float64))) > 0:
-            raise Speech3Error(
+            raise DataError(
                 f"pretraining.clusters={clusters}: there are only {number} different frames; use fewer clusters, or"
                 " more speech"
             )

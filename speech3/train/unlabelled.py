@@ -22,7 +22,7 @@ import numpy as np
 from speech3.config import FeatureConfig, ModelConfig, PretrainConfig, PretrainingConfig, TrainConfig, load_preset
 from speech3.corpora import read_untranscribed
 from speech3.data import AudioError, DataDir, info, read_datadir, split_by_speaker, split_by_utterance
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, OccupiedError, Speech3Error
 from speech3.features import extract
 from speech3.frames import cluster_frames, nearest_cluster, write_frames
 from speech3.hmm import PdfsOnly
@@ -63,7 +63,7 @@ def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, resta
     """
     data = source if isinstance(source, DataDir) else _read(source)
     if not data.utterances:
-        raise Speech3Error(f"{data.path}: holds no utterance; pass recordings, or a data directory with some")
+        raise DataError(f"{data.path}: holds no utterance; pass recordings, or a data directory with some")
     run = TrainConfig(
         frames=str(out / "frames"), hmm=str(out / "hmm"), model=config.model, training=config.training,
         seed=config.seed, pretraining=config.pretraining,
@@ -74,7 +74,7 @@ def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, resta
         _pack(data, out, config)
         write_json(made, settings)
     elif differ := sorted(key for key, value in settings.items() if read_json(made).get(key) != value):
-        raise Speech3Error(
+        raise OccupiedError(
             f"{out}: holds frames of other {' and '.join(differ)}; choose another --out, or --restart to begin again"
         )
     return train(run, out, restart=restart)
