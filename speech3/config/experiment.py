@@ -31,9 +31,7 @@ class PretrainingConfig(Config):
         description="masked: about the share of hidden frames; of windows, of those with a hidden middle",
     )
     noise: float = Field(0.2, ge=0, lt=1, description="autoencoder: share of a window's values that is removed")
-    sparsity: float = Field(
-        0.1, ge=0, description="autoencoder: weight of the sparsity of the last hidden layer (its L1 norm over its L2)"
-    )
+    sparsity: float = Field(0.1, ge=0, description="autoencoder: weight of the sparsity of the last hidden layer")
 
     @model_validator(mode="before")
     @classmethod

@@ -163,9 +163,10 @@ def masked_cross_entropy(logits_BS: Tensor, targets: Tensor | HiddenLabels) -> t
 class Reconstruction:
     """The loss of a sparse autoencoder: the mean squared error, and `sparsity` times a measure of the hidden layer.
 
-    The measure is the L1 norm over the L2 norm and the square root of the number of units: 1 if all units are equally
-    active, near 0 if a few are (Hoyer 2004). Le et al. 2012 penalise absolute values, with the encoder's weights in the
-    decoder; here the decoder is free, and would make up for a hidden layer that only becomes smaller.
+    The measure is that of sparse filtering (Ngiam et al. 2011): each unit is divided by its root mean square over the
+    minibatch, then the L1 norm of each frame by its L2 norm and the square root of the number of units. It is 1 if all
+    units are equally active, near 0 if a few are, others in each frame. Le et al. 2012 penalise absolute values, with
+    the encoder's weights in the decoder; here the decoder is free, and would make up for units that become smaller.
     """
 
     sparsity: float
@@ -177,6 +178,7 @@ class Reconstruction:
         explained = (1 - error.detach() / clean_BD.square().mean()).clamp(min=0) * len(clean_BD)
         if not self.sparsity:
             return error, explained.round().long()
+        hidden_BH = hidden_BH / (hidden_BH.square().mean(0) + 1e-8).sqrt()
         spread_B = hidden_BH.abs().mean(1) / (hidden_BH.square().mean(1) + 1e-8).sqrt()
         return error + self.sparsity * spread_B.mean(), explained.round().long()
 

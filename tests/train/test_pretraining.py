@@ -116,15 +116,16 @@ def test_reconstruction_is_that_of_its_definition() -> None:
     rng = np.random.default_rng(5)
     clean_BD, rebuilt_BD, hidden_BH = rng.normal(size=(8, 6)), rng.normal(size=(8, 6)) / 3, rng.normal(size=(8, 9))
     error = np.square(rebuilt_BD - clean_BD).mean()
-    spread = (np.abs(hidden_BH).sum(1) / (3 * np.linalg.norm(hidden_BH, axis=1))).mean()
+    scaled_BH = hidden_BH / np.sqrt(np.square(hidden_BH).mean(0))
+    spread = (np.abs(scaled_BH).sum(1) / (3 * np.linalg.norm(scaled_BH, axis=1))).mean()
     outputs = torch.from_numpy(rebuilt_BD), torch.from_numpy(hidden_BH)
     loss, explained = Reconstruction(0.5)(outputs, torch.from_numpy(clean_BD))
     assert float(loss) == pytest.approx(error + 0.5 * spread, rel=1e-6)
     assert int(explained) == max(0, round(8 * (1 - error / np.square(clean_BD).mean())))
-    one, all_alike = np.eye(9)[:1], np.ones((1, 9))  # the bounds of the measure
-    exact = torch.zeros(1, 6), torch.ones(1, 6)
-    for hidden_BH, expected in ((one, 1 / 3), (all_alike, 1.0)):
-        loss, _ = Reconstruction(1.0)((exact[1], torch.from_numpy(hidden_BH)), exact[1])
+    # The bounds of the measure: each frame has one unit of its own, whatever its scale, or all units are alike.
+    exact_BD = torch.ones(9, 6)
+    for hidden_BH, expected in ((np.diag(np.arange(1.0, 10)), 1 / 3), (np.ones((9, 9)), 1.0)):
+        loss, _ = Reconstruction(1.0)((exact_BD, torch.from_numpy(hidden_BH)), exact_BD)
         assert float(loss) == pytest.approx(expected, rel=1e-6)
 
 
