@@ -9,6 +9,7 @@ import pytest
 import soundfile
 import torch
 from frame_corpus import DIM, SENONES, config, learnt, write
+from interrupted import both_runs
 
 from speech3.config import (
     ModelConfig,
@@ -172,6 +173,12 @@ def test_masked_prediction_beats_chance_and_is_never_the_same_senones(
         config(corpus, "cpu", model, max_epochs=1).model_copy(update={"init": str(tmp_path / "run")}), tmp_path / "am"
     )
     assert "pretrained without transcripts (masked), so the output layer is new" in capsys.readouterr().err
+
+
+def test_a_run_that_is_interrupted_within_an_epoch_ends_the_same(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_runs(_task(corpus, "dnn", "masked"), tmp_path, monkeypatch, saves=7)
 
 
 @pytest.mark.parametrize(
