@@ -23,7 +23,9 @@ def doctor() -> None:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings) or .frames.")],
+    file: Annotated[
+        Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings), .frames or neural LM.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the current directory."),
@@ -37,6 +39,9 @@ def inspect(
         ),
     ] = "fbank40",
     utterance: Annotated[str | None, typer.Option(metavar="ID", help="Utterance to draw; default: the first.")] = None,
+    word: Annotated[
+        str | None, typer.Option(help="Word whose nearest neighbours in a neural language model are printed.")
+    ] = None,
 ) -> None:
     """Draw the waveform, features, pitch and senones that FILE contains, and print statistics.
 
@@ -45,7 +50,22 @@ def inspect(
     The statistics cover the first 1,000 utterances, or the first ten minutes of a recording; at most one minute is
     drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other file is replaced only if `--out`
     names it.
+
+    `speech3 inspect exp/lstm --word king`
+
+    Of a neural language model, the ten words whose embeddings are nearest are printed, with their cosines.
     """
+    from speech3.errors import Speech3Error
+    from speech3.language import is_neural, read_neural
+
+    if is_neural(file):
+        if word is None:
+            raise Speech3Error(f"{file}: is a neural language model; pass a word whose neighbours to print: --word")
+        for neighbour, cosine in read_neural(file).neighbours(word):
+            print(f"{cosine:.3f}  {neighbour}")
+        return
+    if word is not None:
+        raise Speech3Error(f"--word {word}: only for a neural language model, and {file} is none; remove it")
     from speech3.config import FeatureConfig, load_preset
     from speech3.evaluate import inspect, picture_path, write_picture
 
