@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from speech3.config import NeuralLmConfig, parse
 from speech3.data import sentences_of_file
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io import load_tensors, save_tensors
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.kneser_ney import Known, number_sentences
@@ -356,9 +356,9 @@ def read_known(lm: NeuralLm, texts: Sequence[Path]) -> list[list[str]]:
     if not sentences:
         raise Speech3Error(f"{name}: no sentences; pass a text with one sentence per line")
     if not any(lm.knows(word) for words in sentences for word in words):
-        known = ", ".join(lm.units[len(SPECIAL) : len(SPECIAL) + 3])
+        known = lm.units[len(SPECIAL) :]
         raise Speech3Error(
-            f"{name}: none of its words is among the {len(lm.units) - len(SPECIAL):,} of {lm.source} ({known} ...);"
+            f"{name}: none of its words is among the {len(known):,} of {lm.source} ({listed(known, 3)});"
             " spell both the same way (upper or lower case?)"
         )
     return sentences

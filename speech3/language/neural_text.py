@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.language.kneser_ney import Numbers, read_tokens
-from speech3.language.lexicon import Cutter, train_pieces
+from speech3.language.lexicon import Cutter, single_letters, train_pieces
 from speech3.language.neural import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT
 from speech3.language.ngrams import EOS, UNKNOWN
 from speech3.language.train_lm import read_words
@@ -75,9 +75,9 @@ def read_units(texts: Sequence[Path], pieces: int = 0, vocabulary: Path | None =
     total = int(count_V.sum() - count_V[numbers[EOS]])
     unknown = int(count_V[numbers[UNKNOWN]]) if UNKNOWN in numbers else 0
     if unknown == total:
-        known = ", ".join(words[2:5])
+        known = [word for word in words if word not in SPECIAL]
         raise Speech3Error(
-            f"{vocabulary or source}: none of the words of {source} is among its {len(words) - 2:,} ({known} ...);"
+            f"{vocabulary or source}: none of the words of {source} is among its {len(known):,} ({listed(known, 3)});"
             " spell both the same way (upper or lower case?)"
         )
     real = {word: int(count) for word, count in zip(words, count_V, strict=True) if word not in SPECIAL}
@@ -85,7 +85,8 @@ def read_units(texts: Sequence[Path], pieces: int = 0, vocabulary: Path | None =
         model = train_pieces(real, pieces)
         cutter = Cutter(model)
         parts = {word: cutter(word) for word in real}
-        units = (*SPECIAL, *sorted({piece for cut in parts.values() for piece in cut}))
+        # Letters, too, for words that the text lacks.
+        units = (*SPECIAL, *sorted({piece for cut in parts.values() for piece in cut} | single_letters(real)))
     else:
         model, parts, units = b"", {word: (word,) for word in real}, (*SPECIAL, *real)
     unit_of = {unit: number for number, unit in enumerate(units)}
