@@ -1,5 +1,6 @@
 """Training of neural language models by the engine: workers, resuming, the text in minibatches, messages."""
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_minibatches_hold_every_unit_once() -> None:
     items = Sentences(np.concatenate(sentences).astype(np.int32), longest=5)
     sampler = SimilarLengths(items.length_I, 4)
     batches = list(sampler)
-    assert len(batches) == len(sampler) and sorted(sum(batches, [])) == list(range(len(items)))
+    assert len(batches) == len(sampler) and sorted(chain.from_iterable(batches)) == list(range(len(items)))
     assert list(sampler) != batches and int(items.length_I.max()) == 5
     seen: list[list[int]] = []
     for number in range(len(items)):
