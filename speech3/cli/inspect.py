@@ -55,17 +55,17 @@ def inspect(
 
     Of a neural language model, the ten words whose embeddings are nearest are printed, with their cosines.
     """
-    from speech3.errors import Speech3Error
+    from speech3.errors import SettingError
     from speech3.language import is_neural, read_neural
 
     if is_neural(file):
         if word is None:
-            raise Speech3Error(f"{file}: is a neural language model; pass a word whose neighbours to print: --word")
+            raise SettingError(f"{file}: is a neural language model; pass a word whose neighbours to print: --word")
         for neighbour, cosine in read_neural(file).neighbours(word):
             print(f"{cosine:.3f}  {neighbour}")
         return
     if word is not None:
-        raise Speech3Error(f"--word {word}: only for a neural language model, and {file} is none; remove it")
+        raise SettingError(f"--word {word}: only for a neural language model, and {file} is none; remove it")
     from speech3.config import FeatureConfig, load_preset
     from speech3.evaluate import inspect, picture_path, write_picture
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
+from speech3.errors import SettingError
 
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
 
@@ -60,21 +61,20 @@ def train(
     A neural model is trained by the asynchronous engine; the same command continues a training that was stopped. Words
     or word pieces (`lm.pieces=1000`) are its units.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import train_lm as training
 
     if neural is not None:
         if counts or minimum_counts != "1":
-            raise Speech3Error("--counts, --minimum-counts: for n-grams; remove them, or --neural")
+            raise SettingError("--counts, --minimum-counts: for n-grams; remove them, or --neural")
         _train_neural(texts, out, neural, vocabulary, dev)
         return
     if dev:
-        raise Speech3Error(f"--dev {dev}: only for --neural, whose epochs it chooses from; remove it")
+        raise SettingError(f"--dev {dev}: only for --neural, whose epochs it chooses from; remove it")
 
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
     except ValueError as error:
-        raise Speech3Error(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
+        raise SettingError(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
     found = training.train(texts, order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
     _print_unknown(found.unknown, found.words, vocabulary)
@@ -113,12 +113,11 @@ def prune(
 
     All back-off weights are recomputed; threshold 0 does only that, and repairs a model with wrong back-off weights.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import check_sums, read_arpa, write_arpa
     from speech3.language import prune as pruned
 
     if not threshold >= 0:
-        raise Speech3Error(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
+        raise SettingError(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
     model = read_arpa(lm)
     check_sums(model, mending=True)
     smaller = pruned(model, threshold)
@@ -148,18 +147,17 @@ def interpolate(
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     The mixture of a neural model and n-grams is a directory, which `lm perplexity` and `rescore` read.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import check_sums, is_neural, measure_text, read_arpa, read_tokens, write_arpa
     from speech3.language import mixtures as mixing
 
     if (tune is None) == (weights is None):
-        raise Speech3Error("use either --tune TEXT or --weights 0.3,0.7")
+        raise SettingError("use either --tune TEXT or --weights 0.3,0.7")
     values = []
     if weights is not None:
         try:
             values = [float(field) for field in weights.split(",")]
         except ValueError as error:
-            raise Speech3Error(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
+            raise SettingError(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
     if any(map(is_neural, lms)):
         _interpolate_neural(lms, out, tune, values)
         return
@@ -180,17 +178,16 @@ def interpolate(
 
 
 def _interpolate_neural(lms: list[Path], out: Path, tune: Path | None, weights: list[float]) -> None:
-    from speech3.errors import Speech3Error
     from speech3.language import is_neural, measure_sentences, mixed, mixtures, read_checked, read_known, read_neural
 
     networks, arpas = [lm for lm in lms if is_neural(lm)], [lm for lm in lms if not is_neural(lm)]
     if len(networks) != 1 or len(arpas) != 1:
-        raise Speech3Error(
+        raise SettingError(
             f"{', '.join(map(str, lms))}: pass one neural model and one ARPA file; interpolate several ARPA files first"
         )
     neural, ngrams = read_neural(networks[0]), read_checked(arpas[0])
     if neural.ngrams is not None:
-        raise Speech3Error(f"{networks[0]}: is a mixture already; pass the neural model that it was made of")
+        raise SettingError(f"{networks[0]}: is a mixture already; pass the neural model that it was made of")
     if weights:
         mixtures.check_weights(weights, lms)
         weights = weights if is_neural(lms[0]) else weights[::-1]

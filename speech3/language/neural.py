@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from speech3.config import NeuralLmConfig, parse
 from speech3.data import sentences_of_file
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, listed
 from speech3.io import load_tensors, save_tensors
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.kneser_ney import Known, number_sentences
@@ -271,7 +271,7 @@ class NeuralLm:
         if number < len(SPECIAL):
             pieces = " ".join(self.units[unit] for unit in self.units_of(word)) if self.pieces else ""
             what = f"consists of the pieces {pieces}; pass one of them" if pieces else "is not among its words"
-            raise Speech3Error(f"{self.source}: {word} {what}")
+            raise MissingError(f"{self.source}: {word} {what}")
         unit_VD = F.normalize(self.network.embedding.weight.detach())
         cosine_V = unit_VD @ unit_VD[number]
         cosine_V[[*range(len(SPECIAL)), number]] = -math.inf
@@ -316,7 +316,7 @@ def read_neural(path: Path) -> NeuralLm:
         The directory has no such model, or it is damaged.
     """
     if not is_neural(path):
-        raise Speech3Error(f"{path}: has no {FILE}; pass a directory that speech3 lm train --neural wrote")
+        raise MissingError(f"{path}: has no {FILE}; pass a directory that speech3 lm train --neural wrote")
     tensors, about = load_tensors(path / FILE, KIND)
     pieces, units = tensors.pop("pieces").tobytes(), tuple(about["units"])
     config = parse(NeuralLmConfig, about["config"], path / FILE)
@@ -325,7 +325,7 @@ def read_neural(path: Path) -> NeuralLm:
     try:
         network.load_state_dict({name: torch.from_numpy(value) for name, value in tensors.items()})
     except RuntimeError as error:
-        raise Speech3Error(f"{path / FILE}: is not of this version of speech3 ({error}); train it again") from error
+        raise FormatError(f"{path / FILE}: is not of this version of speech3 ({error}); train it again") from error
     network.eval()
     dev = about["dev"] if about["dev"] is not None else math.nan
     ngrams = read_arpa(path / NGRAMS) if about["mixed"] else None
@@ -354,10 +354,10 @@ def read_known(lm: NeuralLm, texts: Sequence[Path]) -> list[list[str]]:
     sentences = [words for path in texts for words in sentences_of_file(path)]
     name = ", ".join(map(str, texts))
     if not sentences:
-        raise Speech3Error(f"{name}: no sentences; pass a text with one sentence per line")
+        raise DataError(f"{name}: no sentences; pass a text with one sentence per line")
     if not any(lm.knows(word) for words in sentences for word in words):
         known = lm.units[len(SPECIAL) :]
-        raise Speech3Error(
+        raise MismatchError(
             f"{name}: none of its words is among the {len(known):,} of {lm.source} ({listed(known, 3)});"
             " spell both the same way (upper or lower case?)"
         )
@@ -388,7 +388,7 @@ def mixed(lm: NeuralLm, ngrams: ArpaLm, share: float | None, tune: Path | None =
     """
     alone = replace(lm, ngrams=None)
     if not any(alone.knows(word) for word in ngrams.words if word != UNKNOWN):
-        raise Speech3Error(
+        raise MismatchError(
             f"{ngrams.source} ({', '.join(ngrams.words[:3])} ...) and {lm.source} ({', '.join(lm.units[3:6])} ...) have"
             " no word in common; spell both the same way (upper or lower case?)"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, MismatchError, SettingError, listed
 from speech3.language.kneser_ney import Numbers, read_tokens
 from speech3.language.lexicon import Cutter, single_letters, train_pieces
 from speech3.language.neural import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT
@@ -65,18 +65,18 @@ def read_units(texts: Sequence[Path], pieces: int = 0, vocabulary: Path | None =
     """
     source = ", ".join(map(str, texts))
     if vocabulary and pieces:
-        raise Speech3Error(f"{vocabulary}: a vocabulary is for words, but lm.pieces={pieces}; remove one of them")
+        raise SettingError(f"{vocabulary}: a vocabulary is for words, but lm.pieces={pieces}; remove one of them")
     numbers = Numbers(read_words(vocabulary) if vocabulary else None)
     blocks = list(read_tokens(texts, numbers))
     if not blocks:
-        raise Speech3Error(f"{source}: no sentences; pass a text with one sentence per line")
+        raise DataError(f"{source}: no sentences; pass a text with one sentence per line")
     token_T, words = np.concatenate(blocks), list(numbers)
     count_V = np.bincount(token_T, minlength=len(words))
     total = int(count_V.sum() - count_V[numbers[EOS]])
     unknown = int(count_V[numbers[UNKNOWN]]) if UNKNOWN in numbers else 0
     if unknown == total:
         known = [word for word in words if word not in SPECIAL]
-        raise Speech3Error(
+        raise MismatchError(
             f"{vocabulary or source}: none of the words of {source} is among its {len(known):,} ({listed(known, 3)});"
             " spell both the same way (upper or lower case?)"
         )

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from speech3.config import NeuralLmConfig
 from speech3.engine import EpochResult, fit
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError
 from speech3.language import NeuralLm, neural, neural_text
 from speech3.runtime import Metrics, read_json, say, write_json
 
@@ -141,7 +141,7 @@ def _check_same(out: Path, config: NeuralLmConfig, text: neural_text.UnitText) -
     run = {"text": digest, **config.model_dump(mode="json", exclude=_CHANGEABLE)}
     if (out / RUN).exists() and (before := read_json(out / RUN)) != run:
         different = sorted(key for key in {*run, *before} if run.get(key) != before.get(key))
-        raise Speech3Error(
+        raise OccupiedError(
             f"{out}: holds a training with other values of {', '.join(different)}; give another --out, or remove it"
         )
     write_json(out / RUN, run)
