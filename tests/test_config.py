@@ -16,6 +16,7 @@ from speech3.config import (
     LmConfig,
     LstmConfig,
     ModelConfig,
+    NeuralLmConfig,
     RecipeConfig,
     TrainConfig,
     TrainingConfig,
@@ -32,7 +33,8 @@ from speech3.recipe.experiment import CORPORA
 
 ROOT = Path(__file__).parents[1]
 KINDS: dict[str, type[Config]] = {
-    "augment": AugmentConfig, "features": FeatureConfig, "models": ModelConfig, "training": TrainingConfig,
+    "augment": AugmentConfig, "features": FeatureConfig, "lm": NeuralLmConfig, "models": ModelConfig,
+    "training": TrainingConfig,
 }  # fmt: skip
 PRESETS = [(kind, path.stem) for kind in KINDS for path in sorted((ROOT / "conf" / kind).glob("*.yaml"))]
 RECIPES = sorted((ROOT / "recipes").glob("*/recipe.yaml"))

@@ -23,9 +23,7 @@ def doctor() -> None:
 
 
 def inspect(
-    file: Annotated[
-        Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings), .frames; with --unit a model.")
-    ],
+    file: Annotated[Path, typer.Argument(help="A recording, .ark, .scp, .frames, or neural LM; with --unit a model.")],
     out: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the current directory."),
@@ -45,6 +43,9 @@ def inspect(
     frames: Annotated[
         Path | None, typer.Option(help="With --unit: packed frames to search; default: those of speech3 pretrain.")
     ] = None,
+    word: Annotated[
+        str | None, typer.Option(help="Word whose nearest neighbours in a neural language model are printed.")
+    ] = None,
 ) -> None:
     """Draw the waveform, features, pitch and senones that FILE contains, and print statistics.
 
@@ -58,9 +59,23 @@ def inspect(
 
     This draws the windows of frames, in at most an hour of speech, for which a unit of a DNN (or of the fully connected
     layers of a CNN) has its largest outputs, and their mean. Layers are counted from 1, units from 0.
+
+    `speech3 inspect exp/lstm --word king`
+
+    Of a neural language model, the ten words whose embeddings are nearest are printed, with their cosines.
     """
-    from speech3.config import FeatureConfig, load_preset
     from speech3.errors import SettingError
+    from speech3.language import is_neural, read_neural
+
+    if is_neural(file):
+        if word is None:
+            raise SettingError(f"{file}: is a neural language model; pass a word whose neighbours to print: --word")
+        for neighbour, cosine in read_neural(file).neighbours(word):
+            print(f"{cosine:.3f}  {neighbour}")
+        return
+    if word is not None:
+        raise SettingError(f"--word {word}: only for a neural language model, and {file} is none; remove it")
+    from speech3.config import FeatureConfig, load_preset
     from speech3.evaluate import draw_unit, inspect, picture_path, write_picture
 
     if unit:

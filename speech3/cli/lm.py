@@ -1,15 +1,14 @@
-"""`speech3 lm`: n-gram language models."""
+"""`speech3 lm`: n-gram and neural language models."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from speech3.cli import _verb
 from speech3.errors import SettingError
 
-verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure n-gram language models.")
-
-Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file, compressed or not.")]
+verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
 
 
 @verbs.command()
@@ -17,10 +16,15 @@ def train(
     texts: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
+            metavar="TEXT...",
+            help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
+            " With --neural, also KEY=VALUE: changes to the preset.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz. With --neural, a directory."),
+    ],
     order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
     vocabulary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Word list or lexicon; other words count as `<unk>`.")
@@ -31,8 +35,19 @@ def train(
     minimum_counts: Annotated[
         str, typer.Option(metavar="N,N,...", help="How often n-grams of order 1, 2, ... must occur to be kept.")
     ] = "1",
+    neural: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRESET",
+            help="Train a neural model: preset in conf/lm (lstm, transformer), or a YAML file.",
+            autocompletion=_verb.presets("lm"),
+        ),
+    ] = None,
+    dev: Annotated[
+        Path | None, typer.Option(metavar="TEXT", help="With --neural: keep the epoch that predicts this text best.")
+    ] = None,
 ) -> None:
-    """Estimate a model with interpolated modified Kneser-Ney smoothing.
+    """Estimate a model with interpolated modified Kneser-Ney smoothing, or train a neural one.
 
     `speech3 lm train text.gz more.txt --order 3 --out lm.arpa.gz`
 
@@ -40,8 +55,21 @@ def train(
 
     Texts may be of any size: besides the vocabulary at most 2 GB are held in memory; the rest is sorted in files under
     TMPDIR.
+
+    `speech3 lm train text.gz --neural lstm --dev dev.txt --out exp/lstm lm.width=300 lm.strategy=asgd lm.workers=4`
+
+    A neural model is trained by the asynchronous engine; the same command continues a training that was stopped. Words
+    or word pieces (`lm.pieces=1000`) are its units.
     """
     from speech3.language import train_lm as training
+
+    if neural is not None:
+        if counts or minimum_counts != "1":
+            raise SettingError("--counts, --minimum-counts: for n-grams; remove them, or --neural")
+        _train_neural(texts, out, neural, vocabulary, dev)
+        return
+    if dev:
+        raise SettingError(f"--dev {dev}: only for --neural, whose epochs it chooses from; remove it")
 
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
@@ -49,14 +77,31 @@ def train(
         raise SettingError(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
     found = training.train(texts, order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
+    _print_unknown(found.unknown, found.words, vocabulary)
+
+
+def _train_neural(texts: list[Path], out: Path, preset: str, vocabulary: Path | None, dev: Path | None) -> None:
+    from speech3.config import NeuralLmConfig, changed, load_preset
+    from speech3.train import train_neural
+
+    overrides = [str(text) for text in texts if "=" in str(text) and not text.exists()]
+    config = changed(load_preset(NeuralLmConfig, "lm", preset), "lm", overrides, preset)
+    found = train_neural([text for text in texts if str(text) not in overrides], out, config, vocabulary, dev)
+    parameters = sum(value.numel() for value in found.lm.network.parameters())
+    chosen = f", perplexity {found.lm.dev:.1f} on {dev}" if dev else ""
+    print(f"{out}: {config.kind}, {len(found.lm.units):,} units, {parameters:,} parameters{chosen}")
+    _print_unknown(found.unknown, found.words, vocabulary)
+
+
+def _print_unknown(unknown: int, words: int, vocabulary: Path | None) -> None:
     if vocabulary:
-        share = 100 * found.unknown / found.words if found.words else 0.0
-        print(f"{found.unknown:,} of {found.words:,} words of the text ({share:.2f} %) are not in {vocabulary}: <unk>")
+        share = 100 * unknown / words if words else 0.0
+        print(f"{unknown:,} of {words:,} words of the text ({share:.2f} %) are not in {vocabulary}: <unk>")
 
 
 @verbs.command()
 def prune(
-    lm: Model,
+    lm: Annotated[Path, typer.Argument(metavar="LM", help="ARPA file, compressed or not.")],
     out: Annotated[Path, typer.Argument(help="ARPA file to write; gzipped if it ends in .gz.")],
     threshold: Annotated[
         float, typer.Option(metavar="X", help="Relative increase of the perplexity below which an n-gram is removed.")
@@ -84,8 +129,10 @@ def prune(
 
 @verbs.command()
 def interpolate(
-    lms: Annotated[list[Path], typer.Argument(metavar="LM...", help="ARPA files.")],
-    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
+    lms: Annotated[list[Path], typer.Argument(metavar="LM...", help="ARPA files; or a neural model and an ARPA file.")],
+    out: Annotated[
+        Path, typer.Option(metavar="LM", help="ARPA file to write, gzipped if it ends in .gz; or directory.")
+    ],
     tune: Annotated[Path | None, typer.Option(metavar="TEXT", help="Held-out text to choose the weights on.")] = None,
     weights: Annotated[str | None, typer.Option(metavar="W,W,...", help="The weights, which sum to 1.")] = None,
 ) -> None:
@@ -95,23 +142,30 @@ def interpolate(
 
     `speech3 lm interpolate ours.arpa.gz large.arpa.gz --weights 0.3,0.7 --out mixed.arpa.gz`
 
+    `speech3 lm interpolate exp/lstm ours.arpa.gz --tune dev.txt --out exp/mixed`
+
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
+    The mixture of a neural model and n-grams is a directory, which `lm perplexity` and `rescore` read.
     """
-    from speech3.language import check_sums, measure_text, read_arpa, read_tokens, write_arpa
+    from speech3.language import check_sums, is_neural, measure_text, read_arpa, read_tokens, write_arpa
     from speech3.language import mixtures as mixing
 
     if (tune is None) == (weights is None):
         raise SettingError("use either --tune TEXT or --weights 0.3,0.7")
-    models = [read_arpa(path) for path in lms]
-    mixing.check_models(models)
-    for model in models:
-        check_sums(model)
+    values = []
     if weights is not None:
         try:
             values = [float(field) for field in weights.split(",")]
         except ValueError as error:
             raise SettingError(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
-    else:
+    if any(map(is_neural, lms)):
+        _interpolate_neural(lms, out, tune, values)
+        return
+    models = [read_arpa(path) for path in lms]
+    mixing.check_models(models)
+    for model in models:
+        check_sums(model)
+    if not values:
         assert tune
         vocabulary = mixing.joint_vocabulary(models)
         text = read_tokens([tune], mixing.tuning_numbers(vocabulary))
@@ -123,9 +177,31 @@ def interpolate(
         print(f"{model.source}: weight {value:.4f}{found}" if model is not mixture else f"{out}: the mixture{found}")
 
 
+def _interpolate_neural(lms: list[Path], out: Path, tune: Path | None, weights: list[float]) -> None:
+    from speech3.language import is_neural, measure_sentences, mixed, mixtures, read_checked, read_known, read_neural
+
+    networks, arpas = [lm for lm in lms if is_neural(lm)], [lm for lm in lms if not is_neural(lm)]
+    if len(networks) != 1 or len(arpas) != 1:
+        raise SettingError(
+            f"{', '.join(map(str, lms))}: pass one neural model and one ARPA file; interpolate several ARPA files first"
+        )
+    neural, ngrams = read_neural(networks[0]), read_checked(arpas[0])
+    if neural.ngrams is not None:
+        raise SettingError(f"{networks[0]}: is a mixture already; pass the neural model that it was made of")
+    if weights:
+        mixtures.check_weights(weights, lms)
+        weights = weights if is_neural(lms[0]) else weights[::-1]
+    mixture = mixed(neural, ngrams, weights[0] if weights else None, tune)
+    mixture.save(out)
+    for path, weight in ((networks[0], mixture.share), (arpas[0], 1 - mixture.share)):
+        print(f"{path}: weight {weight:.4f}")
+    found = f", perplexity {measure_sentences(mixture, read_known(mixture, [tune])).known:.1f}" if tune else ""
+    print(f"{out}: the mixture{found}")
+
+
 @verbs.command()
 def perplexity(
-    lm: Model,
+    lm: Annotated[Path, typer.Argument(metavar="LM", help="ARPA file, or directory of a neural model or mixture.")],
     texts: Annotated[
         list[Path],
         typer.Argument(
@@ -140,7 +216,19 @@ def perplexity(
     """
     import json
 
-    from speech3.language import describe_perplexity, measure_text, read_checked
+    from speech3.language import (
+        describe_perplexity,
+        is_neural,
+        measure_sentences,
+        measure_text,
+        read_checked,
+        read_known,
+        read_neural,
+    )
 
-    found = measure_text(read_checked(lm), texts)
+    if is_neural(lm):
+        model = read_neural(lm)
+        found = measure_sentences(model, read_known(model, texts), "scoring")
+    else:
+        found = measure_text(read_checked(lm), texts)
     print(json.dumps(found.as_json(), indent=1) if as_json else describe_perplexity(found))

@@ -196,7 +196,7 @@ def decode(
 
 def rescore(
     decoded: Annotated[Path, typer.Argument(metavar="DECODE", help="Directory that `decode --lattice` wrote.")],
-    lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file (also .gz) of any order, or module:function.")],
+    lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file, neural model or module:function.")],
     out: Annotated[Path, typer.Argument(help="Directory for hyp.txt, rescore.json and, with ARPA, the new lattices.")],
     weight: Annotated[
         float,
@@ -208,7 +208,8 @@ def rescore(
         Path | None, typer.Option(metavar="TEXT", help="Kaldi text file of references to choose the best weight on.")
     ] = None,
     nbest: Annotated[
-        int | None, typer.Option(metavar="N", help="Paths in nbest.jsonl; with a function, 100 by default.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Paths in nbest.jsonl; with a neural model or function, 100 by default.", min=1),
     ] = None,
     ctm: Annotated[bool, typer.Option("--ctm", help="Also write hyp.ctm.")] = False,
     old: Annotated[
@@ -223,7 +224,10 @@ def rescore(
 
     `speech3 decode exp/dnn data/new exp/new --lattice && speech3 rescore exp/new 4gram.arpa.gz exp/new4 --weight 0.7`
 
-    A function, such as a neural language model, gets a list of the N best word sequences (tuples) of an utterance and
+    `speech3 rescore exp/dev exp/mixed exp/dev_neural --tune data/dev/text`
+
+    A neural model, or its mixture with n-grams (`speech3 lm interpolate`), scores the N best word sequences. So does a
+    function, which gets a list of the N best word sequences (tuples) of an utterance and
     returns the natural logarithm of the probability of each. Its module may be in the working directory:
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
@@ -234,8 +238,7 @@ def rescore(
 
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
     directory = open_lattices(decoded)
-    paths = nbest or (0 if Path(lm).exists() or ":" not in lm else 100)
-    outcome = rescore(directory, lm, out, RescoreOptions(weight, references, paths, old, ctm))
+    outcome = rescore(directory, lm, out, RescoreOptions(weight, references, nbest or 0, old, ctm))
     if ctm:
         write_times(directory, out, outcome.decoding, jobs or available_jobs())
     for tried, rate in outcome.rates.items():

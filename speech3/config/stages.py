@@ -2,7 +2,7 @@
 decoding graph and search.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -218,6 +218,41 @@ class LmConfig(Config):
             raise ValueError(f"rescore: an order from 1 to 6 or an ARPA file, not {self.rescore}")
         if self.rescore is not None and self.grammar:
             raise ValueError("rescore: the lattices of a grammar have no n-grams to be replaced; use order or arpa")
+        return self
+
+
+class NeuralLmConfig(Config):
+    """A neural language model and its training by `speech3.engine.fit`, whose arguments most of the keys are."""
+
+    kind: Literal["lstm", "transformer"] = "lstm"
+    pieces: int = Field(0, ge=0, description="number of SentencePiece's word pieces to predict; 0: words")
+    width: int = Field(256, ge=1, description="of embeddings, which are also the output layer's weights, and of layers")
+    layers: int = Field(1, ge=1)
+    heads: int = Field(4, ge=1, description="of attention, for a transformer")
+    dropout: float = Field(0.3, ge=0, lt=1, description="of embeddings, between layers and of the last layer")
+    word_dropout: float = Field(0.1, ge=0, lt=1, description="share of input words that are read as <unk>")
+    samples: int = Field(
+        2048, ge=0, description="words drawn for each minibatch that stand for all others in the softmax; 0: all words"
+    )
+    longest: int = Field(128, ge=2, description="words or pieces after which a longer sentence is cut")
+    strategy: str = "sgd"
+    workers: int | None = Field(None, ge=1)
+    simulate: bool = False
+    epochs: int = Field(10, ge=1)
+    minibatch: int = Field(24, ge=1, description="sentences")
+    optimizer: Literal["sgd", "adamw", "muon"] = "adamw"
+    learning_rate: float = Field(0.003, gt=0)
+    schedule: Literal["constant", "cosine", "exponential"] = "cosine"
+    gradient_clip: float = Field(1.0, gt=0)
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    device: str = "cpu"
+    seed: int = Field(1, ge=0)
+    options: dict[str, Any] = Field(default_factory=dict, description="further keys of training, as fit takes them")
+
+    @model_validator(mode="after")
+    def _divides(self) -> "NeuralLmConfig":
+        if self.kind == "transformer" and self.width % self.heads:
+            raise ValueError(f"width: {self.width} must be a multiple of heads, {self.heads}")
         return self
 
 

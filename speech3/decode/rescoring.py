@@ -1,4 +1,4 @@
-"""`speech3 rescore`: lattices under another language model, an n-gram model or any function on the N best paths.
+"""`speech3 rescore`: lattices under an n-gram model, their N best paths under a neural one or any function.
 
 With a weight w, the cost of a path becomes ``cost + w * (new - old)``: old is the cost of its words in the language
 model that was used in the search, new their cost in the other one. With w = 1 the other model replaces the first;
@@ -62,10 +62,11 @@ from speech3.errors import (
     listed,
 )
 from speech3.io import ArkReader
-from speech3.language import UNKNOWN, ArpaLm, read_checked
+from speech3.language import UNKNOWN, ArpaLm, NeuralLm, is_neural, is_word, read_checked, read_neural
 from speech3.runtime import progress, read_utf8, say, write_json, write_text
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
+NBEST = 100  # paths that a neural model or a function scores
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
 
 
@@ -269,7 +270,7 @@ class RescoreOptions:
     references
         If given, the weight with the lowest error rate on them is used instead.
     nbest
-        Number of paths in ``nbest.jsonl``, and of those that a function scores; 0 (only for n-gram models): no file.
+        Number of paths in ``nbest.jsonl``, and of those that a neural model or function scores; 0: no file, or 100.
     old
         ARPA file of the language model that was used in the search, if the graph does not keep it.
     times
@@ -299,12 +300,13 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     Parameters
     ----------
     lm
-        ARPA file, or ``module:function`` (`rescore.by_function`).
+        ARPA file, directory of a neural model, or ``module:function`` (`by_function`).
 
     Raises
     ------
     Speech3Error
-        The lattices were rescored before, or `out` is their own directory; also what `speech3.decode.rescoring` and
+        The lattices were rescored before, or `out` is their own directory; a neural model lacks most of their words;
+        also what `speech3.decode.rescoring` and
         `speech3.decode.lattice_directory` raise.
     """
     if directory.about.rescored:
@@ -316,7 +318,13 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
         check_references(options.references, utterances)  # before all lattices are rescored
     old = directory.old_lm(options.old)
     rescored: Iterator[tuple[str, Rescored]]
-    if ":" in lm and not Path(lm).exists():
+    if is_neural(Path(lm)):
+        neural = read_neural(Path(lm))
+        _check_neural(neural, directory)
+        options = replace(options, nbest=options.nbest or NBEST)
+        rescored = by_function(directory, neural.sentence_scores, lm, options.nbest, old)
+    elif ":" in lm and not Path(lm).exists():
+        options = replace(options, nbest=options.nbest or NBEST)
         rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
     else:
         model = directory.with_unseen(read_checked(Path(lm)))
@@ -338,6 +346,19 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
         "error_rates": {f"{each:g}": rate for each, rate in rates.items()},
     })  # fmt: skip
     return Outcome(weight, rates, decoding)
+
+
+def _check_neural(lm: NeuralLm, directory: LatticeDir) -> None:
+    """Refuse a model that lacks most words of the lattices, and name those that it lacks; pieces are not looked at."""
+    words = [] if directory.mark else [word for word in directory.symbols if is_word(word) and not word.startswith("#")]
+    lacking = [word for word in words if not lm.knows(word)]
+    if 2 * len(lacking) > len(words):
+        raise MismatchError(
+            f"{lm.source}: lacks {len(lacking):,} of the {len(words):,} words of {directory.path / 'words.txt'}:"
+            f" {listed(lacking, 5)}; train it with the words of the lexicon as --vocabulary, spelt the same way"
+        )
+    if lacking:
+        say(f"{lm.source}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are {UNKNOWN}")
 
 
 def _utterances(directory: LatticeDir) -> list[str]:

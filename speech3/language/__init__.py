@@ -3,7 +3,8 @@
 `lexicon` holds words and their phones, from Kaldi's, MFA's and CMU's dictionaries. `guessing` finds pronunciations of
 words that it lacks, by rule (`pronounce`, `espeak`, `graphemes`) or learnt from the lexicon (`g2p`). `ngrams` and
 `arpa` are language models; `kneser_ney` and `train_lm` estimate them from text, `mixtures` interpolates and prunes
-them, `added_words` adds words and spells unknown ones, `grammar` reads JSGF and lists of sentences.
+them. `neural` is a neural language model, `neural_text` the text that `speech3.train` trains it on. `added_words` adds
+words and spells unknown ones, `grammar` reads JSGF and lists of sentences.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.language import espeak, g2p, lexicon, mixtures, train_lm
+    from speech3.language import espeak, g2p, lexicon, mixtures, neural, neural_text, train_lm
     from speech3.language.added_words import (
         AddedWord,
         add_letter_model,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         write_lexicon,
     )
     from speech3.language.mixtures import check_sums, prune, read_checked
+    from speech3.language.neural import NeuralLm, is_neural, measure_sentences, mixed, read_known, read_neural
     from speech3.language.ngrams import EOS, NEVER, states_of
     from speech3.language.pronounce import Phones, check_vocabulary, scripts_of
     from speech3.language.train_lm import describe_perplexity, measure_text, perplexity
@@ -77,6 +79,7 @@ __all__ = [
     "Cutter",
     "LangDir",
     "Lexicon",
+    "NeuralLm",
     "PhoneEvent",
     "Phones",
     "PronouncedVocabulary",
@@ -98,6 +101,7 @@ __all__ = [
     "from_spelling",
     "g2p",
     "guess_pronunciations",
+    "is_neural",
     "is_word",
     "letter_model",
     "letter_units",
@@ -106,8 +110,12 @@ __all__ = [
     "lexicon_text",
     "listed_phones",
     "mark_positions",
+    "measure_sentences",
     "measure_text",
+    "mixed",
     "mixtures",
+    "neural",
+    "neural_text",
     "new_word_weight",
     "perplexity",
     "phone_marks",
@@ -119,7 +127,9 @@ __all__ = [
     "read_dictionary",
     "read_graphemes",
     "read_jsgf",
+    "read_known",
     "read_lexicon",
+    "read_neural",
     "read_sentences",
     "read_tokens",
     "scripts_of",

@@ -149,7 +149,7 @@ def check_models(models: Sequence[ArpaLm]) -> None:
                 )
 
 
-def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
+def check_weights(weights: Sequence[float], models: Sequence[object]) -> None:
     """Raise an error if interpolation weights are invalid.
 
     Raises
@@ -193,7 +193,12 @@ def best_weights(
     prob_MT = prob_MT[:, prob_MT.any(axis=0)]
     if not prob_MT.shape[1]:
         raise MismatchError(f"{source}: no word of the language models; use another text to tune the weights on")
-    weight_M = np.full(len(models), 1 / len(models))
+    return em_weights(prob_MT).tolist()
+
+
+def em_weights(prob_MT: np.ndarray) -> np.ndarray:
+    """The interpolation weights (M,) that maximise the product over T of the mixed probabilities, by EM."""
+    weight_M = np.full(len(prob_MT), 1 / len(prob_MT))
     for _ in range(_ROUNDS):
         share_MT = weight_M[:, None] * prob_MT
         better_M = (share_MT / share_MT.sum(axis=0)).mean(axis=1)
@@ -201,7 +206,7 @@ def best_weights(
         weight_M = better_M
         if change < _SAME:
             break
-    return weight_M.tolist()
+    return weight_M
 
 
 def joint_vocabulary(models: Sequence[ArpaLm]) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ class Perplexity:
     # The same over unknown words, each scored as `<unk>`; minus infinity if the model has no `<unk>` and the text has
     # unknown words.
     log10_unknown: float
-    hits_N: tuple[int, ...]  # known words and sentence ends whose longest n-gram in the model is of order 1, 2, ..
+    hits_N: tuple[int, ...]  # known words and sentence ends whose longest n-gram in the model is of order 1, 2, ...
 
     @property
     def known(self) -> float:
@@ -199,16 +199,16 @@ class Perplexity:
 
 
 def describe_perplexity(found: Perplexity) -> str:
-    """The values as text of three lines."""
+    """The values as text of three lines; two for a model without n-grams."""
     rate = 100 * found.unknown / found.words if found.words else 0.0
     events = max(1, sum(found.hits_N))
     hits = [f"{length}-grams {100 * hit / events:.1f} %" for length, hit in enumerate(found.hits_N, 1)]
     with_unknown = f"{found.all:.2f}" if math.isfinite(found.all) else "infinite, the model has no <unk>"
-    lines = (
+    lines = [
         f"{found.sentences:,} sentences, {found.words:,} words, {found.unknown:,} unknown (OOV, {rate:.2f} %)",
         f"perplexity {found.known:.2f}; with unknown words {with_unknown}",
-        f"found as {', '.join(reversed(hits))}",
-    )
+        *[f"found as {', '.join(reversed(hits))}"] * bool(hits),
+    ]
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@
 directory of a run and its state, `schedule` the learning rate, `records` what is written after each epoch, `init`
 starts from another model, `card` writes the model card. `curves` reads what runs have recorded; `simulation` trains
 with simulated workers; `unlabelled` trains without transcripts; `phone_errors` is the phone error rate on
-held-out utterances.
+held-out utterances. `neural_lm` trains neural language models.
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         staleness_p95,
     )
     from speech3.train.init import FREE_KEYS
+    from speech3.train.neural_lm import TrainedNeural, train_neural
     from speech3.train.run import train, with_workers
     from speech3.train.rundir import copy_model_files, share_graphs
     from speech3.train.simulation import (
@@ -51,6 +52,7 @@ __all__ = [
     "MeasuredNetwork",
     "Scored",
     "Throughput",
+    "TrainedNeural",
     "asynchrony",
     "copy_model_files",
     "curve_of",
@@ -65,6 +67,7 @@ __all__ = [
     "staleness_p95",
     "throughput",
     "train",
+    "train_neural",
     "with_workers",
     "write_card",
 ]

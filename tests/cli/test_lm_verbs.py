@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from speech3 import cli
+from speech3.cli.inspect import inspect
 from speech3.cli.lm import verbs
 from speech3.errors import Speech3Error
 from speech3.language.arpa import read_arpa
@@ -76,6 +77,46 @@ def test_prune_and_interpolate(here: Path) -> None:
     found = json.loads(run("perplexity", "mix.arpa", "held.txt", "--json"))
     assert mixture == f"mix.arpa: the mixture, perplexity {found['ppl']:.1f}" and found["oov"] == 0
     assert "weight 0.2500" in run("interpolate", "lm.arpa", "other.arpa", "--weights", "0.25,0.75", "--out", "mix.arpa")
+
+
+def test_a_neural_model_is_trained_mixed_and_inspected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("lm.width=8", "lm.samples=4", "lm.epochs=2", "lm.minibatch=4")
+    said = run("train", "train.txt", *small, "--neural", "lstm", "--dev", "held.txt", "--out", "lstm")
+    value = re.fullmatch(r"lstm: lstm, 10 units, 666 parameters, perplexity ([\d.]+) on held\.txt\n", said)
+    found = json.loads(run("perplexity", "lstm", "held.txt", "--json"))
+    assert value and float(value[1]) == pytest.approx(found["ppl"], abs=0.06) and found["oov"] == 1
+    assert "found as" not in run("perplexity", "lstm", "held.txt")
+    run("train", "train.txt", "--out", "lm.arpa")
+    said = run("interpolate", "lm.arpa", "lstm", "--tune", "held.txt", "--out", "mixed")
+    first, second = (float(re.search(r"weight ([\d.]+)$", line)[1]) for line in said.splitlines()[:2])  # type: ignore[index]
+    mixture = json.loads(run("perplexity", "mixed", "held.txt", "--json"))
+    assert said.splitlines()[2] == f"mixed: the mixture, perplexity {mixture['ppl']:.1f}"
+    best = min(found["ppl"], json.loads(run("perplexity", "lm.arpa", "held.txt", "--json"))["ppl"])
+    assert first + second == pytest.approx(1, abs=1e-3) and mixture["ppl"] <= best + 1e-6
+    given = ("interpolate", "lm.arpa", "lstm", "--weights", "0.25,0.75", "--out", "mixed")
+    assert run(*given).splitlines() == ["lstm: weight 0.7500", "lm.arpa: weight 0.2500", "mixed: the mixture"]
+    inspect(Path("lstm"), word="cat")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {word for _, word in rows} == {"the", "a", "sat", "dog", "ran", "away"} and rows == sorted(
+        rows, reverse=True
+    )
+    for file, word, message in (
+        ("lstm", None, "lstm: is a neural language model; pass a word"),
+        ("lstm", "horse", "lstm: horse is not among its words"),
+        ("lm.arpa", "cat", "--word cat: only for a neural language model"),
+    ):
+        with pytest.raises(Speech3Error, match=message):
+            inspect(Path(file), word=word)
+    for arguments, message in (
+        ("interpolate lstm lstm --tune held.txt --out no", "lstm, lstm: pass one neural model and one ARPA file"),
+        ("interpolate mixed lm.arpa --tune held.txt --out no", "mixed: is a mixture already"),
+        ("train train.txt --dev held.txt --out no", "--dev held.txt: only for --neural"),
+        ("train train.txt --neural lstm --counts --out no", "--counts, --minimum-counts: for n-grams"),
+        ("train train.txt --neural lstm lm.hight=3 --out no", "unknown key 'hight'; known here: .*width"),
+        ("train train.txt --neural transformer lm.heads=3 --out no", "must be a multiple of heads, 3"),
+    ):
+        with pytest.raises(Speech3Error, match=message):
+            run(*arguments.split())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import jiwer
+import numpy as np
 import pytest
+import torch
 import toys
 from toys import arpa_cost
 from whistles import HMM, SAID
@@ -17,6 +19,7 @@ from speech3.cli import measure as score_verb
 from speech3.cli import recognise as decode_verb
 from speech3.cli import recognise as rescore_verb
 from speech3.cli import recognise as transcribe_verb
+from speech3.config import NeuralLmConfig
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.graph import build_graph
 from speech3.decode.lattice_directory import open_lattices
@@ -25,6 +28,7 @@ from speech3.decode.rescoring import WEIGHTS, RescoreOptions, load_function, res
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import read_ctm
 from speech3.language.arpa import ArpaLm, write_arpa
+from speech3.language.neural import Network, NeuralLm, mixed
 from speech3.runtime.files import read_json, write_json
 
 TEXT = {name: " ".join(words) for name, (words, _) in SAID.items()}
@@ -156,6 +160,52 @@ def test_a_function_on_the_n_best(decoded: Path, tmp_path: Path, monkeypatch: py
     assert len(asked) == len(SAID) and all(isinstance(words, tuple) for words in asked[0])
     assert not (tmp_path / "function" / "lat.ark").exists()
     sys.modules.pop("some_lm")
+
+
+def test_a_neural_model_and_its_mixture_score_every_path(decoded: Path, tmp_path: Path) -> None:
+    config = NeuralLmConfig(width=5)
+    torch.manual_seed(1)
+    lm = NeuralLm(config, ("<s>", "</s>", "<unk>", "A", "AB", "BB"), Network(config, np.arange(6)), b"", "random")
+    lm.network.bias.data += 2 * torch.randn(6)
+    new, old = toys.estimate_lm(NEW, 2), toys.estimate_lm(OLD, 2)
+    mixture, known = mixed(lm, new, 0.4), dict[tuple[int, ...], torch.Tensor]()
+
+    def prob(history: list[int], word: str, share: float) -> float:
+        if (key := tuple(history)) not in known:
+            score_V = lm.network.eval().logits(lm.network.hidden(torch.tensor([history])))[0, -1].detach()
+            known[key] = score_V[1:].softmax(0)  # without <s>
+        before = ["<s>", *(lm.units[unit] for unit in history[1:])]
+        return share * float(known[key][lm.numbers[word] - 1]) + (1 - share) * 10 ** new.log10_prob(before, word)
+
+    scale = open_lattices(decoded).about.acoustic_scale
+    paths = {key: nbest(lattice, 10**4, scale) for key, lattice in open_lattices(decoded).lattices()}
+    for model, share, weight in ((lm, 1.0, 1.0), (mixture, 0.4, 0.6)):
+        model.save(tmp_path / "lm")
+        rescore(open_lattices(decoded), str(tmp_path / "lm"), tmp_path / "out", RescoreOptions(weight, nbest=10**4))
+        for utterance, found in paths.items():
+            expected = {}
+            for path in found:
+                words = open_lattices(decoded).spelled(path.words)
+                cost, history = 0.0, [0]
+                for word in (*words, "</s>"):
+                    cost, history = cost - math.log(prob(history, word, share)), [*history, lm.numbers[word]]
+                expected[words] = path.cost + weight * (cost - arpa_cost(old, words))
+            rows = [row for row in lines_of(tmp_path / "out" / "nbest.jsonl") if row["utterance"] == utterance]
+            assert {tuple(row["words"].split()): row["cost"] for row in rows} == pytest.approx(expected, abs=2e-3)
+            assert [row["cost"] for row in rows] == sorted(row["cost"] for row in rows)
+
+
+def test_a_neural_model_of_other_words_is_named(
+    decoded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = NeuralLmConfig(width=4)
+    units = ("<s>", "</s>", "<unk>", "a", "ab", "bb")
+    NeuralLm(config, units, Network(config, np.ones(6)), b"", "").save(tmp_path / "lower")
+    with pytest.raises(Speech3Error, match=r"lower: lacks 3 of the 3 words of .*words\.txt: A, AB, BB; train it"):
+        rescore(open_lattices(decoded), str(tmp_path / "lower"), tmp_path / "out", RescoreOptions())
+    NeuralLm(config, (*units[:3], "A", "AB"), Network(config, np.ones(5)), b"", "").save(tmp_path / "two")
+    rescore(open_lattices(decoded), str(tmp_path / "two"), tmp_path / "out", RescoreOptions())
+    assert "two: lacks 1 words of the graph, such as BB; they are <unk>" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

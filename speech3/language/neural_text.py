@@ -1,0 +1,105 @@
+"""The text that a neural language model is trained on, as one array of the numbers of its words or pieces.
+
+Axes: V words of the text, P units of these words one after the other, T words of the text, or its units.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import DataError, MismatchError, SettingError, listed
+from speech3.language.kneser_ney import Numbers, read_tokens
+from speech3.language.lexicon import Cutter, single_letters, train_pieces
+from speech3.language.neural import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT
+from speech3.language.ngrams import EOS, UNKNOWN
+from speech3.language.train_lm import read_words
+
+
+@dataclass(frozen=True, eq=False)
+class UnitText:
+    """A text in units.
+
+    Attributes
+    ----------
+    units
+        The vocabulary, as in `NeuralLm`.
+    pieces
+        SentencePiece's model; empty if the units are words.
+    unit_T
+        int32: every sentence, `<s>` first and `</s>` last.
+    words, unknown
+        Number of words, and of those outside the vocabulary.
+    """
+
+    units: tuple[str, ...]
+    pieces: bytes
+    unit_T: np.ndarray
+    words: int
+    unknown: int
+
+    @property
+    def count_V(self) -> np.ndarray:
+        """How often each unit follows another: not at all for `<s>`."""
+        counts = np.bincount(self.unit_T, minlength=len(self.units))
+        counts[BOS_UNIT] = 0
+        return counts
+
+
+def read_units(texts: Sequence[Path], pieces: int = 0, vocabulary: Path | None = None) -> UnitText:
+    """Read texts of one sentence per line.
+
+    Parameters
+    ----------
+    pieces
+        Number of pieces to train and to cut the words into; 0: the units are words.
+    vocabulary
+        Word list or lexicon; other words count as `<unk>`. None: the words of the text.
+
+    Raises
+    ------
+    Speech3Error
+        There is no sentence, or no word of the vocabulary in them; both pieces and a vocabulary are given; also what
+        `read_tokens` raises.
+    """
+    source = ", ".join(map(str, texts))
+    if vocabulary and pieces:
+        raise SettingError(f"{vocabulary}: a vocabulary is for words, but lm.pieces={pieces}; remove one of them")
+    numbers = Numbers(read_words(vocabulary) if vocabulary else None)
+    blocks = list(read_tokens(texts, numbers))
+    if not blocks:
+        raise DataError(f"{source}: no sentences; pass a text with one sentence per line")
+    token_T, words = np.concatenate(blocks), list(numbers)
+    count_V = np.bincount(token_T, minlength=len(words))
+    total = int(count_V.sum() - count_V[numbers[EOS]])
+    unknown = int(count_V[numbers[UNKNOWN]]) if UNKNOWN in numbers else 0
+    if unknown == total:
+        known = [word for word in words if word not in SPECIAL]
+        raise MismatchError(
+            f"{vocabulary or source}: none of the words of {source} is among its {len(known):,} ({listed(known, 3)});"
+            " spell both the same way (upper or lower case?)"
+        )
+    real = {word: int(count) for word, count in zip(words, count_V, strict=True) if word not in SPECIAL}
+    if pieces:
+        model = train_pieces(real, pieces)
+        cutter = Cutter(model)
+        parts = {word: cutter(word) for word in real}
+        # Letters, too, for words that the text lacks.
+        units = (*SPECIAL, *sorted({piece for cut in parts.values() for piece in cut} | single_letters(real)))
+    else:
+        model, parts, units = b"", {word: (word,) for word in real}, (*SPECIAL, *real)
+    unit_of = {unit: number for number, unit in enumerate(units)}
+    table = [[unit_of[part] for part in parts.get(word, (word,))] or [UNKNOWN_UNIT] for word in words]
+    table[numbers[EOS]] = [EOS_UNIT, BOS_UNIT]
+    unit_T = np.roll(_expanded(token_T, table), 1)  # the last <s> begins the first sentence
+    return UnitText(units, model, unit_T, total, unknown)
+
+
+def _expanded(token_T: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
+    """Replace each token by the numbers of its row."""
+    length_V = np.array([len(row) for row in table])
+    unit_P = np.array([unit for row in table for unit in row], np.int32)
+    first_V, length_T = np.cumsum(length_V) - length_V, length_V[token_T]
+    begin_T = np.cumsum(length_T) - length_T
+    return unit_P[np.repeat(first_V[token_T] - begin_T, length_T) + np.arange(length_T.sum())]
