@@ -1,6 +1,6 @@
 """Accuracy and scaling of the engine's workers with each optimizer: simulated workers on real frames, several seeds.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/asgd_study.py TABLE FRAMES HMM --out OUT [--every N] [--seeds 1,2,3]
+    OMP_NUM_THREADS=1 python tests/benchmarks/asgd_study.py TABLE FRAMES HMM --out OUT [--every N] [--heldout N] ...
 
 TABLE is one of
 
@@ -11,13 +11,17 @@ adamw, muon
     Efficiency of five workers, with the betas of one worker and with those to the power of five.
 momentum
     Efficiency of five workers with SGD: the preset asgd, and server momentum with projection.
+delay
+    Held-out accuracy of five workers with SGD at a constant rate, with delay compensation, which the engine does not
+    have: Zheng et al. 2017, "Asynchronous stochastic gradient descent with delay compensation".
 recipe
     Efficiency of two workers as a recipe has them where it chooses their number: a pass by one, then averaged pushes.
 
-FRAMES and HMM are those of a recipe (OUT/frames/tri and OUT/tri), of which every N-th utterance is used. The network is
-a DNN of 3 x 256 with batch normalisation. Runs are in OUT, and a finished run is not run again. For the tables of
-efficiency, each row has the rate (of a grid in steps of the square root of two) with which the first seed reaches 0.98
-of the best accuracy of one worker first, and then the other seeds; the table shows medians, and the range over seeds.
+FRAMES and HMM are those of a recipe (OUT/frames/tri and OUT/tri); of the utterances for training, and of the held-out
+ones, every N-th is used. The network is a DNN of 3 x 128 with batch normalisation, minibatches have 128 frames, the
+clock is that of recipes/minilibri/asgd.sh. Runs are kept in OUT, and a finished run is not run again. In a table of
+efficiency, each row has the rate (of a grid) with which the first seed reaches 0.98 of the best accuracy of one worker
+first, and shows medians and ranges over seeds.
 """
 
 import argparse
@@ -26,17 +30,20 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.engine import Trainer, open_backends, rate_of, times_of
+from speech3.engine import Trainer, open_backends, rate_of, server_optimizer, times_of
 from speech3.engine.flat import flatten
+from speech3.engine.server_optimizer import ServerVectors, ShardVectors, Step
 from speech3.errors import Speech3Error
 from speech3.frames import open_packed, write_frames
 from speech3.train import Curve
@@ -48,7 +55,7 @@ COMMON = {"schedule": "exponential", "final_rate": 0.05, "evaluations": 6, "mini
 CLOCK = {"compute_s": 0.01, "sync_s": 0.0006, "jitter": 0.1}  # of a minibatch of 256, as in recipes/minilibri/asgd.sh
 SHARES = (0.95, 0.98)
 STEP = 2**0.5
-BINS, HELDOUT = 40, 5000
+BINS = 40
 
 
 @dataclass(frozen=True)
@@ -140,13 +147,12 @@ def accuracy(model: nn.Module, batches: Sequence[tuple[Any, Any]]) -> float:
     return correct / frames
 
 
-def subset(frames: Path, out: Path, every: int) -> Path:
-    """The packed frames of every N-th utterance, without derivatives; about 5,000 held-out frames."""
-    for name in ("train", "heldout"):
+def subset(frames: Path, out: Path, every: int, heldout: int) -> Path:
+    """The packed frames of every N-th utterance, without derivatives."""
+    for name, step in (("train", every), ("heldout", heldout)):
         if (out / f"{name}.frames").exists():
             continue
         packed = open_packed(frames / f"{name}.frames")
-        step = every if name == "train" else max(1, round(len(packed) / HELDOUT))
         at = {u: slice(*packed.offsets_U1[i : i + 2]) for i, u in enumerate(packed.utterances)}
         kept = packed.utterances[::step]
         out.mkdir(parents=True, exist_ok=True)
@@ -206,6 +212,49 @@ def efficiency_table(study: Study, seeds: Sequence[int], alone: Row, rows: Seque
         print(f"| {row.name} | {rate:.2g} | {' | '.join(cells)} | {last} |", flush=True)
 
 
+COMPENSATIONS = {"none": (0.0, False), "100": (100.0, False), "2000": (2000.0, False), "adaptive_0.2": (0.2, True),
+                 "adaptive_2": (2.0, True)}  # fmt: skip
+
+
+@contextmanager
+def compensated(weight: float, rate: float, adaptive: bool) -> Iterator[None]:
+    """While it is open, pushes of one minibatch are d + lambda d^2 (parameters - fetched) / rate, in every shard.
+
+    lambda is `weight`, or (DC-ASGD-a) `weight` over the root of the moving mean of the squared gradient.
+    """
+    squares: dict[int, torch.Tensor] = {}
+
+    def step_of(old: ServerVectors, own: ShardVectors) -> Step:
+        def step(old: ServerVectors, new: ServerVectors, own: ShardVectors, *constants: float) -> Any:
+            if weight and own.fetched_P is not None:
+                d_P, each = own.push(), torch.tensor(weight)
+                if adaptive:
+                    g2_P = (d_P / rate) ** 2
+                    squares[0] = 0.95 * squares[0] + 0.05 * g2_P if squares and len(squares[0]) == len(g2_P) else g2_P
+                    each = weight / torch.sqrt(squares[0] + 1e-7)
+                d_P = d_P + each * d_P * d_P * (old.parameters_P - own.fetched_P) / rate
+                own.parameters_P.copy_(own.fetched_P - d_P)
+            return server_optimizer.step_torch(old, new, own, *constants)
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_optimizer, "_step_of", step_of)
+        yield
+
+
+def delay_table(study: Study, seeds: Sequence[int]) -> None:
+    """The mean of the last four evaluations."""
+    print("| lambda | rate | held-out accuracy, % |\n|---|---|---|")
+    for rate, (name, (weight, adaptive)) in product((0.2, 0.4), COMPENSATIONS.items()):
+        last = []
+        for seed in seeds:
+            with compensated(weight, rate, adaptive):
+                curve = study.run(Row(name, 5, (rate,), {"schedule": "constant"}), rate, seed)
+            last.append(100 * statistics.mean(curve.accuracy[-4:]) if curve else 0.0)
+        print(f"| {name} | {rate:g} | {spread(last)} |", flush=True)
+
+
 def around(rate: float, steps: int) -> tuple[float, ...]:
     """Rates in steps of the square root of two, `steps` on either side."""
     return tuple(rate * STEP**k for k in range(-steps, steps + 1))
@@ -246,20 +295,23 @@ def recipe_rows() -> tuple[Row, list[Row]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["ternary", "adamw", "muon", "momentum", "recipe"])
+    parser.add_argument("table", choices=["ternary", "delay", "adamw", "muon", "momentum", "recipe"])
     parser.add_argument("frames", type=Path)
     parser.add_argument("hmm", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--heldout", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--workers", default="2,4,8", help="of table ternary")
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    frames = subset(given.frames, given.out / "frames", given.every)
+    frames = subset(given.frames, given.out / "frames", given.every, given.heldout)
     study = Study(frames, given.hmm, given.out, given.epochs)
     if given.table == "ternary":
         ternary_table(study, seeds, [int(n) for n in given.workers.split(",")])
+    elif given.table == "delay":
+        delay_table(study, seeds)
     elif given.table == "recipe":
         efficiency_table(study, seeds, *recipe_rows())
     elif given.table == "momentum":
