@@ -15,7 +15,7 @@ from speech3.train.schedule import Schedule
 def test_a_codec_by_its_name():
     assert TrainingConfig(codec="ternary").codec == CodecConfig(kind="ternary")
     assert TrainingConfig().codec.kind == "none"
-    for name, world in (("terngrad_ddp", "ddp"), ("asgd_ternary", "shared")):
+    for name, world in (("terngrad_ddp", "ddp"), ("terngrad_momentum", "ddp"), ("asgd_ternary", "shared")):
         preset = load_preset(TrainingConfig, "training", name)
         assert (preset.world, preset.codec.kind) == (world, "ternary")
         check_workers(TrainingConfig(world=world, codec=preset.codec))

@@ -1,0 +1,324 @@
+"""Accuracy and scaling of the engine's workers with each optimizer: simulated workers on real frames, several seeds.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/asgd_study.py TABLE FRAMES HMM --out OUT [--every N] [--heldout N] ...
+
+TABLE is one of
+
+ternary
+    Last held-out accuracy of momentum SGD, AdamW and Muon with float32 and with ternary gradients (one scale for each
+    tensor, `training.codec.float_below` as in the presets), synchronous and asynchronous, with 2, 4 and 8 workers.
+adamw, muon
+    Efficiency of five workers, with the betas of one worker and with those to the power of five.
+momentum
+    Efficiency of five workers with SGD: the preset asgd, and server momentum with projection.
+delay
+    Held-out accuracy of five workers with SGD at a constant rate, with delay compensation, which the engine does not
+    have: Zheng et al. 2017, "Asynchronous stochastic gradient descent with delay compensation".
+recipe
+    Efficiency of two workers as a recipe has them where it chooses their number: a pass by one, then averaged pushes.
+
+FRAMES and HMM are those of a recipe (OUT/frames/tri and OUT/tri); of the utterances for training, and of the held-out
+ones, every N-th is used. The network is a DNN of 3 x 128 with batch normalisation, minibatches have 128 frames, the
+clock is that of recipes/minilibri/asgd.sh. Runs are kept in OUT, and a finished run is not run again. In a table of
+efficiency, each row has the rate (of a grid) with which the first seed reaches 0.98 of the best accuracy of one worker
+first, and shows medians and ranges over seeds.
+"""
+
+import argparse
+import copy
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from speech3.config import AsgdConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.engine import Trainer, open_backends, rate_of, server_optimizer, times_of
+from speech3.engine.flat import flatten
+from speech3.engine.server_optimizer import ServerVectors, ShardVectors, Step
+from speech3.errors import Speech3Error
+from speech3.frames import open_packed, write_frames
+from speech3.train import Curve
+from speech3.train.curves import time_to
+from speech3.train.parts import make_parts, minibatches
+
+MODEL = {"family": "dnn", "layers": 3, "width": 128, "normalization": "batch"}
+COMMON = {"schedule": "exponential", "final_rate": 0.05, "evaluations": 6, "minibatch": 128}
+CLOCK = {"compute_s": 0.01, "sync_s": 0.0006, "jitter": 0.1}  # of a minibatch of 256, as in recipes/minilibri/asgd.sh
+SHARES = (0.95, 0.98)
+STEP = 2**0.5
+BINS = 40
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of a table: keys of training, the number of workers, and the learning rates to choose from."""
+
+    name: str
+    workers: int
+    rates: tuple[float, ...]
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "asgd"
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Study:
+    """Trains the runs of a table, and keeps the curve of each as OUT/NAME.json.
+
+    The engine is driven directly: a run of a few seconds would spend as long on a run directory.
+    """
+
+    def __init__(self, frames: Path, hmm: Path, out: Path, epochs: int) -> None:
+        self.epochs = epochs
+        self.where, self.out = {"frames": str(frames), "hmm": str(hmm)}, out
+        self.frames = {name: open_packed(frames / f"{name}.frames") for name in ("train", "heldout")}
+
+    def run(self, row: Row, rate: float, seed: int) -> Curve | None:
+        """The curve of a run; None if it failed because the learning rate was too high."""
+        path = self.out / f"{row.name}_rate{rate:.4g}_seed{seed}.json"
+        if not path.exists():
+            try:
+                points = list(self._train(self._config(row, rate, seed)))
+            except Speech3Error as error:
+                if "learning rate" not in str(error):
+                    raise
+                points = []
+            path.write_text(json.dumps(points))
+        points = json.loads(path.read_text())
+        return Curve(row.name, row.workers, *map(tuple, zip(*points, strict=True))) if points else None
+
+    def _train(self, config: TrainConfig) -> Iterator[tuple[float, int, float]]:
+        """Virtual seconds, frames and held-out accuracy at each evaluation."""
+        training, cpu = config.training, torch.device("cpu")
+        parts = make_parts(config, self.frames["train"], cpu)
+        judge, heldout = copy.deepcopy(parts.model), minibatches(config, self.frames["heldout"], cpu)
+        batches = list(heldout.sequential(2400))
+        clock = times_of(training.simulation, training.workers)
+        trainer = Trainer(*open_backends(training, parts, lambda device: parts, clock=clock), training.asgd.warm_start)
+        total, seconds, frames = len(parts.source), 0.0, 0
+        for epoch in range(1, training.max_epochs + 1):
+            trainer.begin_epoch()
+            for progress in trainer.epoch(rate_of(training.learning_rate, epoch, total, training), seconds):
+                due = (trainer.done.ended * training.evaluations) // total
+                if progress.ended * training.evaluations // total > due:
+                    trainer.take()
+                    flatten(judge).load(trainer.tensors["parameters"])
+                    yield seconds + progress.seconds, frames + progress.frames, accuracy(judge, batches)
+            seconds, frames = seconds + trainer.done.seconds, frames + trainer.done.frames
+
+    def _config(self, row: Row, rate: float, seed: int) -> TrainConfig:
+        preset = load_preset(TrainingConfig, "training", "asgd").model_dump()
+        asgd = {**preset["asgd"], **row.keys.get("asgd", {})}
+        warmup = 0.0 if row.workers == 1 else preset["warmup"]  # one worker does not need it
+        training = {
+            **preset, **COMMON, "max_epochs": self.epochs, "warmup": warmup, **row.keys, "world": "simulated",
+            "workers": row.workers,
+            "learning_rate": rate, "simulation": {**CLOCK, "method": row.method}, "asgd": asgd,
+        }  # fmt: skip
+        values = {**self.where, "model": {**MODEL, **row.model}, "seed": seed}
+        return TrainConfig.model_validate({**values, "training": training})
+
+    def best_rate(self, row: Row, seed: int, target: float | None = None) -> float:
+        """The rate that first reaches the accuracy `target`, or else ends at the highest accuracy."""
+
+        def merit(curve: Curve) -> tuple[float, float]:
+            seconds = time_to(curve, target) if target else None
+            return -seconds if seconds is not None else -float("inf"), curve.accuracy[-1]
+
+        found = {rate: curve for rate in row.rates if (curve := self.run(row, rate, seed))}
+        return max(found, key=lambda rate: merit(found[rate]))
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batches: Sequence[tuple[Any, Any]]) -> float:
+    """The share of frames that are classified correctly."""
+    model.eval()
+    correct, frames = 0, 0
+    for inputs, targets in batches:
+        correct, frames = correct + int((model(inputs).argmax(1) == targets).sum()), frames + len(targets)
+    return correct / frames
+
+
+def subset(frames: Path, out: Path, every: int, heldout: int) -> Path:
+    """The packed frames of every N-th utterance, without derivatives."""
+    for name, step in (("train", every), ("heldout", heldout)):
+        if (out / f"{name}.frames").exists():
+            continue
+        packed = open_packed(frames / f"{name}.frames")
+        at = {u: slice(*packed.offsets_U1[i : i + 2]) for i, u in enumerate(packed.utterances)}
+        kept = packed.utterances[::step]
+        out.mkdir(parents=True, exist_ok=True)
+        write_frames(
+            out / f"{name}.frames", {u: packed.frames_NF[at[u], :BINS] for u in kept},
+            {u: packed.senones_N[at[u]] for u in kept},
+            packed.num_senones, utterances=kept, info=packed.info,
+        )  # fmt: skip
+    return out
+
+
+CODECS: dict[str, dict[str, Any]] = {"float32": {}, "ternary": {"codec": {"kind": "ternary", "float_below": 8192}}}
+
+
+def ternary_table(study: Study, seeds: Sequence[int], workers: Sequence[int]) -> None:
+    """Last held-out accuracies; the rate is the best of float32 with four workers."""
+    print(
+        "| optimizer, rate | workers | float32, % | ternary, % | ternary / float32 |\n|---|---|---|---|---|", flush=True
+    )
+    for n, optimizer, method in product(workers, OPTIMIZERS, ("synchronous", "asgd")):
+        rate, means, cells = study.best_rate(ternary_row(optimizer, method, 4, "float32"), seeds[0]), [], []
+        for codec in CODECS:
+            curves = [study.run(ternary_row(optimizer, method, n, codec), rate, seed) for seed in seeds]
+            last = [100 * curve.accuracy[-1] if curve else 0.0 for curve in curves]
+            means, cells = [*means, statistics.mean(last)], [*cells, spread(last)]
+        kind = f"{n} {'asynchronous' if method == 'asgd' else method}"
+        print(f"| {optimizer}, {rate:g} | {kind} | {' | '.join(cells)} | {means[1] / means[0]:.4f} |", flush=True)
+
+
+def ternary_row(optimizer: str, method: str, n: int, codec: str) -> Row:
+    keys, rates = OPTIMIZERS[optimizer]
+    return Row(f"{optimizer}_{method}{n}_{codec}", n, rates[method], {**keys, **CODECS[codec]}, method)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and each value."""
+    return f"{statistics.mean(values):.2f} ({' '.join(f'{value:.2f}' for value in values)})"
+
+
+def efficiency_table(study: Study, seeds: Sequence[int], alone: Row, rows: Sequence[Row]) -> None:
+    """Medians and ranges of efficiencies at shares of the best accuracy of one worker, itself a median over seeds."""
+    rate = study.best_rate(alone, seeds[0])
+    base = [curve for seed in seeds if (curve := study.run(alone, rate, seed))]
+    best = statistics.median(curve.best for curve in base)
+    alone_s = {share: statistics.median(time_to(c, share * best) or math.inf for c in base) for share in SHARES}
+    print(f"| | rate | {' | '.join(f'at {100 * share * best:.1f} %' for share in SHARES)} | last accuracy, % |")
+    print("|---|---|---|---|---|", flush=True)
+    for row in (alone, *rows):
+        rate = study.best_rate(row, seeds[0], SHARES[-1] * best if row.workers > 1 else None)
+        curves = [curve for seed in seeds if (curve := study.run(row, rate, seed))]
+        cells = []
+        for share in SHARES:
+            times = [time_to(curve, share * best) or math.inf for curve in curves]
+            gains = [100 * alone_s[share] / (row.workers * seconds) for seconds in times]
+            cells.append(f"{statistics.median(gains):.1f} [{min(gains):.1f}, {max(gains):.1f}]")
+        last = spread([100 * curve.accuracy[-1] for curve in curves])
+        print(f"| {row.name} | {rate:.2g} | {' | '.join(cells)} | {last} |", flush=True)
+
+
+COMPENSATIONS = {"none": (0.0, False), "100": (100.0, False), "2000": (2000.0, False), "adaptive_0.2": (0.2, True),
+                 "adaptive_2": (2.0, True)}  # fmt: skip
+
+
+@contextmanager
+def compensated(weight: float, rate: float, adaptive: bool) -> Iterator[None]:
+    """While it is open, pushes of one minibatch are d + lambda d^2 (parameters - fetched) / rate, in every shard.
+
+    lambda is `weight`, or (DC-ASGD-a) `weight` over the root of the moving mean of the squared gradient.
+    """
+    squares: dict[int, torch.Tensor] = {}
+
+    def step_of(old: ServerVectors, own: ShardVectors) -> Step:
+        def step(old: ServerVectors, new: ServerVectors, own: ShardVectors, *constants: float) -> Any:
+            if weight and own.fetched_P is not None:
+                d_P, each = own.push(), torch.tensor(weight)
+                if adaptive:
+                    g2_P = (d_P / rate) ** 2
+                    squares[0] = 0.95 * squares[0] + 0.05 * g2_P if squares and len(squares[0]) == len(g2_P) else g2_P
+                    each = weight / torch.sqrt(squares[0] + 1e-7)
+                d_P = d_P + each * d_P * d_P * (old.parameters_P - own.fetched_P) / rate
+                own.parameters_P.copy_(own.fetched_P - d_P)
+            return server_optimizer.step_torch(old, new, own, *constants)
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_optimizer, "_step_of", step_of)
+        yield
+
+
+def delay_table(study: Study, seeds: Sequence[int]) -> None:
+    """The mean of the last four evaluations."""
+    print("| lambda | rate | held-out accuracy, % |\n|---|---|---|")
+    for rate, (name, (weight, adaptive)) in product((0.2, 0.4), COMPENSATIONS.items()):
+        last = []
+        for seed in seeds:
+            with compensated(weight, rate, adaptive):
+                curve = study.run(Row(name, 5, (rate,), {"schedule": "constant"}), rate, seed)
+            last.append(100 * statistics.mean(curve.accuracy[-4:]) if curve else 0.0)
+        print(f"| {name} | {rate:g} | {spread(last)} |", flush=True)
+
+
+def around(rate: float, steps: int) -> tuple[float, ...]:
+    """Rates in steps of the square root of two, `steps` on either side."""
+    return tuple(rate * STEP**k for k in range(-steps, steps + 1))
+
+
+OPTIMIZERS: dict[str, tuple[dict[str, Any], dict[str, tuple[float, ...]]]] = {
+    "momentum": ({"momentum": 0.9}, {"synchronous": (0.1, 0.2, 0.4), "asgd": (0.02, 0.05, 0.1)}),
+    "adamw": ({"optimizer": "adamw"}, {"synchronous": (0.002, 0.004, 0.008), "asgd": (0.001, 0.002, 0.004)}),
+    "muon": ({"optimizer": "muon"}, {"synchronous": (0.004, 0.008, 0.016), "asgd": (0.002, 0.004, 0.008)}),
+}
+
+
+def betas_rows(optimizer: str, rate: float) -> tuple[Row, list[Row]]:
+    betas = TrainingConfig().betas
+    short = tuple(beta**5 for beta in betas)
+    keys = {"optimizer": optimizer}
+    alone = Row(f"{optimizer}1", 1, around(rate, 1), keys, "synchronous")
+    return alone, [
+        Row(f"{optimizer}5", 5, around(rate, 2), {**keys, "betas": betas}),
+        Row(f"{optimizer}5_betas_short", 5, around(rate, 2), {**keys, "betas": short}),
+    ]
+
+
+def momentum_rows(rate: float) -> tuple[Row, list[Row]]:
+    server = {"momentum": 0.5, "push_scale": 0.5}
+    return Row("sgd1", 1, around(rate, 1), {}, "synchronous"), [
+        Row("sgd5", 5, around(rate, 1)),
+        Row("sgd5_momentum", 5, around(rate, 1), {"asgd": server}),
+        Row("sgd5_projection", 5, around(rate, 1), {"asgd": {**server, "projection": True}}),
+    ]
+
+
+def recipe_rows() -> tuple[Row, list[Row]]:
+    keys, rates = {"momentum": 0.9}, (0.05, 0.1)
+    two = {**keys, "warmup": 0.0, "gradient_clip": None, "asgd": AsgdConfig().model_dump()}
+    return Row("recipe1", 1, rates, {**keys, "gradient_clip": None}, "synchronous"), [Row("recipe2", 2, rates, two)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["ternary", "delay", "adamw", "muon", "momentum", "recipe"])
+    parser.add_argument("frames", type=Path)
+    parser.add_argument("hmm", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--heldout", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--workers", default="2,4,8", help="of table ternary")
+    given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    frames = subset(given.frames, given.out / "frames", given.every, given.heldout)
+    study = Study(frames, given.hmm, given.out, given.epochs)
+    if given.table == "ternary":
+        ternary_table(study, seeds, [int(n) for n in given.workers.split(",")])
+    elif given.table == "delay":
+        delay_table(study, seeds)
+    elif given.table == "recipe":
+        efficiency_table(study, seeds, *recipe_rows())
+    elif given.table == "momentum":
+        efficiency_table(study, seeds, *momentum_rows(0.57))
+    else:
+        efficiency_table(study, seeds, *betas_rows(given.table, {"adamw": 0.004, "muon": 0.008}[given.table]))
+
+
+if __name__ == "__main__":
+    main()
