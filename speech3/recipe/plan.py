@@ -24,6 +24,7 @@ from speech3.features import static_dim
 from speech3.hmm import lfmmi_passes, triphone_leaves
 from speech3.models import build
 from speech3.recipe.experiment import (
+    ADAPTED_STAGE,
     BMMI,
     FLAT,
     FLAT_HMM,
@@ -37,6 +38,7 @@ from speech3.recipe.experiment import (
     decode_step,
     most_workers,
     open_sizes,
+    train_step,
 )
 from speech3.recipe.steps import Plan, Step, ended_ns, make_plan
 
@@ -124,10 +126,8 @@ def planned_steps(experiment: Experiment) -> list[Step]:
              [e.out / "decode" / system / "test" / "hyp.txt"],
              [*([f"train/{system}"] if system in e.trained else []), f"graph/{e.hmm_of(system)}", *rescoring],
              [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system, keys=keys)
-        for system in e.systems if system != SELF
+        for system in e.systems if system not in (SELF, *e.adapted)
     ]  # fmt: skip
-    if SAT in e.gmms:
-        decoding.append(_adapted_step(e))
     earlier = {name: _ended(e.out, decode_step(name)) for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), [earlier or None, list(e.systems)],
@@ -144,7 +144,7 @@ def planned_steps(experiment: Experiment) -> list[Step]:
     extracted += selftrained.get("features", [])
     return [
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
-        *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
+        *lfmmi.get("train", ()), *decoding, *_adapted_steps(e), *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
 
 
@@ -246,12 +246,35 @@ def _transformed_steps(e: Experiment) -> list[Step]:
     ]  # fmt: skip
 
 
-def _adapted_step(e: Experiment) -> Step:
-    from speech3.recipe import speakers
+def _adapted_steps(e: Experiment) -> list[Step]:
+    """The steps after decoding with `sat`: its adapted features, and the network that learns from them."""
+    from speech3.recipe import evaluation, speakers
 
-    return Step(f"decode/{SAT}.features", partial(speakers.write_adapted_features, e), None,
-                [e.features(SAT, split) / "feats.scp" for split in e.splits], [f"decode/{SAT}"],
-                owns=e.features(SAT, "train").parent, bulky=True)  # fmt: skip
+    if SAT not in e.gmms:
+        return []
+    features = Step(f"{ADAPTED_STAGE}/features", partial(speakers.write_adapted_features, e), None,
+                    [e.features(SAT, split) / "feats.scp" for split in e.splits], [f"decode/{SAT}"],
+                    owns=e.features(SAT, "train").parent, bulky=True)  # fmt: skip
+    if not e.adapted:
+        return [features]
+    network, (settings, keys) = e.adapted[0], e.decoding
+    rescoring = ["graph/rescore"] if isinstance(e.recipe.lm.rescore, int) else []
+    aligned, packed = f"{ADAPTED_STAGE}/align", f"{ADAPTED_STAGE}/{network}.frames"
+    return [
+        features,
+        Step(aligned, partial(speakers.align_adapted, e), None,
+             [e.alignment(SAT, split) / "ali.ark" for split in (e.train, "dev")], [features.name]),
+        Step(packed, partial(speakers.pack_adapted, e, network), e.training.dtype,
+             [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")], [aligned],
+             owns=e.frames(network), keys=("training.dtype",), bulky=True),
+        Step(train_step(network), partial(speakers.train_adapted, e, network),
+             [e.recipe.model.model_dump(), _training_settings(e), e.recipe.seed],
+             [e.model(network) / "model.safetensors"], [packed], owns=e.model(network),
+             keys=("model", "training", "seed"), open_keys=_open_training(e), elastic=_elastic("")),
+        Step(decode_step(network), partial(evaluation.decode_system, e, network), settings,
+             [e.out / "decode" / network / "test" / "hyp.txt"],
+             [train_step(network), f"graph/{SAT}", *rescoring], owns=e.out / "decode" / network, keys=keys),
+    ]  # fmt: skip
 
 
 def _bmmi_step(e: Experiment) -> Step:
@@ -304,9 +327,13 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{e.frames_name(network)}.frames"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed"),
-             open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)], elastic=_elastic(""),
+             open_keys=_open_training(e), elastic=_elastic(""),
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
+
+
+def _open_training(e: Experiment) -> list[str]:
+    return [*open_sizes(e.recipe), *(f"training.{key}" for key in NOT_COMPUTED)]
 
 
 def _elastic(prefix: str) -> list[str]:
