@@ -70,7 +70,7 @@ from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm,
 from speech3.io import ArkReader, load_tensors
 from speech3.language import is_word
 from speech3.recipe import speakers
-from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, Experiment, train_step
+from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SAT_DNN, Experiment, train_step
 from speech3.recipe.language import error_rate, spoken
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
@@ -287,7 +287,7 @@ def decode_system(e: Experiment, system: str) -> None:
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
-    given = e.recipe.hmm.features if system in e.adapted else e.feature_preset(system)
+    given = e.recipe.hmm.features if system == SAT_DNN else e.feature_preset(system)
     silent = silent_in(e.features(given, "test"))
     waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)

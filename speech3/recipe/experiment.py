@@ -102,7 +102,7 @@ CORPORA: dict[str, Prepare] = {
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
-ADAPTED_STAGE = "adapted"  # the stage of the network on SAT's adapted features
+SAT_DNN, ADAPTED_STAGE = "sat_dnn", "adapted"  # the network on SAT's adapted features, and the stage of its steps
 GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
@@ -309,17 +309,13 @@ def without_mel_bins(training: TrainingConfig) -> TrainingConfig:
 def train_step(system: str) -> str:
     if system in GMMS:
         return f"hmm/{system}"
-    return "self/train" if system == SELF else f"{ADAPTED_STAGE if _is_adapted(system) else 'train'}/{system}"
+    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system == SAT_DNN else 'train'}/{system}"
 
 
 def decode_step(system: str) -> str:
-    if _is_adapted(system):
+    if system == SAT_DNN:
         return f"{ADAPTED_STAGE}/{system}.decode"
     return "self/decode" if system == SELF else f"decode/{system}"
-
-
-def _is_adapted(system: str) -> bool:
-    return system.startswith(f"{SAT}_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,10 +371,9 @@ class Experiment:
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """The network on SAT's adapted features: the recipe's model, unless it convolves over frequency."""
-        if SAT not in self.gmms or not self.networks or hasattr(self.recipe.model, "convolutions"):
-            return ()
-        return (f"{SAT}_{self.recipe.model.system}",)
+        """The network on SAT's adapted features: of the recipe's model, if that is a DNN."""
+        with_it = SAT in self.gmms and self.networks and self.recipe.model.system == "dnn"
+        return (SAT_DNN,) if with_it else ()
 
     @property
     def gmms(self) -> tuple[str, ...]:
@@ -436,7 +431,7 @@ class Experiment:
         """The directory in `out` with the HMM and the decoding graphs of a system."""
         if system not in self.trained:
             return system
-        return LFMMI_HMM if system in (LFMMI, SELF) else SAT if system in self.adapted else "tri"
+        return LFMMI_HMM if system in (LFMMI, SELF) else SAT if system == SAT_DNN else "tri"
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
@@ -559,7 +554,7 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        own = (LFMMI, SELF, FLAT, *self.adapted)
+        own = (LFMMI, SELF, FLAT, SAT_DNN)
         return self.out / "frames" / (network if network in own else self.frames_name(network))
 
     def frames_name(self, network: str) -> str:
@@ -571,7 +566,7 @@ class Experiment:
     def feature_preset(self, system: str) -> str:
         if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
-        if system in self.adapted:
+        if system == SAT_DNN:
             return SAT
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 

@@ -6,8 +6,8 @@ OUT/decode/sat/test_passN           the words of each pass before the last: hyp.
 OUT/features/sat/{train,dev,test}   features after LDA, MLLT and the speakers' transforms, for networks; those of dev
                                     and test are adapted to the words of the last pass but one
 OUT/sat/align/{train,dev}           alignments of these features by SAT's adapted GMMs
-OUT/frames/sat_NETWORK              packed: the utterances of training with and without their speaker's transform
-OUT/sat_NETWORK                     a network on these features, with SAT's senones and graph
+OUT/frames/sat_dnn                  packed: the utterances of training with and without their speaker's transform
+OUT/sat_dnn                         a DNN on these features, with SAT's senones and graph
 """
 
 import shutil
@@ -58,7 +58,7 @@ from speech3.hmm import (
     use_projection,
 )
 from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
-from speech3.recipe.experiment import LDA, SAT, Experiment, without_mel_bins
+from speech3.recipe.experiment import LDA, SAT, SAT_DNN, Experiment, without_mel_bins
 from speech3.recipe.language import error_rate
 from speech3.recipe.stages import align_split, save_gmms, sized_config, training_material
 from speech3.runtime import Metrics, say, write_json, write_text
@@ -263,14 +263,14 @@ def align_adapted(e: Experiment) -> None:
         align_split(recognizer, marked, e.data(split), e.alignment(SAT, split), e.jobs)
 
 
-def pack_adapted(e: Experiment, network: str) -> None:
+def pack_adapted(e: Experiment) -> None:
     """Pack the adapted features of train and dev with SAT's senones.
 
     The transforms of training were estimated along the transcripts, so a network that sees only these features relies
     on them more than it can on those of a test. Each utterance of training is therefore packed a second time without
     its speaker's transform.
     """
-    hmm, feats, out = load_hmm(e.model(SAT)), adapted_features(e), e.frames(network)
+    hmm, feats, out = load_hmm(e.model(SAT)), adapted_features(e), e.frames(SAT_DNN)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         projected, labels = feats[split][0], IntArkReader(e.alignment(SAT, split) / "ali.ark")
         names = {key: key for key in labels}
@@ -294,7 +294,7 @@ def _with_or_without(projected: Projected, name: str) -> np.ndarray:
     return projected[key] if key == name else projected.unadapted(key)
 
 
-def train_adapted(e: Experiment, network: str) -> None:
+def train_adapted(e: Experiment) -> None:
     """Train the network on adapted features; SAT's HMM and graph are copied into its model directory.
 
     Neither frequency warps, masks nor speeds: the features have no mel bins.
@@ -302,6 +302,6 @@ def train_adapted(e: Experiment, network: str) -> None:
     from speech3.train import train
 
     train(TrainConfig(
-        frames=str(e.frames(network)), hmm=str(e.model(SAT)), model=e.recipe.model,
+        frames=str(e.frames(SAT_DNN)), hmm=str(e.model(SAT)), model=e.recipe.model,
         training=without_mel_bins(e.recipe.training), seed=e.recipe.seed,
-    ), e.model(network))  # fmt: skip
+    ), e.model(SAT_DNN))  # fmt: skip
