@@ -69,7 +69,8 @@ _MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LF
 # CPU time of decoding divided by the length of the speech, from the same three places. lda: as tri; sat: four such
 # passes. Neither was measured.
 _DECODING = {
-    "mono": 0.08, "tri": 0.08, LDA: 0.08, SAT: 0.32, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
+    "mono": 0.08, "tri": 0.08, LDA: 0.08, SAT: 0.32, BMMI: 0.08,
+    "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
 }  # fmt: skip
 _SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
 _FRAMES = 360_000  # per hour
