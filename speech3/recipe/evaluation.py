@@ -70,7 +70,7 @@ from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm,
 from speech3.io import ArkReader, load_tensors
 from speech3.language import is_word
 from speech3.recipe import speakers
-from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SELF, Experiment
+from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SAT_DNN, Experiment, train_step
 from speech3.recipe.language import error_rate, spoken
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
@@ -287,7 +287,8 @@ def decode_system(e: Experiment, system: str) -> None:
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
-    silent = silent_in(e.features(e.feature_preset(system), "test"))
+    given = e.recipe.hmm.features if system == SAT_DNN else e.feature_preset(system)
+    silent = silent_in(e.features(given, "test"))
     waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
     if wanted.archive:
@@ -462,7 +463,6 @@ def _system(e: Experiment, system: str) -> System:
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
     adapted = directory / ADAPTED / DECODE_SETTINGS
     settings = read_json(adapted if adapted.exists() else directory / DECODE_SETTINGS)
-    step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
     result = score_of(e, system)
     return System(
         name=system,
@@ -473,7 +473,7 @@ def _system(e: Experiment, system: str) -> System:
         passes=[score_of(e, system, name) for name in earlier_passes(e, system)],
         reliability=reliability_beside(result, e.out / "decode" / system / "test" / "hyp.txt"),
         parameters=sum(array.size for name, array in tensors.items() if name.rpartition(".")[2] not in _NOT_TRAINED),
-        training_s=about.get("seconds", seconds_of(e.out, step)),
+        training_s=about.get("seconds", seconds_of(e.out, train_step(system))),
         decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),
         tuned={"acoustic scale": settings["acoustic_scale"], "word penalty": settings["word_penalty"]},
         metrics=read_metrics(directory / "metrics.jsonl"),

@@ -103,6 +103,7 @@ CORPORA: dict[str, Prepare] = {
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
+SAT_DNN, ADAPTED_STAGE = "sat_dnn", "adapted"  # the network on SAT's adapted features, and the stage of its steps
 GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
@@ -301,7 +302,20 @@ def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> Rec
     return recipe.model_copy(update=changes)
 
 
+def without_mel_bins(training: TrainingConfig) -> TrainingConfig:
+    """The training config, without frequency warps, masks and speeds."""
+    return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0, "speeds": ()})
+
+
+def train_step(system: str) -> str:
+    if system in GMMS:
+        return f"hmm/{system}"
+    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system == SAT_DNN else 'train'}/{system}"
+
+
 def decode_step(system: str) -> str:
+    if system == SAT_DNN:
+        return f"{ADAPTED_STAGE}/{system}.decode"
     return "self/decode" if system == SELF else f"decode/{system}"
 
 
@@ -357,6 +371,12 @@ class Experiment:
         return (first, *(f"{first}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
 
     @property
+    def adapted(self) -> tuple[str, ...]:
+        """The network on SAT's adapted features: of the recipe's model, if that is a DNN."""
+        with_it = SAT in self.gmms and self.networks and self.recipe.model.system == "dnn"
+        return (SAT_DNN,) if with_it else ()
+
+    @property
     def gmms(self) -> tuple[str, ...]:
         if self.bootstrap == FLAT:
             return ()
@@ -374,12 +394,13 @@ class Experiment:
         """All systems of this run that learn from an alignment: GMMs trained by boosted MMI, and networks."""
         gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
         selftrained = [SELF] if lfmmi and self.recipe.untranscribed else []
-        return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []), *selftrained)
+        return (*([BMMI] if gmms else []), *self.networks, *self.adapted, *([LFMMI] if lfmmi else []), *selftrained)
 
     @property
     def earlier(self) -> tuple[str, ...]:
         """Systems of other kinds that earlier runs left here, oldest first, if they are up to date and comparable."""
-        decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
+        records = [path for kind in ("decode.*", "*.decode") for path in (self.out / ".done").glob(f"{kind}.json")]
+        decoded = [path.name.split(".")[1] for path in records]
         found = [
             name for name in (*decoded, SELF)
             if name not in (*GMMS, *self.trained) and up_to_date(self.out, decode_step(name))
@@ -411,7 +432,7 @@ class Experiment:
         """The directory in `out` with the HMM and the decoding graphs of a system."""
         if system not in self.trained:
             return system
-        return LFMMI_HMM if system in (LFMMI, SELF) else "tri"
+        return LFMMI_HMM if system in (LFMMI, SELF) else SAT if system == SAT_DNN else "tri"
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
@@ -438,9 +459,7 @@ class Experiment:
 
     def fitting(self, training: TrainingConfig, preset: str) -> TrainingConfig:
         """The training config, without frequency warps, masks and speeds if the features are not mel bins."""
-        if self.presets[preset].kind == "fbank":
-            return training
-        return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0, "speeds": ()})
+        return training if self.presets[preset].kind == "fbank" else without_mel_bins(training)
 
     @property
     def lexicon(self) -> Path:
@@ -552,7 +571,8 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.frames_name(network))
+        own = (LFMMI, SELF, FLAT, SAT_DNN)
+        return self.out / "frames" / (network if network in own else self.frames_name(network))
 
     def frames_name(self, network: str) -> str:
         """Name of a network's frames: the source of its labels and, unless the recipe's file has them, its features."""
@@ -563,6 +583,8 @@ class Experiment:
     def feature_preset(self, system: str) -> str:
         if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
+        if system == SAT_DNN:
+            return SAT
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
     @cached_property

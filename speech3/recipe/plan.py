@@ -24,6 +24,7 @@ from speech3.features import static_dim
 from speech3.hmm import lfmmi_passes, triphone_leaves
 from speech3.models import build
 from speech3.recipe.experiment import (
+    ADAPTED_STAGE,
     BMMI,
     FLAT,
     FLAT_HMM,
@@ -31,12 +32,14 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     SAT,
+    SAT_DNN,
     SELF,
     UNTRANSCRIBED,
     Experiment,
     decode_step,
     most_workers,
     open_sizes,
+    train_step,
 )
 from speech3.recipe.steps import Plan, Step, ended_ns, make_plan
 
@@ -47,7 +50,11 @@ _HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is de
 # Seconds of one core for an hour of speech.
 _FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
 # recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
-_HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
+# lda and sat: CPU time of one run of each on minilibri, on a busy machine.
+_HMM = {
+    "mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS,
+    LDA: 188.0 / _HOURS, SAT: 231.0 / _HOURS,
+}  # fmt: skip
 # The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
 # families; cnn_tdnn, tdnn_lstm: by cross-entropy, measured beside another training, so upper bounds, too; lfmmi: 161
 # updates, by AdamW 0.375 s each, by Muon 1.34 times as long (recipes/minilibri/RESULTS.md); bmmi: one iteration, on a
@@ -59,9 +66,11 @@ _PASS = {
 }  # fmt: skip
 # The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
 _MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
-# CPU time of decoding divided by the length of the speech, from the same three places.
+# CPU time of decoding divided by the length of the speech, from the same three places. lda: as tri; sat: four such
+# passes. Neither was measured.
 _DECODING = {
-    "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
+    "mono": 0.08, "tri": 0.08, LDA: 0.08, SAT: 0.32, BMMI: 0.08,
+    "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
 }  # fmt: skip
 _SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
 _FRAMES = 360_000  # per hour
@@ -125,10 +134,8 @@ def planned_steps(experiment: Experiment) -> list[Step]:
              [e.out / "decode" / system / "test" / "hyp.txt"],
              [*([f"train/{system}"] if system in e.trained else []), f"graph/{e.hmm_of(system)}", *rescoring],
              [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system, keys=keys)
-        for system in e.systems if system != SELF
+        for system in e.systems if system not in (SELF, *e.adapted)
     ]  # fmt: skip
-    if SAT in e.gmms:
-        decoding.append(_adapted_step(e))
     earlier = {name: _ended(e.out, decode_step(name)) for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), [earlier or None, list(e.systems)],
@@ -145,7 +152,7 @@ def planned_steps(experiment: Experiment) -> list[Step]:
     extracted += selftrained.get("features", [])
     return [
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *pretraining, *training,
-        *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
+        *lfmmi.get("train", ()), *decoding, *_adapted_steps(e), *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
 
 
@@ -247,12 +254,35 @@ def _transformed_steps(e: Experiment) -> list[Step]:
     ]  # fmt: skip
 
 
-def _adapted_step(e: Experiment) -> Step:
-    from speech3.recipe import speakers
+def _adapted_steps(e: Experiment) -> list[Step]:
+    """The steps after decoding with `sat`: its adapted features, and the network that learns from them."""
+    from speech3.recipe import evaluation, speakers
 
-    return Step(f"decode/{SAT}.features", partial(speakers.write_adapted_features, e), None,
-                [e.features(SAT, split) / "feats.scp" for split in e.splits], [f"decode/{SAT}"],
-                owns=e.features(SAT, "train").parent, bulky=True)  # fmt: skip
+    if SAT not in e.gmms:
+        return []
+    features = Step(f"{ADAPTED_STAGE}/features", partial(speakers.write_adapted_features, e), None,
+                    [e.features(SAT, split) / "feats.scp" for split in e.splits], [f"decode/{SAT}"],
+                    owns=e.features(SAT, "train").parent, bulky=True)  # fmt: skip
+    if not e.adapted:
+        return [features]
+    network, (settings, keys) = SAT_DNN, e.decoding
+    rescoring = ["graph/rescore"] if isinstance(e.recipe.lm.rescore, int) else []
+    aligned, packed = f"{ADAPTED_STAGE}/align", f"{ADAPTED_STAGE}/{network}.frames"
+    return [
+        features,
+        Step(aligned, partial(speakers.align_adapted, e), None,
+             [e.alignment(SAT, split) / "ali.ark" for split in (e.train, "dev")], [features.name]),
+        Step(packed, partial(speakers.pack_adapted, e), e.training.dtype,
+             [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")], [aligned],
+             owns=e.frames(network), keys=("training.dtype",), bulky=True),
+        Step(train_step(network), partial(speakers.train_adapted, e),
+             [e.recipe.model.model_dump(), _training_settings(e), e.recipe.seed],
+             [e.model(network) / "model.safetensors"], [packed], owns=e.model(network),
+             keys=("model", "training", "seed"), open_keys=_open_training(e), elastic=_elastic("")),
+        Step(decode_step(network), partial(evaluation.decode_system, e, network), settings,
+             [e.out / "decode" / network / "test" / "hyp.txt"],
+             [train_step(network), f"graph/{SAT}", *rescoring], owns=e.out / "decode" / network, keys=keys),
+    ]  # fmt: skip
 
 
 def _bmmi_step(e: Experiment) -> Step:
@@ -306,7 +336,7 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
              [e.model(network) / "model.safetensors"],
              [f"train/{e.frames_name(network)}.frames", *_pretrained(e, network)], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed"),
-             open_keys=[*open_sizes(recipe), *(f"training.{key}" for key in NOT_COMPUTED)], elastic=_elastic(""),
+             open_keys=_open_training(e), elastic=_elastic(""),
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
 
@@ -332,6 +362,10 @@ def _pretraining_steps(e: Experiment) -> list[Step]:
                  keys=("pretrain", f"{group}model", "seed"), open_keys=open_sizes(e.recipe))
         )  # fmt: skip
     return steps
+
+
+def _open_training(e: Experiment) -> list[str]:
+    return [*open_sizes(e.recipe), *(f"training.{key}" for key in NOT_COMPUTED)]
 
 
 def _elastic(prefix: str) -> list[str]:
@@ -513,6 +547,16 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, workers)
         if e.label_source(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
+    if e.adapted:
+        assert recipe.hmm.lda is not None
+        width = 2 if e.training.dtype == "float16" else 4
+        adapted = FeatureConfig(num_mel_bins=recipe.hmm.lda.dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
+        rate = _PASS["dnn"] * _larger("dnn", recipe.model, adapted, round(triphone_leaves(hours)))
+        found[f"{ADAPTED_STAGE}/features"] = Cost(size=all_hours * _bytes(adapted, 4))
+        found[f"{ADAPTED_STAGE}/align"] = Cost(_HMM["align"] * (hours + speech.dev), 0)
+        # Utterances of training are packed with and without their speaker's transform.
+        found[f"{ADAPTED_STAGE}/{SAT_DNN}.frames"] = Cost(size=(2 * hours + speech.dev) * _bytes(adapted, width))
+        found[train_step(SAT_DNN)] = Cost(rate * 2 * hours * e.training.max_epochs, e.training.workers)
     if recipe.lfmmi and (system := recipe.lfmmi):
         preset, width = e.presets[system.features], 2 if system.training.dtype == "float16" else 4
         found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
@@ -525,9 +569,9 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         rate = _PASS[LFMMI] * _larger(LFMMI, system.model, preset, leaves)
         found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
-        family = system_name if system_name in _DECODING else recipe.model.system
+        family = LFMMI if system_name == SELF else system_name if system_name in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
-        found[f"decode/{system_name}"] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
+        found[decode_step(system_name)] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
     return {name: cost for name, cost in found.items() if cost.seconds or cost.size}
 
 

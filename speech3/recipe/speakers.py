@@ -5,6 +5,9 @@ OUT/sat/{trans.ark,trans.scp,spk2utt}   transforms of the speakers of training
 OUT/decode/sat/test_passN           the words of each pass before the last: hyp.txt; the transforms from them: trans.*
 OUT/features/sat/{train,dev,test}   features after LDA, MLLT and the speakers' transforms, for networks; those of dev
                                     and test are adapted to the words of the last pass but one
+OUT/sat/align/{train,dev}           alignments of these features by SAT's adapted GMMs
+OUT/frames/sat_dnn                  packed: the utterances of training with and without their speaker's transform
+OUT/sat_dnn                         a DNN on these features, with SAT's senones and graph
 """
 
 import shutil
@@ -17,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from speech3.config import FeatureConfig, parse, read_yaml
+from speech3.config import FeatureConfig, TrainConfig, parse, read_yaml
 from speech3.data import read_datadir
 from speech3.decode import (
     DECODE_SETTINGS,
@@ -34,6 +37,7 @@ from speech3.decode import (
 )
 from speech3.errors import DataError, MissingError, check_bad
 from speech3.features import silent_in
+from speech3.frames import write_frames
 from speech3.hmm import (
     ADAPTED,
     PASSES,
@@ -53,12 +57,13 @@ from speech3.hmm import (
     train_sat,
     use_projection,
 )
-from speech3.io import ArkReader, write_ark
-from speech3.recipe.experiment import LDA, SAT, Experiment
+from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.recipe.experiment import LDA, SAT, SAT_DNN, Experiment, without_mel_bins
 from speech3.recipe.language import error_rate
-from speech3.recipe.stages import save_gmms, sized_config, training_material
+from speech3.recipe.stages import align_split, save_gmms, sized_config, training_material
 from speech3.runtime import Metrics, say, write_json, write_text
 
+UNADAPTED = "+unadapted"  # after the names of utterances that are packed without a transform
 PASS = "test_pass{}"  # in decode/sat: the words of a pass before the last
 
 
@@ -214,25 +219,89 @@ def _place(out: Path, number: int) -> Path:
     return out / PASS.format(number)
 
 
-def write_adapted_features(e: Experiment) -> None:
-    """Write features after the projection and the speakers' transforms as feature directories, for networks.
+def adapted_features(e: Experiment) -> dict[str, tuple[Projected, Path | None]]:
+    """For each split: the features after the projection and the speakers' transforms, and where these are from.
 
     Those of training have the transforms estimated along the transcripts; those of dev and test have those with which
-    the last pass was decoded. Speakers without a transform have only the projection. ``adapted.json`` says how they
-    were made; ``features.yaml`` that they are given.
+    the last pass was decoded. Speakers without a transform have only the projection.
     """
     projection, preset = _projection(e.model(SAT)), e.recipe.hmm.features
     decoded = e.out / "decode" / SAT
     last = max(decoded.glob(PASS.format("*")), default=None, key=lambda path: int(path.name.removeprefix("test_pass")))
-    made = {e.train: e.model(SAT), "dev": decoded / "dev_transforms", "test": last}
+    made = {e.train: e.model(SAT), "dev": last and decoded / "dev_transforms", "test": last}
+    found = {}
     for split, transforms in made.items():
-        feats, out = ArkReader(e.features(preset, split) / "feats.scp"), e.features(SAT, split)
+        feats = ArkReader(e.features(preset, split) / "feats.scp")
         known = read_speakers(transforms, projection.dim) if transforms else {}
-        projected = Projected(feats, speakers_of(e.data(split)), projection, known)
+        found[split] = Projected(feats, speakers_of(e.data(split)), projection, known), transforms
+    return found
+
+
+def write_adapted_features(e: Experiment) -> None:
+    """Write `adapted_features` as feature directories; ``adapted.json`` says how they were made."""
+    preset = e.recipe.hmm.features
+    base = parse(FeatureConfig, read_yaml(e.features(preset, e.train) / "features.yaml"), preset)
+    for split, (projected, transforms) in adapted_features(e).items():
+        out = e.features(SAT, split)
         write_ark(out / "feats.ark", projected.items(), out / "feats.scp")
-        write_text(out / "features.yaml", yaml.safe_dump({"kind": "given"}))
+        write_text(out / "features.yaml", yaml.safe_dump({"kind": "given", "frame_shift": base.frame_shift}))
         write_json(out / "adapted.json", {
-            "features": str(e.features(preset, split)), "model": str(e.model(SAT)), "values": projection.dim,
-            "transforms": str(transforms) if transforms else None, "speakers": len(known),
+            "features": str(e.features(preset, split)), "model": str(e.model(SAT)),
+            "values": _projection(e.model(SAT)).dim,
+            "transforms": str(transforms) if transforms else None, "speakers": len(projected.transforms),
             "along": "transcripts" if split == e.train else "recognised words",
         })  # fmt: skip
+
+
+def align_adapted(e: Experiment) -> None:
+    """Align train and dev by SAT's GMMs, on their adapted features."""
+    model, feats = speaker_model(load_recognizer(e.model(SAT))), adapted_features(e)
+    assert model is not None
+    recognizer = model.recognizer_with(model.recognizer.graph)
+    for split in (e.train, "dev"):
+        marked = Marked(feats[split][0])
+        align_split(recognizer, marked, e.data(split), e.alignment(SAT, split), e.jobs)
+
+
+def pack_adapted(e: Experiment) -> None:
+    """Pack the adapted features of train and dev with SAT's senones.
+
+    The transforms of training were estimated along the transcripts, so a network that sees only these features relies
+    on them more than it can on those of a test. Each utterance of training is therefore packed a second time without
+    its speaker's transform.
+    """
+    hmm, feats, out = load_hmm(e.model(SAT)), adapted_features(e), e.frames(SAT_DNN)
+    for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
+        projected, labels = feats[split][0], IntArkReader(e.alignment(SAT, split) / "ali.ark")
+        names = {key: key for key in labels}
+        if split == e.train:
+            names |= {f"{key}{UNADAPTED}": key for key in labels if projected.speaker_of[key] in projected.transforms}
+        values = ComputedMapping(names, partial(_with_or_without, projected))
+        senones = ComputedMapping(names, partial(_of_original, labels))
+        info = {"corpus": e.name, "alignment": SAT, "speed_perturb": list(e.recipe.speed_perturb)}
+        write_frames(
+            out / name, values, senones, hmm.num_pdfs, utterances=list(names), dtype=e.training.dtype, info=info
+        )
+    shutil.copyfile(e.features(SAT, e.train) / "features.yaml", out / "features.yaml")
+
+
+def _of_original(labels: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    return labels[name.removesuffix(UNADAPTED)]
+
+
+def _with_or_without(projected: Projected, name: str) -> np.ndarray:
+    key = name.removesuffix(UNADAPTED)
+    return projected[key] if key == name else projected.unadapted(key)
+
+
+def train_adapted(e: Experiment) -> None:
+    """Train the network on adapted features; SAT's HMM and graph are copied into its model directory.
+
+    Neither frequency warps, masks nor speeds: the features have no mel bins.
+    """
+    from speech3.train import train
+
+    train(TrainConfig(
+        frames=str(e.frames(SAT_DNN)), hmm=str(e.model(SAT)), model=e.recipe.model,
+        training=without_mel_bins(e.recipe.training), seed=e.recipe.seed,
+    ), e.model(SAT_DNN))  # fmt: skip

@@ -239,7 +239,7 @@ def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> 
 
 
 def align_split(
-    recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int, *, strict: bool = True
+    recognizer: Recognizer, feats: Mapping[str, np.ndarray], data: Path, out: Path, jobs: int, *, strict: bool = True
 ) -> None:
     """Align a data directory and write the result, without TextGrids; `strict` as for `Recognizer.align`."""
     said = read_datadir(data)

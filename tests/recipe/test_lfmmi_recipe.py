@@ -60,7 +60,9 @@ def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path
     assert set(names) - usual == {"hmm/flat.frames", "hmm/flat"}
     assert usual - set(names) == {
         "features/fbank40_d2_utt", "hmm/mono", "hmm/tri", "graph/tri", "train/tri.frames", "train/dnn", "decode/tri",
-        "decode/dnn", "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "decode/sat.features",
+        "decode/dnn",
+        "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "adapted/features", "adapted/align",
+        "adapted/sat_dnn.frames", "adapted/sat_dnn", "adapted/sat_dnn.decode",
     }  # fmt: skip
     assert experiment.alignment(experiment.bootstrap, "dev") == tmp_path / "flat" / "align" / "dev"
 

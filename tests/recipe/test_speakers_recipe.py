@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from speech3.frames.packed import open_packed
 from speech3.hmm.kaldi.transforms import read_spk2utt, read_transforms
 from speech3.hmm.sat import load_adapted, load_projection
 from speech3.io.ark import ArkReader
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import planned_steps
+from speech3.recipe.plan import Speech, expected_costs, planned_steps
 from speech3.runtime.files import read_json
 
 SMALL = "iterations: 4, leaves: 80, gaussians: 100, transform: [2], realign: [3]"
@@ -28,10 +29,19 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
     for step in after.values():
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
     assert set(after) - set(before) == {
-        "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "decode/sat.features",
+        "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "adapted/features", "adapted/align",
+        "adapted/sat_dnn.frames", "adapted/sat_dnn", "adapted/sat_dnn.decode",
     }  # fmt: skip
     assert all(after[name].config == before[name].config for name in before if name != "score")
-    assert with_it.systems == ("tri", "lda", "sat", *plain.systems[1:])
+    assert with_it.systems == ("tri", "lda", "sat", *plain.systems[1:], "sat_dnn")
+    assert open_experiment("digits", tmp_path, None, ["model=lstm_small"], "").adapted == ()
+    # The network has SAT's senones and graph, and the dry run knows what its steps take.
+    assert with_it.hmm_of("sat_dnn") == "sat" and with_it.feature_preset("sat_dnn") == "sat"
+    costs = expected_costs(with_it, Speech(1.0, 0.1, 0.1))
+    assert costs["hmm/lda"].seconds > 0 and costs["hmm/sat"].seconds > 0
+    assert costs["decode/sat"].seconds > costs["decode/lda"].seconds > 0
+    assert costs["adapted/sat_dnn"].seconds > 0 and costs["adapted/sat_dnn.decode"].seconds > 0
+    assert costs["adapted/sat_dnn.frames"].size == 2.1 * 360_000 * 40 * 4
     assert open_experiment("digits", tmp_path, None, ["hmm.sat=null"], "").gmms == ("tri", "lda")
 
 
@@ -40,10 +50,11 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SPEAKERS)
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
-    assert ran == ["hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "decode/sat.features",
-                   "score", "report"]  # fmt: skip
+    assert ran == ["hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat",
+                   "adapted/features", "adapted/align", "adapted/sat_dnn.frames", "adapted/sat_dnn",
+                   "adapted/sat_dnn.decode", "score", "report"]  # fmt: skip
     rates = dict(re.findall(r"^digits (\w+) WER (\d+\.\d\d) \[", process.stdout, re.M))
-    assert list(rates) == ["mono", "tri", "lda", "sat_pass1", "sat", "dnn"]
+    assert list(rates) == ["mono", "tri", "lda", "sat_pass1", "sat", "dnn", "sat_dnn"]
     assert all(float(rate) < 60 for rate in rates.values())
     projection, adapted = load_projection(mine / "sat"), load_adapted(mine / "sat")
     assert projection and projection.matrix.shape == (20, 91) and projection.inputs == 39
@@ -59,6 +70,18 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     expected = projection(plain[utterance]) @ transforms[speaker][:, :-1].T + transforms[speaker][:, -1]
     np.testing.assert_allclose(features[utterance], expected, rtol=1e-3, atol=1e-3)
     assert read_json(mine / "features" / "sat" / "test" / "adapted.json")["along"] == "recognised words"
+    # The network's frames: every utterance once as adapted, then without its speaker's transform.
+    packed = open_packed(mine / "frames" / "sat_dnn" / "train.frames")
+    ids = list(packed.utterances)
+
+    def frames(name: str) -> np.ndarray:
+        start, end = packed.offsets_U1[ids.index(name) :][:2]
+        return packed.frames_NF[start:end]
+
+    adapted_to = [key for key in features if read_spk2utt(mine / "sat" / "spk2utt")[key] in transforms]
+    assert sorted(ids) == sorted([*features, *(f"{key}+unadapted" for key in adapted_to)])
+    np.testing.assert_allclose(frames(utterance), features[utterance], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(frames(f"{utterance}+unadapted"), projection(plain[utterance]), rtol=1e-4, atol=1e-4)
     # Decoding in passes from the command line, and with transforms given.
     test = mine / "data" / "test"
     decoded = speech3("decode", mine / "sat", test, tmp_path / "out")
