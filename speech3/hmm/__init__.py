@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from speech3.hmm.alignments import Alignment
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
     from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
-    from speech3.hmm.fmllr import prior_stats
+    from speech3.hmm.fmllr import FmllrStats, applied, prior_stats, speaker_transforms, zero_fmllr_stats
     from speech3.hmm.gmm import (
         FrameScorer,
         Gmm,
@@ -104,13 +104,12 @@ if TYPE_CHECKING:
         PASSES,
         Adapted,
         Estimated,
-        FmllrSettings,
         Projected,
         ProjectedGmm,
+        accumulate_speech,
         check_dims,
         load_adapted,
         load_projection,
-        merged_estimates,
         save_adapted,
         save_projection,
         train_lda,
@@ -149,7 +148,7 @@ __all__ = [
     "Biphones",
     "DataWaves",
     "Estimated",
-    "FmllrSettings",
+    "FmllrStats",
     "FrameClock",
     "FrameScorer",
     "Gmm",
@@ -177,9 +176,11 @@ __all__ = [
     "Wave",
     "WorkerShare",
     "Workers",
+    "accumulate_speech",
     "accumulate_weighted",
     "align_utterances",
     "along_boundaries",
+    "applied",
     "best_phones",
     "biphone_leaves",
     "biphones",
@@ -209,7 +210,6 @@ __all__ = [
     "load_projection",
     "loop_phones",
     "match",
-    "merged_estimates",
     "monophone_tree",
     "moved",
     "num_outputs",
@@ -235,6 +235,7 @@ __all__ = [
     "score_one",
     "search_one",
     "sized_transformed",
+    "speaker_transforms",
     "spoken",
     "suspicions",
     "to_first_and_loop",
@@ -259,5 +260,6 @@ __all__ = [
     "write_projection",
     "write_textgrid",
     "write_transforms",
+    "zero_fmllr_stats",
     "zero_stats",
 ]

@@ -47,14 +47,14 @@ def test_transforms_follow_the_words_and_survive_what_cannot_be_aligned(hmm: Hmm
     words[names[-1]] = words[names[-1]].split()[0]
     words[names[0]], words[names[2]] = "", "word-that-nobody-knows"
     model = a_model(hmm, drawn.means, tmp_path)
-    found = model.transforms(feats, speaker_of, words, {})
+    found, _ = model.transforms(feats, speaker_of, words, {})
     assert set(found.transforms) == {"one", "other"}
     assert "brief" not in found.transforms
     for _ in range(3):  # from the second time on, aligned with the adapted features
-        found = model.transforms(feats, speaker_of, words, found.transforms)
+        found, stats = model.transforms(feats, speaker_of, words, found.transforms)
     np.testing.assert_allclose(found.transforms["other"][:, :-1] @ matrix, np.eye(6), atol=0.25)
     # Speakers who say nothing in a later pass keep what they had.
-    nothing = model.transforms(feats, speaker_of, {}, found.transforms)
+    nothing, _ = model.transforms(feats, speaker_of, {}, found.transforms)
     assert set(nothing.transforms) == {"one", "other"}
     np.testing.assert_array_equal(nothing.transforms["other"], found.transforms["other"])
 
