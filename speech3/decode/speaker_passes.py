@@ -9,7 +9,6 @@ Axes: T frames, F features, D projected values, P pdfs.
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +30,6 @@ from speech3.hmm import (
     Projection,
     Workers,
     check_dims,
-    load_adapted,
-    prior_stats,
     read_transforms,
     sat,
     speaker_transforms,
@@ -136,10 +133,6 @@ class SpeakerModel:
         """Projected features, adapted where the speaker has a transform."""
         return Projected(feats, speaker_of, self.projection, transforms)
 
-    @cached_property
-    def _prior(self) -> FmllrStats | None:
-        return prior_stats(self.adapted.gmm, self.adapted.frames) if self.adapted.prior_frames else None
-
     def transforms(
         self,
         feats: Mapping[str, np.ndarray],
@@ -182,7 +175,7 @@ class SpeakerModel:
     def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
         """The transforms of speakers from their statistics; those who get none keep their earlier one."""
         found, without = speaker_transforms(
-            stats, self._prior, earlier,
+            stats, self.adapted.prior, earlier,
             least_frames=self.adapted.least_frames, prior_frames=self.adapted.prior_frames,
         )  # fmt: skip
         frames = {speaker: each.count for speaker, each in stats.items()}
@@ -191,12 +184,8 @@ class SpeakerModel:
 
 def speaker_model(recognizer: TrainedModel) -> SpeakerModel | None:
     """The model for decoding in passes; None if the recogniser's model does not adapt to speakers."""
-    scorer = recognizer.scorer
-    if not isinstance(scorer, ProjectedGmm) or scorer.transform is not None:
-        return None
-    if not (recognizer.directory / ADAPTED).is_dir():
-        return None
-    return SpeakerModel(recognizer, load_adapted(recognizer.directory))
+    adapted = recognizer.adapted
+    return None if adapted is None else SpeakerModel(recognizer, adapted)
 
 
 def say_speakers(speaker_of: Mapping[str, str], found: Estimated) -> None:
@@ -269,11 +258,12 @@ def passes_before_last(
     first
         The words of the first pass, if it has been run already.
     known
-        What is known of the speakers: the first pass is then adapted to them.
+        What is known of the speakers. If all are known, the first pass is adapted to them, and is followed by the last.
     """
     graph, known = graph or model.recognizer.graph, known or KnownSpeakers()
     transforms = {each: known.transforms[each] for each in speaker_of.values() if each in known.transforms}
-    for number in range(1, model.adapted.passes):
+    all_known = len(transforms) == len(set(speaker_of.values()))
+    for number in range(1, min(model.adapted.passes, 2 if all_known else model.adapted.passes)):
         found = None
         if number > 1 or first is None:
             using, given = (model.recognizer, feats) if not transforms else _adapted(

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from speech3.hmm.alignments import Alignment
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
     from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
-    from speech3.hmm.fmllr import FmllrStats, applied, prior_stats, speaker_transforms, zero_fmllr_stats
+    from speech3.hmm.fmllr import FmllrStats, applied, speaker_transforms, zero_fmllr_stats
     from speech3.hmm.gmm import (
         FrameScorer,
         Gmm,
@@ -221,7 +221,6 @@ __all__ = [
     "phone_bigram",
     "phone_groups",
     "phone_segments",
-    "prior_stats",
     "read_ctm",
     "read_phone_sets",
     "read_projection",

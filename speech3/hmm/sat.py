@@ -13,6 +13,7 @@ Axes: T frames, F features of a frame, D projected values, J pdfs.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,14 @@ from speech3.config import HmmConfig, SatConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import train
 from speech3.hmm.alignments import Alignment
-from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
+from speech3.hmm.fmllr import (
+    FmllrStats,
+    accumulate_fmllr,
+    applied,
+    prior_stats,
+    speaker_transforms,
+    zero_fmllr_stats,
+)
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
 from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
@@ -408,6 +416,11 @@ class Adapted:
     least_frames: float
     prior_frames: float
     passes: int
+
+    @cached_property
+    def prior(self) -> FmllrStats | None:
+        """The statistics of one frame that pull towards the identity."""
+        return prior_stats(self.gmm, self.frames) if self.prior_frames else None
 
 
 def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Mapping[str, object]) -> None:
