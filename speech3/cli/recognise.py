@@ -145,8 +145,7 @@ def decode(
 
     A model that adapts to speakers, such as `exp/digits/sat`, decodes in passes: `pass1`, `pass2` in OUT have the words
     of the earlier ones and the transforms of the speakers from them; OUT has those of the last pass, which
-    `--transforms OUT` uses again. Who speaks is read from DIR/utt2spk; `speech3 speakers` finds speakers that are not
-    known.
+    `--transforms OUT` uses again. Who speaks is read from DIR/utt2spk.
 
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.

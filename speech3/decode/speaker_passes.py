@@ -40,6 +40,8 @@ from speech3.hmm import (
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
+_LEAST_GAIN = 1.0  # in log likelihood per frame: minilibri's dev speakers have 4.5 and more, four of them together 0.3
+SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
 _SUPERVISED = 2  # rounds of alignment and transforms along transcripts
 
 
@@ -85,6 +87,10 @@ class KnownSpeakers:
         for speaker, each in stats.items():
             self.stats[speaker] = each + self.stats[speaker] if speaker in self.stats else each
         self.transforms.update(transforms)
+
+    def forget(self, speaker: str) -> None:
+        self.stats.pop(speaker, None)
+        self.transforms.pop(speaker, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,25 +167,36 @@ class SpeakerModel:
         hmm, adapted, twin = self.recognizer.hmm, self.adapted, self.twin
         usable = usable_transcripts(words, hmm.lexicon, [each for each in feats if words.get(each)], strict=False)
         stats: dict[str, FmllrStats] = {}
+        found = Estimated(dict(earlier), {}, {})
         for has_one, aligning, by in ((False, twin, twin), (True, adapted.gmm, None)):
             chosen = {key: each for key, each in usable.words.items() if (speaker_of[key] in earlier) == has_one}
             if not chosen:
                 continue
             with Workers(chosen, self.projected(feats, speaker_of, earlier), jobs, speaker_of) as workers:
                 workers.run(train.realign, hmm, aligning, BEAM, RETRY_BEAM, 0.1, "alignment for transforms")
-                for part in workers.run(sat.fmllr_stats, hmm, adapted.gmm, by, "statistics of speakers"):
-                    stats |= part
-        total = {key: each + known[key] if known and key in known else each for key, each in sorted(stats.items())}
-        return self.estimated(total, earlier), stats
+                parts = workers.run(sat.fmllr_stats, hmm, adapted.gmm, by, "statistics of speakers")
+                own = {speaker: each for part in parts for speaker, each in part.items()}
+                total = {key: each + known[key] if known and key in known else each for key, each in own.items()}
+                estimated = self.estimated(total, earlier)
+                if not has_one:
+                    gains = workers.run(sat.likelihood_gains, hmm, adapted.gmm, twin, estimated.transforms)
+                    for speaker in [key for part in gains for key, gain in part.items() if gain < _LEAST_GAIN]:
+                        del estimated.transforms[speaker]
+                        estimated.without[speaker] = SEVERAL
+            stats |= own
+            found.transforms.update(estimated.transforms)
+            found.without.update(estimated.without)
+            found.frames.update(estimated.frames)
+        return found, stats
 
     def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
-        """The transforms of speakers from their statistics; those who get none keep their earlier one."""
+        """The transforms of the speakers who have statistics; those who get none keep their earlier one."""
         found, without = speaker_transforms(
             stats, self.adapted.prior, earlier,
             least_frames=self.adapted.least_frames, prior_frames=self.adapted.prior_frames,
         )  # fmt: skip
         frames = {speaker: each.count for speaker, each in stats.items()}
-        return Estimated({**earlier, **found}, without, frames)
+        return Estimated({**{key: earlier[key] for key in stats if key in earlier}, **found}, without, frames)
 
 
 def speaker_model(recognizer: TrainedModel) -> SpeakerModel | None:

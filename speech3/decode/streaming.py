@@ -60,6 +60,7 @@ from speech3.hmm import (
     WorkerShare,
     accumulate_speech,
     applied,
+    likelihood_gain,
     score_one,
     search_one,
     word_segments,
@@ -204,7 +205,7 @@ class Stream:
             )
         model, self._speaker = speaker_model(recognizer), None
         if model and model.adapted.passes > 1:
-            self._speaker = _OnlineSpeaker(model, speaker or "speaker", known if known and speaker else KnownSpeakers())
+            self._speaker = _OnlineSpeaker(model, speaker, known)
             recognizer = self._speaker.recognizer
         self._scores = self._speaker.scores() if self._speaker else online_scores(recognizer)
         model_hz = features.sample_frequency or self.rate_hz
@@ -282,10 +283,16 @@ class Stream:
 
 
 class _OnlineSpeaker:
-    """The speaker of a stream: scores frames with the transform that is known so far, and learns from each segment."""
+    """The speaker of a stream: scores frames with the transform that is known so far, and learns from each segment.
 
-    def __init__(self, model: SpeakerModel, name: str, known: KnownSpeakers) -> None:
-        self._model, self._name, self._known = model, name, known
+    If it is not said who speaks, a segment that the twin fits better is taken for another speaker's: what was learned
+    before is forgotten.
+    """
+
+    def __init__(self, model: SpeakerModel, name: str | None, known: KnownSpeakers | None) -> None:
+        self._model, self._name, self._forgets = model, name or "speaker", name is None
+        self._known = known = known if known and name else KnownSpeakers()
+        name = self._name
         self._frames: list[np.ndarray] = []  # projected, (T, D), of the segment
         self.recognizer = model.recognizer_of(known.transforms.get(name))
 
@@ -308,9 +315,14 @@ class _OnlineSpeaker:
         if aligned is None:
             return self.recognizer
         feats_TD, transform, gmm = np.concatenate(frames), self._scorer.transform, self._model.adapted.gmm
+        hmm, twin = self.recognizer.hmm, self._model.twin
+        if transform is not None and self._forgets:
+            gain, _ = likelihood_gain(aligned, hmm, gmm, twin, feats_TD, transform)
+            if gain < 0:
+                self._known.forget(self._name)
         stats = zero_fmllr_stats(feats_TD.shape[1])
-        seen_TD, by = (feats_TD, self._model.twin) if transform is None else (applied(transform, feats_TD), None)
-        accumulate_speech(stats, aligned, self.recognizer.hmm, gmm, feats_TD, seen_TD, by)
+        seen_TD, by = (feats_TD, twin) if transform is None else (applied(transform, feats_TD), None)
+        accumulate_speech(stats, aligned, hmm, gmm, feats_TD, seen_TD, by)
         self._known.add({self._name: stats}, {})
         total = {self._name: self._known.stats[self._name]}
         self._known.add({}, self._model.estimated(total, self._known.transforms).transforms)

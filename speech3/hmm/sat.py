@@ -30,7 +30,7 @@ from speech3.hmm.fmllr import (
     speaker_transforms,
     zero_fmllr_stats,
 )
-from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, load_gmm, zero_stats
+from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
 from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
@@ -208,6 +208,34 @@ def accumulate_speech(
     """Add the frames of an aligned utterance, without silence (see `accumulate_fmllr`)."""
     spoken_T = speech(found, hmm)
     accumulate_fmllr(stats, gmm, feats_TD[spoken_T], found.pdfs(hmm)[spoken_T], seen_TD[spoken_T], by)
+
+
+def likelihood_gains(
+    share: WorkerShare, hmm: Hmm, gmm: Gmm, twin: Gmm, transforms: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """By how much adapting raises the log likelihood of the aligned speech of each speaker, per frame.
+
+    Both are densities of the same unadapted frames: those of `gmm` after the transform have its log determinant added.
+    """
+    feats, sums = features_of(share), dict[str, np.ndarray]()
+    for utterance, alignment in share.alignments.items():
+        if (transform := transforms.get(speaker := feats.speaker_of[utterance])) is not None:
+            gain, frames = likelihood_gain(alignment, hmm, gmm, twin, feats.unadapted(utterance), transform)
+            sums[speaker] = sums.get(speaker, np.zeros(2)) + np.array([gain, frames])
+    return {speaker: float(gain / max(frames, 1)) for speaker, (gain, frames) in sums.items()}
+
+
+def likelihood_gain(
+    found: Alignment, hmm: Hmm, gmm: Gmm, twin: Gmm, feats_TD: np.ndarray, transform_DV: np.ndarray
+) -> tuple[float, int]:
+    """By how much the transform raises the log likelihood of the speech of an utterance, and how many frames it has."""
+    spoken_T = speech(found, hmm)
+    frames_TD, pdf_T = feats_TD[spoken_T], found.pdfs(hmm)[spoken_T]
+    before, after = zero_stats(twin), zero_stats(gmm)
+    accumulate(twin, before, frames_TD, pdf_T)
+    accumulate(gmm, after, applied(transform_DV, frames_TD), pdf_T)
+    log_det = float(np.linalg.slogdet(transform_DV[:, :-1])[1])
+    return float(after.loglike) - float(before.loglike) + len(pdf_T) * log_det, len(pdf_T)
 
 
 def merged_estimates(parts: list[Estimated]) -> Estimated:
