@@ -450,9 +450,10 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
         raise MissingError(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
     model, graph = Path(directory.about.model), Path(directory.about.graph)
     adapted = model.name == ADAPTED
-    recognizer: TrainedModel = load_recognizer(model.parent if adapted else model)
-    if graph != (recognizer.directory / GRAPH).resolve():
-        recognizer = replace_graph(recognizer, graph)  # for the pronunciations of words that only this graph has
+    loaded = load_recognizer(model.parent if adapted else model)
+    if graph != (loaded.directory / GRAPH).resolve():
+        loaded = replace_graph(loaded, graph)  # for the pronunciations of words that only this graph has
+    recognizer: TrainedModel = loaded
     feats: Mapping[str, np.ndarray] = ArkReader(scp)
     if adapted and (speakers := speaker_model(recognizer)):
         speaker_of = read_spk2utt(directory.path / SPK2UTT)

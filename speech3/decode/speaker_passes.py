@@ -40,7 +40,7 @@ from speech3.hmm import (
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
-_LEAST_GAIN = 1.0  # in log likelihood per frame: minilibri's dev speakers have 4.5 and more, four of them together 0.3
+_LEAST_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
 SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
 _SUPERVISED = 2  # rounds of alignment and transforms along transcripts
 
