@@ -12,6 +12,7 @@ from speech3.errors import DataError, MismatchError, SettingError, listed
 if TYPE_CHECKING:
     import numpy as np
 
+    from speech3.decode import TrainedModel
     from speech3.hmm import Segment
 _Graph = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
@@ -49,6 +50,9 @@ def transcribe(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
     ] = False,
+    one_speaker: Annotated[
+        bool, typer.Option("--one-speaker", help="The files are of one speaker (for models that adapt to speakers).")
+    ] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several files a line `FILE text` each.
 
@@ -56,8 +60,9 @@ def transcribe(
 
     Recordings with a different sample rate from the model's are resampled. Several channels become one: their average,
     unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut at pauses. With
-    `--ctm` every word is on its own line with its time in seconds. `--json` prints a line for each file: `{"file",
-    "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
+    `--ctm` every word is on its own line with its time in seconds. A model that adapts to speakers, such as
+    `exp/digits/sat`, takes each file for one speaker, or all of them with `--one-speaker`. `--json` prints a line for
+    each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
@@ -92,7 +97,7 @@ def transcribe(
     if rate is not None:
         raise SettingError("--rate is only for --stream; a finished file contains its sample rate")
 
-    for result in transcribe(recognizer, files, times=ctm or as_json):
+    for result in transcribe(recognizer, files, times=ctm or as_json, one_speaker=one_speaker):
         if as_json:
             print(transcription_json(result))
         elif ctm:
@@ -139,8 +144,8 @@ def decode(
     becomes e^BOOST times as probable; the default of BOOST is 3.
 
     A model that adapts to speakers, such as `exp/digits/sat`, decodes in passes: `pass1`, `pass2` in OUT have the words
-    of the earlier ones and the transforms of the speakers from them, which `--transforms OUT/pass2` uses again. Who
-    speaks is read from DIR/utt2spk.
+    of the earlier ones and the transforms of the speakers from them; OUT has those of the last pass, which
+    `--transforms OUT` uses again. Who speaks is read from DIR/utt2spk.
 
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
@@ -154,6 +159,7 @@ def decode(
         cut_long_utterances,
         decode_latticed,
         features_of_all,
+        keep_speakers,
         load_recognizer,
         replace_graph,
         say_skipped,
@@ -171,19 +177,21 @@ def decode(
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
+    last: TrainedModel = recognizer
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
     if (adapting := speaker_model(recognizer) if not more else None) is None and transforms:
         raise SettingError(f"--transforms {transforms}: {model} does not adapt to speakers; remove the option")
     if adapting and transforms:
-        recognizer, searched = with_transforms(adapting, feats, speaker_of, transforms)
+        last, searched = with_transforms(adapting, feats, speaker_of, transforms)
     elif adapting:
         silent = silent_in(out / "feats")
-        recognizer, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)
-    decoding, kept = decode_latticed(recognizer, searched, out, WantedResults(nbest, lattice, mbr), jobs)
+        last, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)
+    keep_speakers(out, searched)
+    decoding, kept = decode_latticed(last, searched, out, WantedResults(nbest, lattice, mbr), jobs)
     decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(
-        out, recognizer, searched, decoding, jobs, parts, DataWaves(data, recognizer.features.sample_frequency)
+        out, last, searched, decoding, jobs, parts, DataWaves(data, recognizer.features.sample_frequency)
     )
     say_skipped({**skipped, **decoding.failed}, "not decoded")
     say_skipped(kept.without, "no lattice")
@@ -452,8 +460,9 @@ def tune(
     `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
 
     Recipes do this themselves; a model from `speech3 train` needs it once before `decode` and `transcribe`. The result,
-    with a calibration of the confidences, is `decode.json` in the model directory. The grid and the metric are those of
-    the model's recipe (`tuning.json` in the model directory) unless keys change them.
+    with a calibration of the confidences, is `decode.json` in the model directory; of a model that adapts to speakers,
+    the first pass and the last are tuned, and if the last is no better, the model uses only the first. The grid and the
+    metric are those of the model's recipe (`tuning.json` in the model directory) unless keys change them.
     """
     from tempfile import TemporaryDirectory
 
@@ -466,6 +475,8 @@ def tune(
         load_recognizer,
         load_tuning,
         say_skipped,
+        speaker_model,
+        tune_passes,
         tune_recognizer,
     )
     from speech3.evaluate import ERROR_RATES
@@ -482,10 +493,17 @@ def tune(
             " (`speech3 subset`)"
         )
     _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
+    adapting = speaker_model(recognizer)
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         say_skipped(skipped, "left out")
-        best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
+        rate = ERROR_RATES[config.metric]
+        if adapting:
+            speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+            passes = tune_passes(recognizer, feats, speaker_of, texts, config, jobs, rate)
+            best = passes.last.best if passes.helps else passes.first.best
+        else:
+            best = tune_recognizer(recognizer, feats, texts, config, jobs, rate).best
     print(f"{recognizer.directory / DECODE_SETTINGS}: acoustic scale {best.acoustic_scale:g},", end=" ")
     print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")
 

@@ -66,7 +66,7 @@ class SatConfig(TransformedConfig):
 
     least_frames: float = Field(500.0, ge=0, description="training: speakers with less speech get no transform")
     passes: int = Field(4, ge=1, description="decoding: passes over a data set, each with transforms from the last")
-    decode_least_frames: float = Field(300.0, ge=0, description="decoding: speakers with less get no transform")
+    decode_least_frames: float = Field(100.0, ge=0, description="decoding: speakers with less get no transform")
     prior_frames: float = Field(
         50.0, ge=0, description="decoding: frames of the GMMs' own that pull each transform towards the identity"
     )

@@ -38,13 +38,22 @@ if TYPE_CHECKING:
         write_decoding,
         write_hypotheses,
     )
-    from speech3.decode.recognizer import TUNING_FILE, Recognizer, load_recognizer, load_tuning, tune_recognizer
+    from speech3.decode.recognizer import (
+        TUNING_FILE,
+        Recognizer,
+        TunedPasses,
+        load_recognizer,
+        load_tuning,
+        tune_passes,
+        tune_recognizer,
+    )
     from speech3.decode.rescoring import RescoreOptions, rescore, write_times
     from speech3.decode.score_fusion import features_of_all, same_features, with_mean_scores
     from speech3.decode.search import Decoding, without_words
     from speech3.decode.speaker_passes import (
         Marked,
         before_last_pass,
+        keep_speakers,
         read_speakers,
         say_speakers,
         speaker_model,
@@ -52,7 +61,7 @@ if TYPE_CHECKING:
         write_speakers,
     )
     from speech3.decode.streaming import transcribe_arriving
-    from speech3.decode.trained_model import BEAM, RETRY_BEAM, Word
+    from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel, Word
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
 else:
@@ -76,6 +85,8 @@ __all__ = [
     "Recognizer",
     "RescoreOptions",
     "Spelling",
+    "TrainedModel",
+    "TunedPasses",
     "Tuning",
     "UtteranceParts",
     "WantedResults",
@@ -95,6 +106,7 @@ __all__ = [
     "find_alignment",
     "import_kaldi",
     "join_words",
+    "keep_speakers",
     "load_recognizer",
     "load_settings",
     "load_tuning",
@@ -115,6 +127,7 @@ __all__ = [
     "transcribe",
     "transcribe_arriving",
     "transcription_json",
+    "tune_passes",
     "tune_recognizer",
     "with_mean_scores",
     "with_transforms",

@@ -13,6 +13,7 @@ from speech3.config import FeatureConfig
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
+from speech3.decode.speaker_passes import along_transcripts, speaker_model
 from speech3.decode.trained_model import BEAM, RETRY_BEAM
 from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad
 from speech3.features import silent_in
@@ -206,8 +207,14 @@ def find_alignment(
         transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
         begin_s, end_s = part.times_s(clock)
         durations[name] = min(end_s, durations.get(part.utterance, end_s)) - begin_s
+    scorer, given = recognizer.scorer, PartFeats(feats, parts, config)
+    searched: Mapping[str, np.ndarray] = given
+    if model := speaker_model(recognizer):
+        speaker_of = {key: data.utterances[parts[key].utterance if key in parts else key].speaker for key in given}
+        said = {key: " ".join(words) for key, words in transcripts.words.items()}
+        scorer, searched = along_transcripts(model, given, speaker_of, said, jobs)
     aligned = align_utterances(
-        recognizer.hmm, recognizer.scorer, transcripts, PartFeats(feats, parts, config),
+        recognizer.hmm, scorer, transcripts, searched,
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
         refinement=Refinement(clock, PartWaves(DataWaves(data, config.sample_frequency), parts, clock)),
         widen=tolerant,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
+from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, adapt, speaker_model
 from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
@@ -25,6 +26,7 @@ from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
+_ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
 _Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
 
 
@@ -116,11 +118,14 @@ class Transcription:
     duration_s: float
 
 
-def transcribe(recognizer: TrainedModel, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
+def transcribe(
+    recognizer: TrainedModel, files: Sequence[Path], *, times: bool = False, one_speaker: bool = False
+) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
     A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and
-    left out.
+    left out. A model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the
+    first `_ADAPT_S` of speech.
 
     Raises
     ------
@@ -131,6 +136,9 @@ def transcribe(recognizer: TrainedModel, files: Sequence[Path], *, times: bool =
         raise SettingError(f"files={files!r}: pass a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
+    model = speaker_model(recognizer)
+    if model and one_speaker:
+        recognizer, model = _adapted(model, (part for path in files for part in _parts_of(recognizer, path))), None
     for path in files:
         name = str(path)
         _refuse_given(recognizer, name)
@@ -140,19 +148,62 @@ def transcribe(recognizer: TrainedModel, files: Sequence[Path], *, times: bool =
             say(f"{name}: {about.claim}; the audio in the file is recognised")
         if about.channels > 1 and (why := audio.channel_mix(path).why):
             say(f"{name}: has {about.channels} channels: {why}")
+        using = _adapted(model, _parts_of(recognizer, path)) if model else recognizer
         if about.duration_s <= LONG_S:
-            wanted_hz = recognizer.features.sample_frequency
-            sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
-            words, segments = _recognised(recognizer, name, *sound, times)
+            words, segments = _recognised(using, name, *_whole(recognizer, path), times)
         else:
             blocks = audio.read_blocks(path, _BLOCK_S)
             parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
             shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-            words, segments = _long(recognizer, name, shown, rate_hz, times)
+            words, segments = _long(using, name, shown, rate_hz, times)
         yield Transcription(name, " ".join(words), segments, about.duration_s)
 
 
-def transcribe_samples(recognizer: TrainedModel, samples: ArrayLike, rate_hz: Any) -> Result:
+def _whole(recognizer: TrainedModel, path: Path) -> tuple[np.ndarray, int]:
+    wanted_hz = recognizer.features.sample_frequency
+    return audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
+
+
+def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray, int]]:
+    """The samples that are recognised at once, and their rate: a file, or the parts of a long one."""
+    about = audio.info(path)
+    if about.duration_s <= LONG_S:
+        yield _whole(recognizer, path)
+        return
+    parts, rate_hz = _parts(recognizer, audio.read_blocks(path, _BLOCK_S), about.sample_rate_hz)
+    yield from ((cut.wave_S, rate_hz) for cut in parts)
+
+
+def _adapted(
+    model: SpeakerModel, parts: Iterable[tuple[np.ndarray, int]], speaker: str = "speaker",
+    known: KnownSpeakers | None = None,
+) -> TrainedModel:  # fmt: skip
+    """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used."""
+    recognizer, feats, seconds = model.recognizer, dict[str, np.ndarray](), 0.0
+    for wave_S, rate_hz in parts:
+        if seconds >= _ADAPT_S:
+            break
+        seconds += len(wave_S) / rate_hz
+        if audio.is_silent(wave_S):
+            continue
+        name = f"part {len(feats) + 1}"
+        try:
+            feats[name] = _features_of(recognizer, name, wave_S, rate_hz)
+        except Speech3Error:  # said again when it is recognised
+            continue
+    if not feats:
+        return recognizer
+    try:
+        return adapt(model, feats, speaker, known)
+    except Speech3Error as error:  # such as no path through the graph: the words of the first pass are kept
+        say(f"not adapted to the speaker: {error}")
+        return recognizer
+
+
+def transcribe_samples(
+    recognizer: TrainedModel, samples: ArrayLike, rate_hz: Any, speaker: str | None = None,
+    known: KnownSpeakers | None = None,
+) -> Result:  # fmt: skip
     """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
 
     Parameters
@@ -161,6 +212,8 @@ def transcribe_samples(recognizer: TrainedModel, samples: ArrayLike, rate_hz: An
         One channel, as floats from -1 to 1 or as integers; see `speech3.data.resampling.checked_samples`.
     rate_hz
         Samples per second; the samples are resampled if this differs from the model's rate.
+    speaker
+        Who speaks, if that is known. Then what is in `known` of this speaker is used, and added to.
 
     Raises
     ------
@@ -171,11 +224,20 @@ def transcribe_samples(recognizer: TrainedModel, samples: ArrayLike, rate_hz: An
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
-    times = isinstance(recognizer.outputs, Hmm)
+    times, using = isinstance(recognizer.outputs, Hmm), recognizer
     if len(wave_S) > LONG_S * rate_hz:
-        found = _long(recognizer, name, *_parts(recognizer, [wave_S], rate_hz), times)
+        cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)
+        parts = list(cuts)
     else:
-        found = _recognised(recognizer, name, *_at_its_rate(recognizer, wave_S, rate_hz), times)
+        wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
+        parts = [Cut(0.0, wave_S)]
+    if model := speaker_model(recognizer):
+        heard = ((cut.wave_S, rate_hz) for cut in parts)
+        using = _adapted(model, heard, speaker or "speaker", known if speaker else None)
+    if len(parts) == 1 and parts[0].wave_S is wave_S:
+        found = _recognised(using, name, wave_S, rate_hz, times)
+    else:
+        found = _long(using, name, parts, rate_hz, times)
     words, segments = found
     return result_of(words_of_segments(segments) or [Word(word, None, None, None) for word in words])
 
@@ -259,9 +321,7 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
 def features_of_file(recognizer: TrainedModel, path: Path) -> np.ndarray:
     """Features (T, F) of one audio file, resampled and mixed as the model needs."""
     _refuse_given(recognizer, str(path))
-    wanted_hz = recognizer.features.sample_frequency
-    sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
-    return _features_of(recognizer, str(path), *sound)
+    return _features_of(recognizer, str(path), *_whole(recognizer, path))
 
 
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:

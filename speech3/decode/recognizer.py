@@ -1,10 +1,11 @@
 """The recogniser of the Python interface: a trained model that also takes samples, at once or as they arrive.
 
-`tune_recognizer` finds its acoustic scale and word penalty on a dev set.
+`tune_recognizer` finds its acoustic scale and word penalty on a dev set, `tune_passes` those of decoding in passes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import jiwer
@@ -13,21 +14,31 @@ from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, parse
 from speech3.decode.apply import transcribe_samples
+from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.search import decode_settings
+from speech3.decode.speaker_passes import KnownSpeakers, Marked, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune
+from speech3.hmm import ADAPTED, PASSES
 from speech3.io import ComputedMapping
-from speech3.runtime import progress, read_json, say
+from speech3.runtime import progress, read_json, say, write_json
 
 TUNING_FILE = "tuning.json"  # in a model directory
 
 
 @dataclass(frozen=True, eq=False)
 class Recognizer(TrainedModel):
-    """A trained model that recognises recordings and streams."""
+    """A trained model that recognises recordings and streams.
 
-    def transcribe(self, samples: ArrayLike, rate: int) -> Result:
+    A model that adapts to speakers, such as `sat` of a recipe, remembers those that calls name with `speaker`.
+    """
+
+    @cached_property
+    def _known(self) -> KnownSpeakers:
+        return KnownSpeakers()
+
+    def transcribe(self, samples: ArrayLike, rate: int, speaker: str | None = None) -> Result:
         """Recognise a recording: its text, and its words with times and confidences.
 
         Parameters
@@ -37,17 +48,23 @@ class Recognizer(TrainedModel):
             minute are cut at pauses.
         rate
             Samples per second; if it is not the model's rate, the recording is resampled.
+        speaker
+            A name for the speaker, to whom all recordings with this name are adapted together; None: a recording is
+            adapted to by itself. Models that do not adapt to speakers ignore it.
 
         Raises
         ------
         Speech3Error
             The samples or the rate cannot be used, the recording is shorter than a frame, or nothing could be decoded.
         """
-        return transcribe_samples(self, samples, rate)
+        return transcribe_samples(self, samples, rate, speaker, self._known)
 
-    def stream(self, rate: int) -> Stream:
-        """Begin streaming recognition of a recording with `rate` samples per second; raises what `Stream` raises."""
-        return Stream(self, rate)
+    def stream(self, rate: int, speaker: str | None = None) -> Stream:
+        """Begin streaming recognition of a recording with `rate` samples per second; raises what `Stream` raises.
+
+        A model that adapts to speakers does so from the first result on, or from the start if it knows the `speaker`.
+        """
+        return Stream(self, rate, speaker=speaker, known=self._known)
 
 
 def load_recognizer(model: Path | str) -> Recognizer:
@@ -56,7 +73,7 @@ def load_recognizer(model: Path | str) -> Recognizer:
 
 
 def tune_recognizer(
-    recognizer: Recognizer,
+    recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
     references: Mapping[str, Sequence[str]],
     config: DecodeConfig,
@@ -91,6 +108,65 @@ def tune_recognizer(
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration).save(recognizer.directory)
     return replace(found, best=best)
+
+
+@dataclass(frozen=True, eq=False)
+class TunedPasses:
+    """What `tune_passes` found.
+
+    Attributes
+    ----------
+    first, last
+        Of the first pass and of the last.
+    feats, transforms
+        The features for the last pass, and the transforms of the speakers in them.
+    """
+
+    first: Tuning
+    last: Tuning
+    feats: Mapping[str, np.ndarray]
+    transforms: Mapping[str, np.ndarray]
+
+    @property
+    def helps(self) -> bool:
+        return self.last.best.error_rate <= self.first.best.error_rate
+
+
+def tune_passes(
+    recognizer: TrainedModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    config: DecodeConfig,
+    jobs: int = 1,
+    error_rate: ErrorRate = jiwer.wer,
+) -> TunedPasses:
+    """Tune a model that adapts to speakers: the first pass and the last; those between have the settings of the first.
+
+    If the last is worse than the first, the model decodes in one pass from now on.
+    """
+    directory = recognizer.directory / ADAPTED
+    for left in (DECODE_SETTINGS, PASSES):  # of an earlier run, until the last pass is tuned
+        (directory / left).unlink(missing_ok=True)
+    first = tune_recognizer(recognizer, feats, references, config, jobs, error_rate)
+    say(f"  pass 1: {config.metric} {100 * first.best.error_rate:.2f} % on dev")
+    model = speaker_model(replace(recognizer))  # which reads the settings again
+    assert model is not None
+    words = {key: " ".join(each) for key, each in first.words.items()}
+    transforms: Mapping[str, np.ndarray] = {}
+    graph = recognizer.tuning_graph
+    for each in passes_before_last(model, feats, speaker_of, graph=graph, jobs=jobs, first=words):
+        if each.number == 1:
+            say_speakers(speaker_of, each.estimated)
+        transforms = each.estimated.transforms
+    model.recognizer.settings.save(directory)
+    adapted, given = model.recognizer_with(graph), Marked(model.projected(feats, speaker_of, transforms))
+    last = tune_recognizer(adapted, given, references, config, jobs, error_rate)
+    found = TunedPasses(first, last, given, transforms)
+    if not found.helps:
+        say("  adapting to speakers does not help on dev, so only the first pass is used")
+        write_json(directory / PASSES, {"passes": 1})
+    return found
 
 
 def load_tuning(recognizer: Recognizer) -> DecodeConfig:

@@ -49,6 +49,8 @@ from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
+from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_transforms
+from speech3.decode.trained_model import TrainedModel
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import (
@@ -61,6 +63,7 @@ from speech3.errors import (
     Speech3Error,
     listed,
 )
+from speech3.hmm import ADAPTED, read_spk2utt
 from speech3.io import ArkReader
 from speech3.language import UNKNOWN, ArpaLm, NeuralLm, is_neural, is_word, read_checked, read_neural
 from speech3.runtime import progress, read_utf8, say, write_json, write_text
@@ -466,7 +469,14 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
     scp = directory.path / "feats" / "feats.scp"
     if not scp.exists():
         raise MissingError(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
-    recognizer, graph = load_recognizer(Path(directory.about.model)), Path(directory.about.graph)
-    if graph != (recognizer.directory / GRAPH).resolve():
-        recognizer = replace_graph(recognizer, graph)  # for the pronunciations of words that only this graph has
-    write_decoding(out, recognizer, ArkReader(scp), decoding, jobs)
+    model, graph = Path(directory.about.model), Path(directory.about.graph)
+    adapted = model.name == ADAPTED
+    loaded = load_recognizer(model.parent if adapted else model)
+    if graph != (loaded.directory / GRAPH).resolve():
+        loaded = replace_graph(loaded, graph)  # for the pronunciations of words that only this graph has
+    recognizer: TrainedModel = loaded
+    feats: Mapping[str, np.ndarray] = ArkReader(scp)
+    if adapted and (speakers := speaker_model(recognizer)):
+        speaker_of = read_spk2utt(directory.path / SPK2UTT)
+        recognizer, feats = with_transforms(speakers, feats, speaker_of, directory.path)
+    write_decoding(out, recognizer, feats, decoding, jobs)

@@ -8,22 +8,21 @@ Axes: T frames, F features, D projected values, P pdfs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.output import write_hypotheses
-from speech3.decode.recognizer import Recognizer
-from speech3.decode.search import without_words
-from speech3.decode.trained_model import BEAM, RETRY_BEAM
+from speech3.decode.search import Decoding, without_words
+from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
 from speech3.errors import MismatchError, listed
 from speech3.hmm import (
     ADAPTED,
     Adapted,
     Estimated,
-    FmllrSettings,
+    FmllrStats,
     FrameScorer,
     Gmm,
     Projected,
@@ -31,11 +30,9 @@ from speech3.hmm import (
     Projection,
     Workers,
     check_dims,
-    load_adapted,
-    merged_estimates,
-    prior_stats,
     read_transforms,
     sat,
+    speaker_transforms,
     train,
     usable_transcripts,
     write_transforms,
@@ -43,6 +40,9 @@ from speech3.hmm import (
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
+_LEAST_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
+SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
+_SUPERVISED = 2  # rounds of alignment and transforms along transcripts
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,25 +61,43 @@ class Marked(Mapping[str, np.ndarray]):
     """Projected features, adapted where the speaker has a transform, for `EitherScorer`: (T, D + 1)."""
 
     def __init__(self, feats: Projected) -> None:
-        self._feats = feats
+        self.projected = feats
 
     def __getitem__(self, utterance: str) -> np.ndarray:
-        feats_TD = self._feats[utterance]
-        mark = float(self._feats.speaker_of[utterance] in self._feats.transforms)
+        feats_TD = self.projected[utterance]
+        mark = float(self.projected.speaker_of[utterance] in self.projected.transforms)
         return np.concatenate([feats_TD, np.full((len(feats_TD), 1), mark, np.float32)], axis=1)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._feats)
+        return iter(self.projected)
 
     def __len__(self) -> int:
-        return len(self._feats)
+        return len(self.projected)
+
+
+@dataclass(eq=False)
+class KnownSpeakers:
+    """What is known of speakers from earlier recordings: statistics of their speech, and the transforms from these."""
+
+    stats: dict[str, FmllrStats] = field(default_factory=dict)
+    transforms: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, stats: Mapping[str, FmllrStats], transforms: Mapping[str, np.ndarray]) -> None:
+        """Add the statistics of another recording, and replace the transforms."""
+        for speaker, each in stats.items():
+            self.stats[speaker] = each + self.stats[speaker] if speaker in self.stats else each
+        self.transforms.update(transforms)
+
+    def forget(self, speaker: str) -> None:
+        self.stats.pop(speaker, None)
+        self.transforms.pop(speaker, None)
 
 
 @dataclass(frozen=True, eq=False)
 class SpeakerModel:
     """A model of `hmm.sat` for decoding in passes; `recognizer` is its twin, as it was loaded."""
 
-    recognizer: Recognizer
+    recognizer: TrainedModel
     adapted: Adapted
 
     @property
@@ -87,21 +105,33 @@ class SpeakerModel:
         assert isinstance(self.recognizer.scorer, ProjectedGmm)
         return self.recognizer.scorer
 
-    def recognizer_with(self, graph: Graph) -> Recognizer:
-        """The recogniser of the passes after the first.
-
-        Its settings are in the directory `ADAPTED` of the model; before they are tuned, those of the first pass count.
-        """
-        scorer = EitherScorer(self.adapted.gmm, self._scorer.gmm)
+    @property
+    def _directory(self) -> Path:
+        """Where the settings of the passes after the first are; before they are tuned, those of the first count."""
         directory = self.recognizer.directory / ADAPTED
-        if not (directory / DECODE_SETTINGS).exists():
-            self.recognizer.settings.save(directory)
-        return replace(self.recognizer, scorer=scorer, directory=directory, chosen_graph=graph)
+        return directory if (directory / DECODE_SETTINGS).exists() else self.recognizer.directory
+
+    def recognizer_with(self, graph: Graph) -> TrainedModel:
+        """The recogniser of the passes after the first, for `Marked` features."""
+        scorer = EitherScorer(self.adapted.gmm, self.twin)
+        return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
+
+    def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
+        """The recogniser of one speaker, for features as they are; None: the twin."""
+        if transform_DV is None:
+            return self.recognizer
+        scorer = ProjectedGmm(self.adapted.gmm, self.projection, transform_DV)
+        graph = self.recognizer.graph
+        return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
 
     @property
     def projection(self) -> Projection:
         """LDA and MLLT."""
         return self._scorer.projection
+
+    @property
+    def twin(self) -> Gmm:
+        return self._scorer.gmm
 
     def projected(
         self, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], transforms: Mapping[str, np.ndarray]
@@ -116,7 +146,8 @@ class SpeakerModel:
         words: Mapping[str, str],
         earlier: Mapping[str, np.ndarray],
         jobs: int = 1,
-    ) -> Estimated:
+        known: Mapping[str, FmllrStats] | None = None,
+    ) -> tuple[Estimated, dict[str, FmllrStats]]:
         """Estimate the transforms of all speakers along the alignment of words, such as those of the pass before.
 
         Parameters
@@ -126,29 +157,52 @@ class SpeakerModel:
         earlier
             Transforms of the pass before. Speakers who have none are aligned by the twin, and posteriors are the
             twin's; the others by the adapted GMMs on their adapted features.
+        known
+            Statistics of earlier recordings of some of the speakers, which are added.
+
+        Returns
+        -------
+        The transforms, and the statistics of these utterances alone.
         """
-        hmm, adapted, twin = self.recognizer.hmm, self.adapted, self._scorer.gmm
+        hmm, adapted, twin = self.recognizer.hmm, self.adapted, self.twin
         usable = usable_transcripts(words, hmm.lexicon, [each for each in feats if words.get(each)], strict=False)
-        prior = prior_stats(adapted.gmm, adapted.frames) if adapted.prior_frames else None
-        settings = FmllrSettings(adapted.least_frames, adapted.prior_frames, prior)
-        found = Estimated({}, {}, {})
-        for known, aligning, by in ((False, twin, twin), (True, adapted.gmm, None)):
-            chosen = {key: each for key, each in usable.words.items() if (speaker_of[key] in earlier) == known}
+        stats: dict[str, FmllrStats] = {}
+        found = Estimated(dict(earlier), {}, {})
+        for has_one, aligning, by in ((False, twin, twin), (True, adapted.gmm, None)):
+            chosen = {key: each for key, each in usable.words.items() if (speaker_of[key] in earlier) == has_one}
             if not chosen:
                 continue
             with Workers(chosen, self.projected(feats, speaker_of, earlier), jobs, speaker_of) as workers:
                 workers.run(train.realign, hmm, aligning, BEAM, RETRY_BEAM, 0.1, "alignment for transforms")
-                parts = workers.run(sat.estimate_transforms, hmm, adapted.gmm, settings, by, "transforms")
-            found = merged_estimates([found, merged_estimates(parts)])
-        kept = {speaker: each for speaker, each in earlier.items() if speaker not in found.transforms}
-        return replace(found, transforms=found.transforms | kept)
+                parts = workers.run(sat.fmllr_stats, hmm, adapted.gmm, by, "statistics of speakers")
+                own = {speaker: each for part in parts for speaker, each in part.items()}
+                total = {key: each + known[key] if known and key in known else each for key, each in own.items()}
+                estimated = self.estimated(total, earlier)
+                if not has_one:
+                    gains = workers.run(sat.likelihood_gains, hmm, adapted.gmm, twin, estimated.transforms)
+                    for speaker in [key for part in gains for key, gain in part.items() if gain < _LEAST_GAIN]:
+                        del estimated.transforms[speaker]
+                        estimated.without[speaker] = SEVERAL
+            stats |= own
+            found.transforms.update(estimated.transforms)
+            found.without.update(estimated.without)
+            found.frames.update(estimated.frames)
+        return found, stats
+
+    def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
+        """The transforms of the speakers who have statistics; those who get none keep their earlier one."""
+        found, without = speaker_transforms(
+            stats, self.adapted.prior, earlier,
+            least_frames=self.adapted.least_frames, prior_frames=self.adapted.prior_frames,
+        )  # fmt: skip
+        frames = {speaker: each.count for speaker, each in stats.items()}
+        return Estimated({**{key: earlier[key] for key in stats if key in earlier}, **found}, without, frames)
 
 
-def speaker_model(recognizer: Recognizer) -> SpeakerModel | None:
+def speaker_model(recognizer: TrainedModel) -> SpeakerModel | None:
     """The model for decoding in passes; None if the recogniser's model does not adapt to speakers."""
-    if not isinstance(recognizer.scorer, ProjectedGmm) or not (recognizer.directory / ADAPTED).is_dir():
-        return None
-    return SpeakerModel(recognizer, load_adapted(recognizer.directory))
+    adapted = recognizer.adapted
+    return None if adapted is None else SpeakerModel(recognizer, adapted)
 
 
 def say_speakers(speaker_of: Mapping[str, str], found: Estimated) -> None:
@@ -168,6 +222,14 @@ def write_speakers(out: Path, transforms: Mapping[str, np.ndarray], speaker_of: 
     write_transforms(out / TRANSFORMS, transforms, out / TRANSFORMS_INDEX, out / SPK2UTT, speaker_of)
 
 
+def keep_speakers(out: Path, feats: Mapping[str, np.ndarray]) -> None:
+    """Write the transforms with which features are adapted, if they are, and remove those of an earlier decoding."""
+    for name in (TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT):
+        (out / name).unlink(missing_ok=True)
+    if isinstance(feats, Marked):
+        write_speakers(out, feats.projected.transforms, feats.projected.speaker_of)
+
+
 def read_speakers(path: Path, dim: int) -> dict[str, np.ndarray]:
     """The transforms of a directory or file that `write_speakers` or Kaldi wrote; see `kaldi.transforms`.
 
@@ -181,6 +243,68 @@ def read_speakers(path: Path, dim: int) -> dict[str, np.ndarray]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A pass before the last: what it found (None if that was known), and the transforms and statistics from it."""
+
+    number: int
+    found: Decoding | None
+    estimated: Estimated
+    stats: Mapping[str, FmllrStats]
+
+
+def passes_before_last(
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    *,
+    graph: Graph | None = None,
+    jobs: int = 1,
+    silent: Set[str] = frozenset(),
+    first: Mapping[str, str] | None = None,
+    known: KnownSpeakers | None = None,
+) -> Iterator[Pass]:
+    """Run all passes but the last, one after another.
+
+    Parameters
+    ----------
+    graph
+        None: that of the model.
+    silent
+        Utterances that are digital silence, which have no words.
+    first
+        The words of the first pass, if it has been run already.
+    known
+        What is known of the speakers. If all are known, the first pass is adapted to them, and is followed by the last.
+    """
+    graph, known = graph or model.recognizer.graph, known or KnownSpeakers()
+    transforms = {each: known.transforms[each] for each in speaker_of.values() if each in known.transforms}
+    all_known = len(transforms) == len(set(speaker_of.values()))
+    for number in range(1, min(model.adapted.passes, 2 if all_known else model.adapted.passes)):
+        found = None
+        if number > 1 or first is None:
+            using, given = (model.recognizer, feats) if not transforms else _adapted(
+                model, feats, speaker_of, transforms, graph
+            )  # fmt: skip
+            found = without_words(using.decode(given, jobs, graph), silent)
+            words: Mapping[str, str] = {each.utterance: " ".join(each.units) for each in found.hypotheses}
+        else:
+            words = first
+        estimated, stats = model.transforms(feats, speaker_of, words, transforms, jobs, known.stats)
+        transforms = estimated.transforms
+        yield Pass(number, found, estimated, stats)
+
+
+def _adapted(
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    transforms: Mapping[str, np.ndarray],
+    graph: Graph,
+) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
+    return model.recognizer_with(graph), Marked(model.projected(feats, speaker_of, transforms))
+
+
 def before_last_pass(
     model: SpeakerModel,
     feats: Mapping[str, np.ndarray],
@@ -188,35 +312,56 @@ def before_last_pass(
     place: Callable[[int], Path],
     jobs: int = 1,
     silent: Set[str] = frozenset(),
-) -> tuple[Recognizer, Mapping[str, np.ndarray]]:
+) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
     """Run all passes but the last; return the recogniser of the last pass, and the features for it.
 
     Parameters
     ----------
     place
         The directory for what a pass found: ``hyp.txt``, and the transforms from it (`write_speakers`).
-    silent
-        Utterances that are digital silence, which have no words.
     """
-    using, given = model.recognizer, feats
-    last = model.recognizer_with(model.recognizer.graph)
-    transforms: dict[str, np.ndarray] = {}
-    for number in range(1, model.adapted.passes):
-        found = without_words(using.decode(given, jobs), silent)
-        write_hypotheses(place(number) / "hyp.txt", found)
-        words = {each.utterance: " ".join(each.units) for each in found.hypotheses}
-        estimated = model.transforms(feats, speaker_of, words, transforms, jobs)
-        if number == 1:
-            say_speakers(speaker_of, estimated)
+    transforms: Mapping[str, np.ndarray] = {}
+    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent):
+        assert each.found is not None
+        write_hypotheses(place(each.number) / "hyp.txt", each.found)
+        if each.number == 1:
+            say_speakers(speaker_of, each.estimated)
+        transforms = each.estimated.transforms
+        write_speakers(place(each.number), transforms, speaker_of)
+    if not transforms:
+        return model.recognizer, feats
+    return _adapted(model, feats, speaker_of, transforms, model.recognizer.graph)
+
+
+def adapt(
+    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker: str, known: KnownSpeakers | None = None
+) -> TrainedModel:
+    """The recogniser adapted to the one speaker of these utterances, to whose statistics they are added."""
+    passes = list(passes_before_last(model, feats, dict.fromkeys(feats, speaker), known=known))
+    if not passes:
+        return model.recognizer
+    if known is not None:
+        known.add(passes[-1].stats, passes[-1].estimated.transforms)
+    return model.recognizer_of(passes[-1].estimated.transforms.get(speaker))
+
+
+def along_transcripts(
+    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], words: Mapping[str, str],
+    jobs: int = 1,
+) -> tuple[EitherScorer, Mapping[str, np.ndarray]]:  # fmt: skip
+    """The scorer and the features adapted to each speaker along transcripts, for alignment with them."""
+    transforms: Mapping[str, np.ndarray] = {}
+    for _ in range(_SUPERVISED):
+        estimated, _ = model.transforms(feats, speaker_of, words, transforms, jobs)
         transforms = estimated.transforms
-        write_speakers(place(number), transforms, speaker_of)
-        using, given = last, Marked(model.projected(feats, speaker_of, transforms))
-    return using, given
+    say_speakers(speaker_of, estimated)
+    marked = Marked(model.projected(feats, speaker_of, transforms))
+    return EitherScorer(model.adapted.gmm, model.twin), marked
 
 
 def with_transforms(
     model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], path: Path
-) -> tuple[Recognizer, Mapping[str, np.ndarray]]:
+) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
     """The recogniser and the features of a pass with transforms from a file or directory (`read_speakers`)."""
     transforms = read_speakers(path, model.projection.dim)
     speakers = set(speaker_of.values())
@@ -227,4 +372,4 @@ def with_transforms(
         )
     if unknown := sorted(speakers - set(transforms)):
         say(f"  {path}: no transform of {listed(unknown, 3)}: their utterances are not adapted")
-    return model.recognizer_with(model.recognizer.graph), Marked(model.projected(feats, speaker_of, transforms))
+    return _adapted(model, feats, speaker_of, transforms, model.recognizer.graph)

@@ -5,6 +5,9 @@ splits the samples. A segment of speech ends at a pause or at a maximum length; 
 recurrent network start afresh, as for a new utterance. Features and the context windows of other networks continue
 across segments. Memory is bounded by the length of a segment (`Pauses.longest_s`).
 
+A model that adapts to speakers (`hmm.sat`) takes the whole stream for one speaker: each segment is recognised with the
+transform that the words of the segments before it give, the first without one.
+
 The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
 the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features.
 
@@ -35,6 +38,7 @@ from speech3.decode.grammar import join_segments
 from speech3.decode.output import spread_over
 from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
+from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, speaker_model
 from speech3.decode.trained_model import (
     BEAM,
     RETRY_BEAM,
@@ -48,7 +52,20 @@ from speech3.decode.trained_model import (
 )
 from speech3.errors import DataError, MismatchError, Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
-from speech3.hmm import Alignment, Hmm, ProjectedGmm, Refinement, WorkerShare, score_one, search_one, word_segments
+from speech3.hmm import (
+    Alignment,
+    Hmm,
+    ProjectedGmm,
+    Refinement,
+    WorkerShare,
+    accumulate_speech,
+    applied,
+    likelihood_gain,
+    score_one,
+    search_one,
+    word_segments,
+    zero_fmllr_stats,
+)
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
@@ -176,14 +193,21 @@ class Stream:
         tuned or has no graph; `rate_hz` is not a sample rate.
     """
 
-    def __init__(self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None) -> None:
+    def __init__(
+        self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None, speaker: str | None = None,
+        known: KnownSpeakers | None = None,
+    ) -> None:  # fmt: skip
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise MismatchError(
                 f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
                 " it cannot process a stream; use a model whose features are computed from audio"
             )
-        self._scores = online_scores(recognizer)
+        model, self._speaker = speaker_model(recognizer), None
+        if model and model.adapted.passes > 1:
+            self._speaker = _OnlineSpeaker(model, speaker, known)
+            recognizer = self._speaker.recognizer
+        self._scores = self._speaker.scores() if self._speaker else online_scores(recognizer)
         model_hz = features.sample_frequency or self.rate_hz
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
         self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
@@ -252,8 +276,58 @@ class Stream:
         words = self._segment.end()
         if words:
             self._ended.append(result_of(words))
+        if self._speaker:
+            self._segment.use(self._speaker.after(self._segment.aligned if words else None))
         self._cmvn.restart(speech=bool(words))
         self._scores.restart()
+
+
+class _OnlineSpeaker:
+    """The speaker of a stream: scores frames with the transform that is known so far, and learns from each segment.
+
+    If it is not said who speaks, a segment that the twin fits better is taken for another speaker's: what was learned
+    before is forgotten.
+    """
+
+    def __init__(self, model: SpeakerModel, name: str | None, known: KnownSpeakers | None) -> None:
+        self._model, self._name, self._forgets = model, name or "speaker", name is None
+        self._known = known = known if known and name else KnownSpeakers()
+        name = self._name
+        self._frames: list[np.ndarray] = []  # projected, (T, D), of the segment
+        self.recognizer = model.recognizer_of(known.transforms.get(name))
+
+    def scores(self) -> OnlineNetwork:
+        context = self._model.projection.context
+        return OnlineWindows(self._score_inside, context, context, 1, self.recognizer.outputs.num_pdfs)
+
+    @property
+    def _scorer(self) -> ProjectedGmm:
+        assert isinstance(self.recognizer.scorer, ProjectedGmm)
+        return self.recognizer.scorer
+
+    def _score_inside(self, feats_TF: np.ndarray) -> np.ndarray:
+        self._frames.append(self._model.projection.inside(feats_TF))
+        return self._scorer.of_projected(self._frames[-1])
+
+    def after(self, aligned: Alignment | None) -> TrainedModel:
+        """The recogniser of the next segment; None: nothing was said in this one."""
+        frames, self._frames = self._frames, []
+        if aligned is None:
+            return self.recognizer
+        feats_TD, transform, gmm = np.concatenate(frames), self._scorer.transform, self._model.adapted.gmm
+        hmm, twin = self.recognizer.hmm, self._model.twin
+        if transform is not None and self._forgets:
+            gain, _ = likelihood_gain(aligned, hmm, gmm, twin, feats_TD, transform)
+            if gain < 0:
+                self._known.forget(self._name)
+        stats = zero_fmllr_stats(feats_TD.shape[1])
+        seen_TD, by = (feats_TD, twin) if transform is None else (applied(transform, feats_TD), None)
+        accumulate_speech(stats, aligned, hmm, gmm, feats_TD, seen_TD, by)
+        self._known.add({self._name: stats}, {})
+        total = {self._name: self._known.stats[self._name]}
+        self._known.add({}, self._model.estimated(total, self._known.transforms).transforms)
+        self.recognizer = self._model.recognizer_of(self._known.transforms.get(self._name))
+        return self.recognizer
 
 
 @dataclass(eq=False)
@@ -268,6 +342,7 @@ class _Segment:
     _scores: list[np.ndarray] = field(default_factory=list)
     _search: BeamSearch = field(default_factory=BeamSearch)
     _lattice: Lattice | None = None  # of the segment that is ending
+    aligned: Alignment | None = None  # of the words of the segment that has ended
 
     def __post_init__(self) -> None:
         announce_compiling("the search")
@@ -275,6 +350,13 @@ class _Segment:
         self._output_s = recognizer.clock.shift_s * recognizer.scorer.subsampling
         self._graph = with_word_penalty(recognizer.graph.arranged, settings.word_penalty)
         self._silence = silence_pdfs(recognizer)
+        self._restart()
+
+    def use(self, recognizer: TrainedModel) -> None:
+        """Search with the settings of this recogniser, which has the same graph, from now on."""
+        if recognizer.settings.word_penalty != self.recognizer.settings.word_penalty:
+            self._graph = with_word_penalty(recognizer.graph.arranged, recognizer.settings.word_penalty)
+        self.recognizer = recognizer
         self._restart()
 
     def _restart(self) -> None:
@@ -311,6 +393,7 @@ class _Segment:
 
     def end(self) -> tuple[Word, ...]:
         words: tuple[Word, ...] = ()
+        self.aligned = None
         # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there.
         if self._scores and (self.partial or self.silent < self._outputs):
             words = self._words(np.concatenate(self._scores))
@@ -357,6 +440,7 @@ class _Segment:
         if isinstance(recognizer.outputs, Hmm) and found.units:
             aligned = self._aligned(found, scores_TP)
             if not isinstance(aligned, str):
+                self.aligned = aligned
                 segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
                 mark = recognizer.graph.mark
                 return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)

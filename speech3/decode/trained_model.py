@@ -44,7 +44,9 @@ from speech3.errors import (
 )
 from speech3.features import static_dim
 from speech3.hmm import (
+    ADAPTED,
     LARGEST_PSEUDO,
+    Adapted,
     Alignment,
     FrameClock,
     Hmm,
@@ -56,6 +58,7 @@ from speech3.hmm import (
     Wave,
     align_utterances,
     frame_clock,
+    load_adapted,
     load_gmm,
     load_hmm,
     load_outputs,
@@ -171,6 +174,12 @@ class TrainedModel:
                 " build it again"
             )
         return graph
+
+    @cached_property
+    def adapted(self) -> Adapted | None:
+        """What decoding in passes needs; None if the model does not adapt to speakers."""
+        fits = isinstance(self.scorer, ProjectedGmm) and self.scorer.transform is None
+        return load_adapted(self.directory) if fits and (self.directory / ADAPTED).is_dir() else None
 
     @cached_property
     def settings(self) -> DecodeSettings:

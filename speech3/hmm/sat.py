@@ -13,6 +13,7 @@ Axes: T frames, F features of a frame, D projected values, J pdfs.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,16 @@ import numpy as np
 from speech3.config import HmmConfig, SatConfig
 from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
-from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
-from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, load_gmm, zero_stats
+from speech3.hmm.alignments import Alignment
+from speech3.hmm.fmllr import (
+    FmllrStats,
+    accumulate_fmllr,
+    applied,
+    prior_stats,
+    speaker_transforms,
+    zero_fmllr_stats,
+)
+from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
 from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
@@ -116,11 +125,10 @@ def use_projection(share: WorkerShare, projection: Projection | None, transforms
     feats.projection, feats.transforms = projection, dict(transforms)
 
 
-def speech(share: WorkerShare, utterance: str, hmm: Hmm) -> np.ndarray:
-    """(T,) bool: frames that are neither silence nor noise in the current alignment."""
+def speech(found: Alignment, hmm: Hmm) -> np.ndarray:
+    """(T,) bool: frames that are neither silence nor noise in an alignment."""
     silent_P = np.zeros(len(hmm.lexicon.phones) + 1, bool)
     silent_P[list(hmm.lexicon.context_free)] = True
-    found = share.alignments[utterance]
     return np.asarray(~silent_P[found.phones[found.segment]])
 
 
@@ -128,7 +136,7 @@ def lda_stats(share: WorkerShare, hmm: Hmm, statics: int, context: int) -> LdaSt
     """Statistics of spliced features along the current alignments, without silence; the pdfs are the classes."""
     stats = zero_lda_stats(hmm.num_pdfs, statics * (2 * context + 1))
     for utterance, alignment in share.alignments.items():
-        spoken_T = speech(share, utterance, hmm)
+        spoken_T = speech(alignment, hmm)
         frames_TS = spliced(features_of(share).feats[utterance][:, :statics], context)
         accumulate_lda(stats, frames_TS[spoken_T], alignment.pdfs(hmm)[spoken_T])
     return stats
@@ -138,15 +146,15 @@ def mllt_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> MlltStats:
     """Statistics of the projected features along the current alignments, without silence."""
     stats = zero_mllt_stats(gmm)
     for utterance, alignment in share.alignments.items():
-        spoken_T = speech(share, utterance, hmm)
+        spoken_T = speech(alignment, hmm)
         accumulate_mllt(gmm, stats, share.feats[utterance][spoken_T], alignment.pdfs(hmm)[spoken_T])
     return stats
 
 
 def pdf_frames(share: WorkerShare, hmm: Hmm) -> np.ndarray:
     frames_J = np.zeros(hmm.num_pdfs)
-    for utterance, alignment in share.alignments.items():
-        spoken_T = speech(share, utterance, hmm)
+    for alignment in share.alignments.values():
+        spoken_T = speech(alignment, hmm)
         frames_J += np.bincount(alignment.pdfs(hmm)[spoken_T], minlength=hmm.num_pdfs)
     return frames_J
 
@@ -160,30 +168,74 @@ def estimate_transforms(
     statistics are of the untransformed features, so each transform replaces the one before, from which it starts.
     A speaker whose transform cannot be estimated keeps the one from before.
     """
-    feats = features_of(share)
-    by_speaker: dict[str, list[str]] = {}
-    for utterance in share.alignments:
-        by_speaker.setdefault(feats.speaker_of[utterance], []).append(utterance)
-    dim, frames = gmm.mean.shape[1], dict[str, float]()
-    found: dict[str, np.ndarray] = {}
-    without: dict[str, str] = {}
-    shown = share.shown_of(list(by_speaker), label) if label else by_speaker
-    for speaker in shown:
-        stats = zero_fmllr_stats(dim)
-        for utterance in by_speaker[speaker]:
-            spoken_T, pdf_T = speech(share, utterance, hmm), share.alignments[utterance].pdfs(hmm)
-            unadapted_TD = feats.unadapted(utterance)
-            seen_TD = unadapted_TD if twin else feats.adapted(utterance, unadapted_TD)
-            accumulate_fmllr(stats, gmm, unadapted_TD[spoken_T], pdf_T[spoken_T], seen_TD[spoken_T], twin)
-        frames[speaker] = stats.count
+    feats, found = features_of(share), Estimated({}, {}, {})
+    for speaker, stats in _stats_of_speakers(share, hmm, gmm, twin, label):
+        found.frames[speaker] = stats.count
         one, why = speaker_transforms(
             {speaker: stats}, settings.prior, feats.transforms,
             least_frames=settings.least_frames, prior_frames=settings.prior_frames,
         )  # fmt: skip
-        found |= one
-        without |= why
-    feats.transforms |= found
-    return Estimated(found, without, frames)
+        found.transforms.update(one)
+        found.without.update(why)
+    feats.transforms |= found.transforms
+    return found
+
+
+def fmllr_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm, twin: Gmm | None, label: str) -> dict[str, FmllrStats]:
+    """The statistics of each of the share's speakers, as `estimate_transforms` uses them."""
+    return dict(_stats_of_speakers(share, hmm, gmm, twin, label))
+
+
+def _stats_of_speakers(
+    share: WorkerShare, hmm: Hmm, gmm: Gmm, twin: Gmm | None, label: str
+) -> Iterator[tuple[str, FmllrStats]]:
+    feats = features_of(share)
+    by_speaker: dict[str, list[str]] = {}
+    for utterance in share.alignments:
+        by_speaker.setdefault(feats.speaker_of[utterance], []).append(utterance)
+    for speaker in share.shown_of(list(by_speaker), label) if label else by_speaker:
+        stats = zero_fmllr_stats(gmm.mean.shape[1])
+        for utterance in by_speaker[speaker]:
+            unadapted_TD = feats.unadapted(utterance)
+            seen_TD = unadapted_TD if twin else feats.adapted(utterance, unadapted_TD)
+            accumulate_speech(stats, share.alignments[utterance], hmm, gmm, unadapted_TD, seen_TD, twin)
+        yield speaker, stats
+
+
+def accumulate_speech(
+    stats: FmllrStats, found: Alignment, hmm: Hmm, gmm: Gmm, feats_TD: np.ndarray, seen_TD: np.ndarray, by: Gmm | None
+) -> None:
+    """Add the frames of an aligned utterance, without silence (see `accumulate_fmllr`)."""
+    spoken_T = speech(found, hmm)
+    accumulate_fmllr(stats, gmm, feats_TD[spoken_T], found.pdfs(hmm)[spoken_T], seen_TD[spoken_T], by)
+
+
+def likelihood_gains(
+    share: WorkerShare, hmm: Hmm, gmm: Gmm, twin: Gmm, transforms: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """By how much adapting raises the log likelihood of the aligned speech of each speaker, per frame.
+
+    Both are densities of the same unadapted frames: those of `gmm` after the transform have its log determinant added.
+    """
+    feats, sums = features_of(share), dict[str, np.ndarray]()
+    for utterance, alignment in share.alignments.items():
+        if (transform := transforms.get(speaker := feats.speaker_of[utterance])) is not None:
+            gain, frames = likelihood_gain(alignment, hmm, gmm, twin, feats.unadapted(utterance), transform)
+            sums[speaker] = sums.get(speaker, np.zeros(2)) + np.array([gain, frames])
+    return {speaker: float(gain / max(frames, 1)) for speaker, (gain, frames) in sums.items()}
+
+
+def likelihood_gain(
+    found: Alignment, hmm: Hmm, gmm: Gmm, twin: Gmm, feats_TD: np.ndarray, transform_DV: np.ndarray
+) -> tuple[float, int]:
+    """By how much the transform raises the log likelihood of the speech of an utterance, and how many frames it has."""
+    spoken_T = speech(found, hmm)
+    frames_TD, pdf_T = feats_TD[spoken_T], found.pdfs(hmm)[spoken_T]
+    before, after = zero_stats(twin), zero_stats(gmm)
+    accumulate(twin, before, frames_TD, pdf_T)
+    accumulate(gmm, after, applied(transform_DV, frames_TD), pdf_T)
+    log_det = float(np.linalg.slogdet(transform_DV[:, :-1])[1])
+    return float(after.loglike) - float(before.loglike) + len(pdf_T) * log_det, len(pdf_T)
 
 
 def merged_estimates(parts: list[Estimated]) -> Estimated:
@@ -226,18 +278,23 @@ def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> 
 
 @dataclass(frozen=True, eq=False)
 class ProjectedGmm(FrameScorer):
-    """GMMs that score features through a projection: a `Scorer`."""
+    """GMMs that score features through a projection and, if given, a speaker's transform (D, D + 1): a `Scorer`."""
 
     gmm: Gmm
     projection: Projection
+    transform: np.ndarray | None = None
 
-    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+    def loglikes(self, feats_TF: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         """Log likelihoods (T, U) float32 of all pdfs, or of the given ones."""
-        return self.gmm.loglikes(self.projection(feats_TD), pdfs)
+        return self.of_projected(self.projection(feats_TF), pdfs)
 
-    def score_inside(self, feats_TD: np.ndarray) -> np.ndarray:
+    def of_projected(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """The same of projected features, without the transform."""
+        return self.gmm.loglikes(feats_TD if self.transform is None else applied(self.transform, feats_TD), pdfs)
+
+    def score_inside(self, feats_TF: np.ndarray) -> np.ndarray:
         """Log likelihoods of the frames that have all their neighbours."""
-        return self.gmm.loglikes(self.projection.inside(feats_TD))
+        return self.of_projected(self.projection.inside(feats_TF))
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,6 +444,11 @@ class Adapted:
     least_frames: float
     prior_frames: float
     passes: int
+
+    @cached_property
+    def prior(self) -> FmllrStats | None:
+        """The statistics of one frame that pull towards the identity."""
+        return prior_stats(self.gmm, self.frames) if self.prior_frames else None
 
 
 def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Mapping[str, object]) -> None:

@@ -25,8 +25,8 @@ from speech3.decode import (
     RETRY_BEAM,
     TUNING_FILE,
     Decoding,
-    Recognizer,
     RescoreOptions,
+    TrainedModel,
     Tuning,
     WantedResults,
     decode_latticed,
@@ -219,7 +219,7 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
     return UnknownWords(counts, spoken.total(), spelled=bool(e.recipe.letters))
 
 
-def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:
+def rescore_system(e: Experiment, recognizer: TrainedModel, dev: Mapping[str, np.ndarray], out: Path) -> None:
     """Tune the second model's weight on lattices of dev, and rescore the existing lattices of test with it.
 
     Dev is decoded with the graph whose language model has not seen its sentences; the second model has not seen them
@@ -256,7 +256,7 @@ def decode_system(e: Experiment, system: str) -> None:
     """
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
-    recognizer = load_recognizer(e.model(system))
+    recognizer: TrainedModel = load_recognizer(e.model(system))
     plain = [ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test")]
     dev: Mapping[str, np.ndarray] = plain[0]
     test: Mapping[str, np.ndarray] = plain[1]
@@ -265,14 +265,13 @@ def decode_system(e: Experiment, system: str) -> None:
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
         write_json(e.model(directory) / TUNING_FILE, config.model_dump())
+    earlier_s = 0.0
     if system == SAT:
         passes = speakers.passes_on_dev(e, plain[0])
-        recognizer, dev = passes.recognizer, passes.feats
-    found, earlier_s = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric)), 0.0
-    if system == SAT:
-        if (settled := speakers.settle_passes(e, found, passes.first)) is not found:
-            found, dev = settled, plain[0]
+        found, dev = (passes.last, passes.feats) if passes.helps else (passes.first, dev)
         recognizer, test, earlier_s = speakers.passes_on_test(e, plain[1])
+    else:
+        found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))
     best = found.best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")

@@ -23,24 +23,21 @@ import yaml
 from speech3.config import FeatureConfig, TrainConfig, parse, read_yaml
 from speech3.data import read_datadir
 from speech3.decode import (
-    DECODE_SETTINGS,
     Marked,
-    Recognizer,
-    Tuning,
+    TrainedModel,
+    TunedPasses,
     before_last_pass,
     load_recognizer,
     read_speakers,
     say_speakers,
     speaker_model,
-    tune_recognizer,
+    tune_passes,
     write_speakers,
 )
 from speech3.errors import DataError, MissingError, check_bad
 from speech3.features import silent_in
 from speech3.frames import write_frames
 from speech3.hmm import (
-    ADAPTED,
-    PASSES,
     GmmSystem,
     Projected,
     Projection,
@@ -61,7 +58,7 @@ from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.recipe.experiment import LDA, SAT, SAT_DNN, Experiment, without_mel_bins
 from speech3.recipe.language import error_rate
 from speech3.recipe.stages import align_split, save_gmms, sized_config, training_material
-from speech3.runtime import Metrics, say, write_json, write_text
+from speech3.runtime import Metrics, write_json, write_text
 
 UNADAPTED = "+unadapted"  # after the names of utterances that are packed without a transform
 PASS = "test_pass{}"  # in decode/sat: the words of a pass before the last
@@ -147,56 +144,17 @@ def _projection(model: Path) -> Projection:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class OnDev:
-    """Dev after all passes but the last.
-
-    Attributes
-    ----------
-    first
-        What the first pass reached.
-    recognizer, feats
-        The recogniser of the last pass, and the features for it.
-    """
-
-    first: Tuning
-    recognizer: Recognizer
-    feats: Mapping[str, np.ndarray]
-
-
-def passes_on_dev(e: Experiment, dev: ArkReader) -> OnDev:
-    """Run all passes of `sat` but the last over dev: the first is tuned, later ones use its settings."""
-    metric, directory = e.recipe.metric, e.model(SAT)
-    config = e.recipe.decode.model_copy(update={"metric": metric})
+def passes_on_dev(e: Experiment, dev: ArkReader) -> TunedPasses:
+    """Tune all passes of `sat` on dev, and keep the transforms of the last one."""
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
-    speaker_of = speakers_of(e.data("dev"))
-    first = tune_recognizer(load_recognizer(directory), dev, references, config, e.jobs, error_rate(metric))
-    say(f"  pass 1: dev {metric} {100 * first.best.error_rate:.2f} %")
-    for left in (DECODE_SETTINGS, PASSES):  # of an earlier run, until the last pass is tuned
-        (directory / ADAPTED / left).unlink(missing_ok=True)
-    model = speaker_model(load_recognizer(directory))
-    assert model is not None
-    recognizer = model.recognizer_with(model.recognizer.tuning_graph)
-    words = {key: " ".join(each) for key, each in first.words.items()}
-    transforms = model.transforms(dev, speaker_of, words, {}, e.jobs).transforms
-    for _ in range(2, model.adapted.passes):
-        adapted = Marked(model.projected(dev, speaker_of, transforms))
-        words = {h.utterance: " ".join(h.units) for h in recognizer.decode(adapted, e.jobs).hypotheses}
-        transforms = model.transforms(dev, speaker_of, words, transforms, e.jobs).transforms
-    write_speakers(e.out / "decode" / SAT / "dev_transforms", transforms, speaker_of)
-    return OnDev(first, recognizer, Marked(model.projected(dev, speaker_of, transforms)))
+    config, speaker_of = e.recipe.decode.model_copy(update={"metric": e.recipe.metric}), speakers_of(e.data("dev"))
+    recognizer = load_recognizer(e.model(SAT))
+    found = tune_passes(recognizer, dev, speaker_of, references, config, e.jobs, error_rate(e.recipe.metric))
+    write_speakers(e.out / "decode" / SAT / "dev_transforms", found.transforms, speaker_of)
+    return found
 
 
-def settle_passes(e: Experiment, found: Tuning, first: Tuning) -> Tuning:
-    """Keep only the first pass, if the last is worse on dev; return what counts."""
-    if found.best.error_rate <= first.best.error_rate:
-        return found
-    say("  adapting to speakers does not help on dev, so test is decoded in one pass")
-    write_json(e.model(SAT) / ADAPTED / PASSES, {"passes": 1})
-    return first
-
-
-def passes_on_test(e: Experiment, test: ArkReader) -> tuple[Recognizer, Mapping[str, np.ndarray], float]:
+def passes_on_test(e: Experiment, test: ArkReader) -> tuple[TrainedModel, Mapping[str, np.ndarray], float]:
     """Run all passes but the last over test; their words and the transforms from these are written to ``test_passN``.
 
     Returns

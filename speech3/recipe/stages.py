@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from speech3.config import FeatureConfig, HmmConfig, PretrainConfig, TrainConfig, load_config, parse, read_yaml, shipped
 from speech3.corpora import HELD_OUT_LEXICON, read_untranscribed
 from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
-from speech3.decode import Recognizer, load_recognizer
+from speech3.decode import Recognizer, TrainedModel, load_recognizer
 from speech3.errors import MOST_UNALIGNED, DataError, SettingError, Speech3Error, check_bad
 from speech3.features import extract
 from speech3.frames import segment_labels, segment_numbers, segment_starts, write_frames
@@ -239,7 +239,7 @@ def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> 
 
 
 def align_split(
-    recognizer: Recognizer, feats: Mapping[str, np.ndarray], data: Path, out: Path, jobs: int, *, strict: bool = True
+    recognizer: TrainedModel, feats: Mapping[str, np.ndarray], data: Path, out: Path, jobs: int, *, strict: bool = True
 ) -> None:
     """Align a data directory and write the result, without TextGrids; `strict` as for `Recognizer.align`."""
     said = read_datadir(data)
