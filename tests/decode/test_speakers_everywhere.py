@@ -133,6 +133,7 @@ def test_what_is_known_is_added_up() -> None:
     assert not known.stats and not known.transforms
 
 
+@pytest.mark.slow
 def test_lattices_of_adapted_decoding_get_word_times(speech3, model: Path, data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     adaptive(model)
     shutil.copy(model / "decode.json", model / ADAPTED / "decode.json")
