@@ -29,7 +29,7 @@ import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import with_lexicon_of
-from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
+from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode
 from speech3.decode.tune import DecodeSettings, load_settings
 from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
@@ -154,14 +154,21 @@ class TrainedModel:
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> Graph:
-        """Read a decoding graph from any path; raises an error if its number of pdfs is not the model's."""
+        """Read a decoding graph from any path, with the model's cost of fillers.
+
+        Raises
+        ------
+        Speech3Error
+            Its number of pdfs is not the model's.
+        """
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise Speech3Error(
                 f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
                 " build it again"
             )
-        return graph
+        tuned = (self.directory / DECODE_SETTINGS).exists()
+        return graph.with_filler_cost(self.settings.filler_cost if tuned else DecodeSettings.filler_cost)
 
     @cached_property
     def settings(self) -> DecodeSettings:
