@@ -6,8 +6,9 @@ probability. So it can stand where the language model backs off, and before, aft
 grammar; it can be aligned, and its probability in a lattice lowers the confidence of the words that it competes with.
 (Compare Bazzi and Glass 2000, "Modeling out-of-vocabulary words for robust speech recognition".)
 
-A cost is added to each filler when the graph is read, on the arcs that write its first phone. It is chosen on dev
-(`speech3.decode.tune`): the lowest with which dev has no more errors than without a filler.
+Each phone costs `PHONE_COST`, less than its probability would, or the filler could not compete with words of many
+phones. A cost is added to each filler when the graph is read, on the arcs that write its first phone. It is chosen on
+dev (`speech3.decode.tune`). The larger part is not paid at the beginning, where it would exceed the beam.
 
 Axes: V symbols of a graph.
 """
@@ -17,13 +18,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speech3.decode.grammar import BACKOFF, Grammar, Spelling, begins_filler, spelling_with
+from speech3.decode.grammar import BACKOFF, Grammar, Spelling, bare, begins_filler, spelling_with
 from speech3.hmm import Hmm, phone_groups
 from speech3.io import FstBuilder
 from speech3.language import BOS, EOS, JOINER, NEVER, ArpaLm, from_ngrams, letter_units
 
 _WEIGHT = 0.01  # of a filler before its cost; so small that the words keep their probabilities
 _LENGTH = 6.0  # mean number of phones of a filler
+PHONE_COST = 0.45  # nats; with 0.95 and 1.45, more music and speech became words at the same errors on dev of `digits`
 FILLER_OFF = 100.0  # a cost with which no filler survives a beam
 
 
@@ -55,7 +57,11 @@ def _uniform(letters: Sequence[str]) -> ArpaLm:
     bigrams: dict[tuple[str, ...], tuple[float, float]] = {}
     for letter in letters:
         first, inner, end = letter_units((letter, letter, letter))
-        unigrams |= {(first,): (NEVER, 0.0), (inner,): (each + math.log10(1 - 10**last), 0.0), (end,): (each + last, NEVER)}
+        unigrams |= {
+            (first,): (NEVER, 0.0),
+            (inner,): (each + math.log10(1 - 10**last), 0.0),
+            (end,): (each + last, NEVER),
+        }
         bigrams |= {(BOS, first): (each, 0.0), (end, EOS): (0.0, 0.0)}
     return from_ngrams([unigrams, bigrams], "the phones of the filler")
 
@@ -91,6 +97,13 @@ def with_filler(grammar: Grammar, filler: Spelling) -> Grammar:
             cost = -math.log(10) * filler.letters.prob_G[1 + filler.letters.numbers[word]]
             builder.arc(within, within if word.endswith(JOINER) else after, label[word], label[word], float(cost))
     return Grammar(words, builder.fst(), grammar.source, grammar.dropped)
+
+
+def phone_costs(words: Sequence[str]) -> np.ndarray:
+    """(V,) float32: what makes `PHONE_COST` of the uniform probability of a filler's phone."""
+    phones = sum(map(begins_filler, words))
+    less = PHONE_COST - math.log(max(phones, 1))
+    return np.array([less * (JOINER in word and bare(word).startswith("<")) for word in words], np.float32)
 
 
 def filler_costs(words: Sequence[str], cost: float) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import SearchGraph, search_graph
-from speech3.decode.filler import filler_costs, with_filler
+from speech3.decode.filler import filler_costs, phone_costs, with_filler
 from speech3.decode.grammar import (
     GRAPH_LEXICON,
     LETTERS,
@@ -338,6 +338,7 @@ def build_graph(
         say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s; only the HMM states remain")
     units, read_LN = units_of(hmm, labels, self_loop_scale)
     fst = add_self_loops(expanded(clg, read_LN, units), units)
+    fst.arcs_A["weight"] += phone_costs(grammar.words)[fst.arcs_A["olabel"]]
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise Speech3Error(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     about = {

@@ -66,8 +66,9 @@ def tune_recognizer(
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
-    The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The grid is searched on
-    ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that of the whole set.
+    The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
+    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that
+    of the whole set.
     """
     graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
     shift_s = recognizer.features.frame_shift / 1000

@@ -32,7 +32,7 @@ from speech3.data import OnlineResampler, PcmDecoder, arriving_bytes, checked_ra
 from speech3.decode.apply import word_of
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
-from speech3.decode.output import spread_over
+from speech3.decode.output import doubted, spread_over
 from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.decode.trained_model import (
@@ -49,6 +49,7 @@ from speech3.decode.trained_model import (
 from speech3.errors import Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import Alignment, Hmm, ProjectedGmm, Refinement, WorkerShare, score_one, search_one, word_segments
+from speech3.language import is_word
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
@@ -295,7 +296,7 @@ class _Segment:
         self._search.read(scores_TP)
         best = self._search.best_path(ended=False)
         if best:
-            self.partial = " ".join(words_in(self.recognizer.graph, best.olabels))
+            self.partial = " ".join(filter(is_word, words_in(self.recognizer.graph, best.olabels)))
             spoken = np.flatnonzero(~np.isin(best.pdfs_T, self._silence))
             self.silent = len(best.pdfs_T) - (int(spoken[-1]) + 1 if len(spoken) else 0)
 
@@ -359,7 +360,8 @@ class _Segment:
             if not isinstance(aligned, str):
                 segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
                 mark = recognizer.graph.mark
-                return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)
+                segments = join_segments(segments, mark) if mark else segments
+                return words_of_segments([doubted(word, recognizer) for word in segments], begin_s)
             say(f"from {self._name}: the words could not be aligned, so their times are spread evenly: {aligned}")
             end_s = begin_s + len(scores_TP) * self._output_s
             return words_of_segments(spread_over(recognizer, uncalibrated, begin_s, end_s))

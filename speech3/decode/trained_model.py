@@ -19,7 +19,7 @@ Axes: T frames, D features, K rows of scores, P pdfs.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -102,7 +102,8 @@ class NetworkScorer:
 class TrainedModel:
     """An acoustic model with everything that aligning and decoding need.
 
-    `chosen_graph`, if given, replaces the model's own graph.
+    `chosen_graph`, if given, replaces the model's own graph. Recognised words with a confidence below `min_confidence`
+    are replaced by `<unk>`.
     """
 
     directory: Path
@@ -110,6 +111,13 @@ class TrainedModel:
     features: FeatureConfig
     scorer: Scorer
     chosen_graph: Graph | None = None
+    min_confidence: float = 0.0
+
+    def with_min_confidence(self, least: float) -> Self:
+        """The model that replaces words of lower confidence by `<unk>`; raises an error if it is not from 0 to 1."""
+        if not 0 <= least <= 1:
+            raise Speech3Error(f"min_confidence: must be from 0 to 1, not {least:g}")
+        return replace(self, min_confidence=least)
 
     @classmethod
     def load(cls, model: Path | str) -> Self:

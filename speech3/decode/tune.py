@@ -22,8 +22,8 @@ import numpy as np
 
 from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice, best_words
-from speech3.decode.grammar import join_confidences
 from speech3.decode.filler import FILLER_OFF
+from speech3.decode.grammar import join_confidences
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
@@ -33,7 +33,8 @@ from speech3.runtime import explained_disk_errors, progress, read_json, say, wri
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
-FILLER_COSTS = (-18.0, -16.0, -14.0, -12.0, -10.0, -8.0, -6.0, -4.0, -2.0, 0.0, 3.0, 6.0, 9.0, 12.0)
+FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
+_MORE_ERRORS = 0.002  # with fillers, as a fraction: a word in 500
 _Found = tuple[Hypothesis, Lattice] | None
 _IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
@@ -232,10 +233,9 @@ def tune_filler(
     graph: Graph, scores: Scores, references: Mapping[str, Sequence[str]], config: DecodeConfig, found: Tuning,
     jobs: int = 1, error_rate: ErrorRate = jiwer.wer,
 ) -> FillerTuning:  # fmt: skip
-    """Find the lowest cost of fillers with which the error rate is not higher than without fillers (`found`).
+    """Find the lowest cost of fillers with which the error rate is at most 0.2 points above that without (`found`).
 
-    Costs are halved between those that are low enough and those that are not, since errors grow as the cost falls; if
-    even the highest of `FILLER_COSTS` costs words, fillers are off.
+    The costs are bisected, since errors grow as the cost falls. If even the highest is too low, fillers are off.
     """
     setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
@@ -249,7 +249,7 @@ def tune_filler(
             words = {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
             rate = error_rate_of(references, words, error_rate)
             say(f"  fillers at cost {FILLER_COSTS[middle]:g}: {100 * rate:.2f} %")
-            if rate <= least + 1e-9:
+            if rate <= least + _MORE_ERRORS:
                 calibration = _calibrated(costly, each, references, setting[0])
                 chosen, high = FillerTuning(FILLER_COSTS[middle], words, calibration), middle
             else:

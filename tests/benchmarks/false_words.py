@@ -1,6 +1,6 @@
 """Words that a model recognises where nobody says any of its words: one JSON line for each kind of sound.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/false_words.py MODEL --speech DATA [--graph DIR] [--seconds 60]
+    OMP_NUM_THREADS=1 python tests/benchmarks/false_words.py MODEL --speech DATA [--min-confidence X] [--seconds 60]
 
 The sounds: digital silence, room noise (pink noise and hum, quiet), white noise, music (synthesised: chords of decaying
 harmonics), babble of four voices, and sentences, the last two from the recordings of DATA. Sentences with a word of the
@@ -25,7 +25,6 @@ import torch
 from speech3.data import audio
 from speech3.data.augment.noises import babble, colored_noise, hum
 from speech3.data.datadir import read_datadir
-from speech3.decode.new_graph import replace_graph
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Word
@@ -116,13 +115,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--speech", type=Path)
-    parser.add_argument("--graph", type=Path)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--only", nargs="+", default=["offline", "stream"])
     parser.add_argument("--kinds", nargs="+")
+    parser.add_argument("--min-confidence", type=float, default=0.0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    recognizer = replace_graph(load_recognizer(options.model), options.graph)
+    recognizer = load_recognizer(options.model).with_min_confidence(options.min_confidence)
     rate_hz = recognizer.features.sample_frequency or 16000
     kinds = corpus(options.seconds, options.speech, set(recognizer.graph.words), rate_hz, np.random.default_rng(1))
     for kind in options.kinds or kinds:
