@@ -217,7 +217,7 @@ class Stream:
         wave_S = checked_samples(samples)
         self._samples += len(wave_S)
         self._take(self._resampler.accept(wave_S))
-        return self._segment.partial
+        return self._segment.shown
 
     def ended(self) -> list[Result]:
         """Return the results of the segments that have ended since the last call."""
@@ -264,6 +264,7 @@ class _Segment:
     recognizer: TrainedModel
     pauses: Pauses
     partial: str = ""  # the words so far
+    shown: str = ""  # the same, from when two blocks in succession have the same first word: noise flashes less
     silent: int = 0  # number of silence outputs at the end of the best path
     _begin: int = 0  # number of outputs before this segment
     _scores: list[np.ndarray] = field(default_factory=list)
@@ -281,7 +282,7 @@ class _Segment:
     def _restart(self) -> None:
         tuned = self.recognizer.settings
         self._search.begin(self._graph, self._name, tuned.acoustic_scale, tuned.beam, tuned.max_active, LATTICE_BEAM)
-        self._scores, self.partial, self.silent = [], "", 0
+        self._scores, self.partial, self.shown, self.silent = [], "", "", 0
 
     @property
     def _name(self) -> str:
@@ -296,7 +297,9 @@ class _Segment:
         self._search.read(scores_TP)
         best = self._search.best_path(ended=False)
         if best:
+            before = self.partial.split()[:1]
             self.partial = " ".join(filter(is_word, words_in(self.recognizer.graph, best.olabels)))
+            self.shown = self.partial if self.shown or before == self.partial.split()[:1] else ""
             spoken = np.flatnonzero(~np.isin(best.pdfs_T, self._silence))
             self.silent = len(best.pdfs_T) - (int(spoken[-1]) + 1 if len(spoken) else 0)
 
