@@ -34,7 +34,6 @@ _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit o
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
 FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
-_MORE_ERRORS = 0.002  # with fillers, as a fraction: a word in 500
 _Found = tuple[Hypothesis, Lattice] | None
 _IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
@@ -233,7 +232,7 @@ def tune_filler(
     graph: Graph, scores: Scores, references: Mapping[str, Sequence[str]], config: DecodeConfig, found: Tuning,
     jobs: int = 1, error_rate: ErrorRate = jiwer.wer,
 ) -> FillerTuning:  # fmt: skip
-    """Find the lowest cost of fillers with which the error rate is at most 0.2 points above that without (`found`).
+    """Find the lowest cost of fillers with which the error rate is not higher than without (`found`).
 
     The costs are bisected, since errors grow as the cost falls. If even the highest is too low, fillers are off.
     """
@@ -249,7 +248,7 @@ def tune_filler(
             words = {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
             rate = error_rate_of(references, words, error_rate)
             say(f"  fillers at cost {FILLER_COSTS[middle]:g}: {100 * rate:.2f} %")
-            if rate <= least + _MORE_ERRORS:
+            if rate <= least + 1e-9:
                 calibration = _calibrated(costly, each, references, setting[0])
                 chosen, high = FillerTuning(FILLER_COSTS[middle], words, calibration), middle
             else:
