@@ -18,6 +18,9 @@ _Graph = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
 ]
 _Hot = Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")]
+_Doubt = Annotated[
+    float, typer.Option(metavar="X", help="Write <unk> for words with a confidence below X (0 to 1).", min=0, max=1)
+]
 _Others = Annotated[
     list[Path] | None,
     typer.Option(
@@ -39,6 +42,7 @@ def transcribe(
     ] = False,
     graph: _Graph = None,
     hot: _Hot = None,
+    min_confidence: _Doubt = 0.0,
     others: _Others = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
@@ -81,7 +85,7 @@ def transcribe(
     )
     from speech3.hmm import ctm_line
 
-    recognizer = replace_graph(load_recognizer(model), graph, hot)
+    recognizer = replace_graph(load_recognizer(model).with_min_confidence(min_confidence), graph, hot)
     if others:
         if stream:
             raise SettingError("--with: cannot be combined with --stream")
@@ -128,6 +132,7 @@ def decode(
         typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...) for sat."),
     ] = None,
     hot: _Hot = None,
+    min_confidence: _Doubt = 0.0,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
@@ -172,7 +177,8 @@ def decode(
     from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
 
-    recognizer, jobs = replace_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
+    loaded, jobs = load_recognizer(model).with_min_confidence(min_confidence), jobs or available_jobs()
+    recognizer = replace_graph(loaded, graph, hot)
     more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)

@@ -328,6 +328,11 @@ class RecipeConfig(Config):
                 "lm.letters: words are spelled where their letters are their phones and the language model is an n-gram"
                 " of words: set lexicon=graphemes units=words, without lm.grammar; or set lm.letters=0"
             )
+        if self.lm.filler and (self.letters or self.units != "words"):
+            raise ValueError(
+                "lm.filler: a filler takes the place of whole words, and here words are spelled by letters or pieces:"
+                " set lm.filler=false, or lm.letters=0 and units=words"
+            )
         return self
 
     @property

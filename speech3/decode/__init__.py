@@ -15,6 +15,7 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
     from speech3.decode.apply import features_for, say_skipped, transcribe, transcription_json, write_loglikes
+    from speech3.decode.filler import phone_filler
     from speech3.decode.grammar import (
         GRAPH_LEXICON,
         UNSEEN_WEIGHT,
@@ -115,6 +116,7 @@ __all__ = [
     "open_lattices",
     "oracle_words",
     "parts_at_pauses",
+    "phone_filler",
     "read_speakers",
     "replace_graph",
     "rescore",

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import NOT_NUMBERS
-from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
+from speech3.decode.output import LONG_S, Cut, cut_at_pauses, without_doubtful, word_times
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, adapt, speaker_model
 from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
@@ -312,10 +312,10 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (all its samples are equal), so there are no words")
         return (), []
-    decoding = recognizer.decode(feats, confidences=times)
+    decoding = recognizer.decode(feats, confidences=times or recognizer.min_confidence > 0)
     waves = {name: (wave_S, rate_hz)}
     found = word_times(recognizer, feats, decoding, waves=waves).get(name, []) if times else []
-    return decoding.hypotheses[0].words, found
+    return without_doubtful(recognizer, decoding.hypotheses[0]).words, found
 
 
 def features_of_file(recognizer: TrainedModel, path: Path) -> np.ndarray:

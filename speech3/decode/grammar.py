@@ -164,6 +164,11 @@ def continues(unit: str, mark: str) -> bool:
     return unit.startswith(JOINER) if mark == JOINER else not unit.startswith(mark)
 
 
+def begins_filler(unit: str) -> bool:
+    """Whether a unit is the first phone of a filler (`speech3.decode.filler`), which is written `<unk>`."""
+    return unit.startswith("<") and unit.endswith(JOINER)
+
+
 def bare(unit: str) -> str:
     """The letters of a unit, without marks."""
     return unit.removeprefix(WORD_START).strip(JOINER)
@@ -183,15 +188,17 @@ def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]
 def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Segment]:
     """Words with times from pieces with times: from the start of the first piece to the end of the last.
 
-    The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
+    A filler is `<unk>`. The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
     words: list[Segment] = []
     for piece in pieces:
         label = bare(piece.label)
         if words and continues(piece.label, mark):
             confidence = _least(words[-1].confidence, piece.confidence)
-            words[-1] = Segment(words[-1].start_s, piece.end_s, words[-1].label + label, confidence)
+            whole = UNKNOWN if words[-1].label == UNKNOWN else words[-1].label + label
+            words[-1] = Segment(words[-1].start_s, piece.end_s, whole, confidence)
         else:
+            label = UNKNOWN if begins_filler(piece.label) else label
             words.append(Segment(piece.start_s, piece.end_s, label, piece.confidence))
     return words
 
@@ -306,6 +313,10 @@ class Spelling:
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
         return add_letter_model(lm, self.letters, self.weight)
+
+    @property
+    def is_filler(self) -> bool:
+        return any(begins_filler(pron.word) for pron in self.pronunciations)
 
     def save(self, graph: Path) -> None:
         """Write the letter model and the pronunciations; the weight belongs in ``graph.json``."""

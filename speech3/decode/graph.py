@@ -15,7 +15,7 @@ Axes: S states, A arcs, P pdfs, U units, W context windows, L ways to read a pho
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import SearchGraph, search_graph
+from speech3.decode.filler import filler_costs, phone_costs, with_filler
 from speech3.decode.grammar import (
     GRAPH_LEXICON,
     LETTERS,
@@ -255,6 +256,8 @@ class Graph:
         The contents of `graph.json`.
     phrases
         Hot phrases to be boosted in the lattices (`speech3.decode.new_graph`).
+    filler_cost
+        What was added to the costs of fillers (`speech3.decode.filler`).
     """
 
     fst: Fst
@@ -263,6 +266,23 @@ class Graph:
     about: dict[str, Any]
     path: Path
     phrases: Phrases | None = None
+    filler_cost: float = 0.0
+
+    def with_costs(self, cost_V: np.ndarray) -> "Graph":
+        """The graph with costs (V,) added to the arcs that output each symbol."""
+        arcs_A = self.fst.arcs_A.copy()
+        arcs_A["weight"] += cost_V[arcs_A["olabel"]]
+        return replace(self, fst=Fst(self.fst.start, self.fst.final_S, self.fst.source_A, arcs_A))
+
+    @cached_property
+    def has_filler(self) -> bool:
+        return bool(filler_costs(self.words, 1.0).any())
+
+    def with_filler_cost(self, cost: float) -> "Graph":
+        """The graph with this cost of a filler, in place of the one that it has."""
+        if not self.has_filler or cost == self.filler_cost:
+            return self
+        return replace(self.with_costs(filler_costs(self.words, cost - self.filler_cost)), filler_cost=cost)
 
     @cached_property
     def arranged(self) -> SearchGraph:
@@ -297,7 +317,7 @@ def build_graph(
         frame has one transition and one acoustic score, which is scaled down because frames are not independent.
         Unscaled transitions would dominate it in connected speech, and words would be deleted.
     spelling
-        With an n-gram model: how unseen words are spelled; None: they cannot be recognised.
+        How unseen words are spelled; None: they cannot be recognised. With a `Grammar`, only a filler.
 
     Raises
     ------
@@ -305,10 +325,10 @@ def build_graph(
         The model and the lexicon share no word, or the language model accepts no sentence.
     """
     started = time.monotonic()
+    hmm = with_pronunciations(hmm, spelling.pronunciations, "letters") if spelling else hmm
     if isinstance(lm, Grammar):
-        grammar, spelling = lm, None
+        grammar = with_filler(lm, spelling) if spelling else lm
     else:
-        hmm = with_pronunciations(hmm, spelling.pronunciations, "letters") if spelling else hmm
         grammar = from_arpa(spelling.added_to(lm) if spelling else lm, hmm.lexicon)
     out = Path(out)
     if len(grammar.fst.arcs_A) > _MANY:
@@ -318,6 +338,7 @@ def build_graph(
         say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s; only the HMM states remain")
     units, read_LN = units_of(hmm, labels, self_loop_scale)
     fst = add_self_loops(expanded(clg, read_LN, units), units)
+    fst.arcs_A["weight"] += phone_costs(grammar.words)[fst.arcs_A["olabel"]]
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise DataError(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     about = {

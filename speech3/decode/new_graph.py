@@ -29,7 +29,6 @@ from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.recognizer import Recognizer
 from speech3.errors import DataError, FormatError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
-from speech3.io import Fst
 from speech3.language import (
     G2P,
     UNKNOWN,
@@ -123,7 +122,9 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if sources.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, sources.add)
-    spelling = read_spelling(directory / GRAPH) if isinstance(lm, ArpaLm) and not are_pieces(lm.words) else None
+    spelling = read_spelling(directory / GRAPH)
+    if spelling and (are_pieces(lm.words) or not (isinstance(lm, ArpaLm) or spelling.is_filler)):
+        spelling = None
     about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
     units = spelling.pronunciations if spelling else ()
     _write_lexicon(out, [*given, *listed, *guessed.pronunciations, *units])
@@ -327,10 +328,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
         The graph lacks a word, or its pieces cannot spell it. The message names `source`.
     """
     cost_of, phrases = (_of_pieces if graph.mark == WORD_START else _of_words)(graph, hot, source)
-    arcs_A = graph.fst.arcs_A.copy()
-    arcs_A["weight"] += cost_of[arcs_A["olabel"]]
-    boosted = Fst(graph.fst.start, graph.fst.final_S, graph.fst.source_A, arcs_A)
-    return replace(graph, fst=boosted, phrases=phrases)
+    return replace(graph.with_costs(cost_of), phrases=phrases)
 
 
 def _of_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) -> tuple[np.ndarray, Phrases | None]:

@@ -28,6 +28,7 @@ from speech3.decode.trained_model import TrainedModel
 from speech3.errors import DataError, Speech3Error
 from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
 from speech3.io import ComputedMapping
+from speech3.language import UNKNOWN
 from speech3.runtime import progress, say, write_text
 
 LONG_S = 60.0  # a recording longer than this is cut
@@ -298,8 +299,27 @@ def times_in(
 
 
 def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
-    posterior = word.confidence
-    return word if posterior is None else replace(word, confidence=recognizer.settings.calibrated(posterior))
+    if word.confidence is None:
+        return word
+    return doubted(replace(word, confidence=recognizer.settings.calibrated(word.confidence)), recognizer)
+
+
+def doubted(word: Segment, recognizer: TrainedModel) -> Segment:
+    """The word, or `<unk>` if its confidence is below the recogniser's `min_confidence`.
+
+    It is not left out: that something was said there may matter, as in a command that lacks a word.
+    """
+    return replace(word, label=UNKNOWN) if (word.confidence or 0.0) < recognizer.min_confidence else word
+
+
+def without_doubtful(recognizer: TrainedModel, found: Hypothesis) -> Hypothesis:
+    """The hypothesis with `<unk>` in place of words of low confidence; its units are unchanged."""
+    if not (recognizer.min_confidence and found.confidences):
+        return found
+    pieces = [Segment(0.0, 0.0, unit, each) for unit, each in zip(found.units, found.confidences, strict=True)]
+    mark = recognizer.graph.mark
+    words = join_segments(pieces, mark) if mark else pieces
+    return replace(found, words=tuple(_calibrated(word, recognizer).label for word in words))
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:
@@ -335,7 +355,8 @@ def write_decoding(
     Speech3Error
         Nothing was decoded.
     """
-    joined = parts.joined(decoding)
+    marked = replace(decoding, hypotheses=tuple(without_doubtful(recognizer, each) for each in decoding.hypotheses))
+    joined = parts.joined(marked)
     (out / "hyp.ctm").unlink(missing_ok=True)  # of an earlier decoding
     write_hypotheses(out / "hyp.txt", joined)  # first: decoding took most of the time, and the steps below may fail
     if decoding.failed:

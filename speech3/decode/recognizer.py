@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, parse
 from speech3.decode.apply import transcribe_samples
+from speech3.decode.filler import FILLER_OFF
 from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.search import decode_settings
 from speech3.decode.speaker_passes import KnownSpeakers, Marked, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
-from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune
+from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune, tune_filler
 from speech3.hmm import ADAPTED, PASSES
 from speech3.io import ComputedMapping
 from speech3.runtime import progress, read_json, say, write_json
@@ -82,10 +83,12 @@ def tune_recognizer(
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
-    A calibration of the words' posteriors is fitted and written with them. The grid is searched on
-    ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that of the whole set.
+    The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
+    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that
+    of the whole set.
     """
-    graph, shift_s = recognizer.tuning_graph, recognizer.features.frame_shift / 1000
+    graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
+    shift_s = recognizer.features.frame_shift / 1000
     chosen = drawn({key: shift_s * len(feats_TF) for key, feats_TF in feats.items()}, config.tuning_minutes)
     rest = sorted(feats.keys() - set(chosen))
     if rest:
@@ -99,14 +102,19 @@ def tune_recognizer(
     found = tune(
         graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo
     )
-    best, setting = found.best, (found.best.acoustic_scale, found.best.word_penalty)
+    best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
+    if graph.has_filler:
+        part = {key: said[key] for key in chosen}
+        filler = tune_filler(graph, scores(chosen), part, config, found, jobs, error_rate)
+        found = replace(found, words=filler.words, calibration=filler.calibration)
+        graph, filler_cost = graph.with_filler_cost(filler.cost), filler.cost
     if rest:
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
         words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
         found = replace(found, words={**found.words, **words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
-    DecodeSettings(*setting, config.beam, config.max_active, found.calibration).save(recognizer.directory)
+    DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost).save(recognizer.directory)
     return replace(found, best=best)
 
 

@@ -35,7 +35,7 @@ from speech3.data import OnlineResampler, PcmDecoder, arriving_bytes, checked_ra
 from speech3.decode.apply import word_of
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
-from speech3.decode.output import spread_over
+from speech3.decode.output import doubted, spread_over
 from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, speaker_model
@@ -66,6 +66,7 @@ from speech3.hmm import (
     word_segments,
     zero_fmllr_stats,
 )
+from speech3.language import is_word
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
 from speech3.runtime import announce_compiling, deferred_interrupt, say
 
@@ -240,7 +241,7 @@ class Stream:
         wave_S = checked_samples(samples)
         self._samples += len(wave_S)
         self._take(self._resampler.accept(wave_S))
-        return self._segment.partial
+        return self._segment.shown
 
     def ended(self) -> list[Result]:
         """Return the results of the segments that have ended since the last call."""
@@ -337,6 +338,7 @@ class _Segment:
     recognizer: TrainedModel
     pauses: Pauses
     partial: str = ""  # the words so far
+    shown: str = ""  # the same, from when two blocks in succession have the same first word: noise flashes less
     silent: int = 0  # number of silence outputs at the end of the best path
     _begin: int = 0  # number of outputs before this segment
     _scores: list[np.ndarray] = field(default_factory=list)
@@ -362,7 +364,7 @@ class _Segment:
     def _restart(self) -> None:
         tuned = self.recognizer.settings
         self._search.begin(self._graph, self._name, tuned.acoustic_scale, tuned.beam, tuned.max_active, LATTICE_BEAM)
-        self._scores, self.partial, self.silent = [], "", 0
+        self._scores, self.partial, self.shown, self.silent = [], "", "", 0
 
     @property
     def _name(self) -> str:
@@ -377,7 +379,9 @@ class _Segment:
         self._search.read(scores_TP)
         best = self._search.best_path(ended=False)
         if best:
-            self.partial = " ".join(words_in(self.recognizer.graph, best.olabels))
+            before = self.partial.split()[:1]
+            self.partial = " ".join(filter(is_word, words_in(self.recognizer.graph, best.olabels)))
+            self.shown = self.partial if self.shown or before == self.partial.split()[:1] else ""
             spoken = np.flatnonzero(~np.isin(best.pdfs_T, self._silence))
             self.silent = len(best.pdfs_T) - (int(spoken[-1]) + 1 if len(spoken) else 0)
 
@@ -443,7 +447,8 @@ class _Segment:
                 self.aligned = aligned
                 segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
                 mark = recognizer.graph.mark
-                return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)
+                segments = join_segments(segments, mark) if mark else segments
+                return words_of_segments([doubted(word, recognizer) for word in segments], begin_s)
             say(f"from {self._name}: the words could not be aligned, so their times are spread evenly: {aligned}")
             end_s = begin_s + len(scores_TP) * self._output_s
             return words_of_segments(spread_over(recognizer, uncalibrated, begin_s, end_s))

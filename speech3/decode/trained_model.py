@@ -19,7 +19,7 @@ Axes: T frames, D features, K rows of scores, P pdfs.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -29,7 +29,7 @@ import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import with_lexicon_of
-from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
+from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode
 from speech3.decode.tune import DecodeSettings, load_settings
 from speech3.errors import (
@@ -114,7 +114,8 @@ class NetworkScorer:
 class TrainedModel:
     """An acoustic model with everything that aligning and decoding need.
 
-    `chosen_graph`, if given, replaces the model's own graph.
+    `chosen_graph`, if given, replaces the model's own graph. Recognised words with a confidence below `min_confidence`
+    are replaced by `<unk>`.
     """
 
     directory: Path
@@ -122,6 +123,13 @@ class TrainedModel:
     features: FeatureConfig
     scorer: Scorer
     chosen_graph: Graph | None = None
+    min_confidence: float = 0.0
+
+    def with_min_confidence(self, least: float) -> Self:
+        """The model that replaces words of lower confidence by `<unk>`; raises an error if it is not from 0 to 1."""
+        if not 0 <= least <= 1:
+            raise SettingError(f"min_confidence: must be from 0 to 1, not {least:g}")
+        return replace(self, min_confidence=least)
 
     @classmethod
     def load(cls, model: Path | str) -> Self:
@@ -166,14 +174,21 @@ class TrainedModel:
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> Graph:
-        """Read a decoding graph from any path; raises an error if its number of pdfs is not the model's."""
+        """Read a decoding graph from any path, with the model's cost of fillers.
+
+        Raises
+        ------
+        Speech3Error
+            Its number of pdfs is not the model's.
+        """
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise MismatchError(
                 f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
                 " build it again"
             )
-        return graph
+        tuned = (self.directory / DECODE_SETTINGS).exists()
+        return graph.with_filler_cost(self.settings.filler_cost if tuned else DecodeSettings.filler_cost)
 
     @cached_property
     def adapted(self) -> Adapted | None:

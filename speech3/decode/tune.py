@@ -22,15 +22,18 @@ import numpy as np
 
 from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice, best_words
+from speech3.decode.filler import FILLER_OFF
 from speech3.decode.grammar import join_confidences
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import DataError, MismatchError, MissingError
+from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
+FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
 _Found = tuple[Hypothesis, Lattice] | None
 _IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
@@ -216,6 +219,43 @@ def tune(
     return Tuning(best, table, words[setting], calibration)
 
 
+@dataclass(frozen=True)
+class FillerTuning:
+    """The cost of fillers chosen on dev, the words found with it, and their calibration."""
+
+    cost: float
+    words: Mapping[str, tuple[str, ...]]
+    calibration: Calibration
+
+
+def tune_filler(
+    graph: Graph, scores: Scores, references: Mapping[str, Sequence[str]], config: DecodeConfig, found: Tuning,
+    jobs: int = 1, error_rate: ErrorRate = jiwer.wer,
+) -> FillerTuning:  # fmt: skip
+    """Find the lowest cost of fillers with which the error rate is not higher than without (`found`).
+
+    The costs are bisected, since errors grow as the cost falls. If even the highest is too low, fillers are off.
+    """
+    setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
+    quick = config.model_copy(update={"max_active": config.tuning_max_active})
+    chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
+    with closing(_Kept(scores)) as kept:
+        while low < high:
+            middle = (low + high) // 2
+            costly = graph.with_filler_cost(FILLER_COSTS[middle])
+            shown = progress(kept, len(references), f"fillers at cost {FILLER_COSTS[middle]:g}")
+            each = dict(lattices(costly, shown, quick, setting, jobs))
+            words = {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
+            rate = error_rate_of(references, words, error_rate)
+            say(f"  fillers at cost {FILLER_COSTS[middle]:g}: {100 * rate:.2f} %")
+            if rate <= least + 1e-9:
+                calibration = _calibrated(costly, each, references, setting[0])
+                chosen, high = FillerTuning(FILLER_COSTS[middle], words, calibration), middle
+            else:
+                low = middle + 1
+    return chosen
+
+
 def _calibrated(
     graph: Graph, found: Mapping[str, _Found], references: Mapping[str, Sequence[str]], scale: float
 ) -> Calibration:
@@ -334,6 +374,8 @@ class DecodeSettings:
     ----------
     confidence
         Maps posteriors to confidences; if None, the confidences are the posteriors.
+    filler_cost
+        Added to the cost of each filler (`speech3.decode.filler`).
     """
 
     acoustic_scale: float
@@ -341,9 +383,11 @@ class DecodeSettings:
     beam: float
     max_active: int
     confidence: Calibration | None = None
+    filler_cost: float = FILLER_COSTS[-1]
 
     def __post_init__(self) -> None:
-        finite = math.isfinite(self.acoustic_scale) and math.isfinite(self.word_penalty)
+        numbers = self.acoustic_scale, self.word_penalty, self.filler_cost
+        finite = all(map(math.isfinite, numbers))
         if not (finite and self.acoustic_scale > 0 and self.beam > 0 and self.max_active == int(self.max_active) >= 1):
             raise TypeError("acoustic_scale, beam and max_active must be above 0")
 

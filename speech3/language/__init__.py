@@ -57,13 +57,14 @@ if TYPE_CHECKING:
     )
     from speech3.language.mixtures import check_sums, prune, read_checked
     from speech3.language.neural import NeuralLm, is_neural, measure_sentences, mixed, read_known, read_neural
-    from speech3.language.ngrams import EOS, NEVER, states_of
+    from speech3.language.ngrams import BOS, EOS, NEVER, from_ngrams, states_of
     from speech3.language.pronounce import Phones, check_vocabulary, scripts_of
     from speech3.language.train_lm import describe_perplexity, measure_text, perplexity
 else:
     __getattr__ = door(__file__)
 
 __all__ = [
+    "BOS",
     "EOS",
     "G2P",
     "JOINER",
@@ -98,6 +99,7 @@ __all__ = [
     "espeak",
     "estimate_lm",
     "find_lang",
+    "from_ngrams",
     "from_spelling",
     "g2p",
     "guess_pronunciations",

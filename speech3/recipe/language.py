@@ -28,6 +28,7 @@ from speech3.decode import (
     build_graph,
     join_words,
     one_word_grammar,
+    phone_filler,
     spelling_with,
 )
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
@@ -270,7 +271,7 @@ def make_graphs(e: Experiment, system: str) -> None:
             names.append(name)
     build = partial(_make_graph, e, system)
     for name, about in zip(names, parallel_map(build, names, e.jobs, "graphs", start_at_once=True), strict=True):
-        unseen = f", unseen words at weight {about[UNSEEN_WEIGHT]:.3g}" if UNSEEN_WEIGHT in about else ""
+        unseen = f", unseen words at weight {about[UNSEEN_WEIGHT]:.3g}" if e.recipe.letters else ""
         say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
         if dropped := about["dropped"]:
             write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
@@ -280,7 +281,7 @@ def make_graphs(e: Experiment, system: str) -> None:
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
     hmm = load_hmm(e.model(system))
     lm = one_word_grammar(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
-    spelling = _spelling(e, hmm) if e.recipe.letters else None
+    spelling = _spelling(e, hmm) if e.recipe.letters else phone_filler(hmm) if e.recipe.lm.filler else None
     return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale, spelling)
 
 

@@ -462,16 +462,17 @@ def _graph_steps(e: Experiment) -> list[Step]:
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
     letters = [e.recipe.letters] if e.recipe.letters else []
-    settings = [lm.model_dump(exclude={"self_loop_scale", "rescore", "letters"}),
+    settings = [lm.model_dump(exclude={"self_loop_scale", "rescore", "letters", "filler"}),
                 "the lexicon's words; dev's sentences apart", *letters]  # fmt: skip
     keys = ("lm", "text", *(["lm.letters"] if letters else []))
     model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given, keys=keys)
     second = Step("graph/rescore", partial(language.make_rescoring_lm, e), [*settings, lm.rescore], [e.rescoring_lm],
                   ["graph/lm"], given, keys=(*keys, "lm.rescore"))  # fmt: skip
     return [model, *([second] if isinstance(lm.rescore, int) else [])] + [
-        Step(f"graph/{name}", partial(language.make_graphs, e, name), [lm.grammar, lm.self_loop_scale],
+        Step(f"graph/{name}", partial(language.make_graphs, e, name),
+             [lm.grammar, lm.self_loop_scale, *(["filler"] if lm.filler else [])],
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"],
-             keys=("lm.grammar", "lm.self_loop_scale"))
+             keys=("lm.grammar", "lm.self_loop_scale", "lm.filler"))
         for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
     ]  # fmt: skip
 

@@ -77,7 +77,7 @@ def test_a_pause_ends_a_segment_and_times_continue(plain: Path) -> None:
     recognizer = load_recognizer(plain)
     partials, ended, last = fed(recognizer.stream(RATE_HZ), spoken(*AGAIN), 80)
     assert [result.text for result in ended] == ["AB", "BB"] and last.text == "A"
-    assert [text for number, text in enumerate(partials) if text != partials[number - 1]][-1] == "A"
+    assert {"AB", "BB"} <= set(partials) <= {"", "A", "AB", "B", "BB"}, "no words of the segment before"
     begins = [result.words[0].start_s for result in [*ended, last]]
     ends = [result.words[-1].end_s for result in [*ended, last]]
     assert begins == pytest.approx([0.25, 1.6, 2.8], abs=0.04) and ends == pytest.approx([0.8, 1.9, 3.1], abs=0.04)
