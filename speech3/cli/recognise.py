@@ -307,8 +307,13 @@ def align(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Align with this model; do not train.", autocompletion=_verb.models),
+        typer.Option(
+            metavar="DIR", help="Align with this model, or `english`; do not train.", autocompletion=_verb.models
+        ),
     ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train on SOURCE where the English aligner would be used.")
+    ] = False,
     lang: Annotated[
         str | None,
         typer.Option(metavar="CODE", help="Pronounce words with espeak-ng in this language, such as en-us."),
@@ -322,7 +327,7 @@ def align(
         str | None, typer.Option(metavar="NAME", help="Tier of the transcript in TextGrids and ELAN files.")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", metavar="NAMES", help="textgrid, ctm, json, csv; several with commas.")
+        str, typer.Option("--format", metavar="NAMES", help="textgrid, elan, audacity, ctm, json, csv; several with commas.")
     ] = "textgrid",
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
     corrected: Annotated[
@@ -331,7 +336,7 @@ def align(
 ) -> None:
     """Find the times of words and phones: a folder of recordings and transcripts in, TextGrids out.
 
-    `speech3 align recordings aligned --lang en-us`
+    `speech3 align one.wav aligned --text "what is said"`, `speech3 align recordings aligned --lang cy`
 
     Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said), `.TextGrid` or
     `.eaf` (its tier is chosen with `--tier` if there are several kinds). An aligner is trained on all of them, and
@@ -339,6 +344,15 @@ def align(
     `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own time: tiers `words`
     and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the transcript has tiers or there are several speakers.
     `report.csv` has a line for each utterance, the doubtful ones first; what could not be aligned is an empty interval.
+    `index.html` shows the suspicious utterances, to be heard, seen and checked in a browser.
+
+    English is aligned at once, by an aligner that comes with speech3 (CMU's phones): without `--lang`, `--lexicon` and
+    `--graphemes` if two thirds of the words are in its dictionary, and with `--lang en-us` if there are ten minutes of
+    speech or less; other words are pronounced as its dictionary pronounces its own. `--model english` always uses it,
+    `--train` never.
+
+    Run again after some transcripts or recordings have changed, the same command aligns only these, with the model of
+    the first run; if more than a quarter have changed, it trains again.
 
     `speech3 align more aligned2 --model aligned/model`, `speech3 align one.wav aligned3 --model aligned/model --text
     "what is said"`
@@ -346,8 +360,9 @@ def align(
     The model that was trained is `aligned/model`; `--model` aligns with it, or with a model of a recipe. Letter case
     and punctuation in transcripts do not matter.
 
-    `--format textgrid,ctm,json,csv` writes all recordings into `words.ctm` and `phones.ctm`, and a `.json` and `.csv`
-    beside each TextGrid. These have confidences: 1 where no pdf of the model fits better than the aligned ones, 0 where
+    `--format textgrid,elan,audacity` also writes, beside each TextGrid, an `.eaf` for ELAN and label tracks for
+    Audacity (`.words.txt`, `.phones.txt`). `--format textgrid,ctm,json,csv` writes all recordings into `words.ctm` and
+    `phones.ctm`, and a `.json` and `.csv` beside each TextGrid. These have confidences: 1 where no pdf of the model fits better than the aligned ones, 0 where
     a pdf picked at random would fit just as well.
 
     `speech3 align MODEL DIR OUT`, such as `speech3 align exp/digits/tri data/new exp/new_align`
@@ -383,7 +398,8 @@ def align(
         raise Speech3Error(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
     phones = times.tracks["phones"] if times else None
     if last is not None:
-        alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None}
+        alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None,
+                 "--train": train or None}  # fmt: skip
         given = [name for name, value in alone.items() if value is not None]
         if given or formats != "textgrid":
             raise Speech3Error(
@@ -394,11 +410,13 @@ def align(
         return
     if model and graphemes:
         raise Speech3Error("--graphemes: is for training; a model given by --model has its own phones: remove one")
+    if model and train:
+        raise Speech3Error("--train: trains a model, --model uses one: remove one of them")
     names = [name.strip().lower() for name in formats.split(",") if name.strip()]
     chosen = tuple(name for name in FORMATS if name in names)
     if strange := [name for name in names if name not in FORMATS] or ([] if names else [formats]):
         raise Speech3Error(f"--format {strange[0]}: is not a format; choose from {', '.join(FORMATS)}")
-    request = AlignRequest(model, text, tier, lang, lexicon, graphemes, phones, chosen, jobs)
+    request = AlignRequest(model, text, tier, lang, lexicon, graphemes, train, phones, chosen, jobs)
     for line in align_source(source, out, request).lines(out):
         print(line)
 

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
     from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, read_folder, read_untranscribed
-    from speech3.corpora.tiers import Tier, read_elan, read_textgrid
+    from speech3.corpora.tiers import Annotation, Tier, read_elan, read_textgrid, write_elan
 else:
     __getattr__ = door(__file__)
 
 __all__ = [
     "AUDIO",
+    "Annotation",
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
@@ -55,6 +56,7 @@ __all__ = [
     "shuzi",
     "tedlium",
     "timit",
+    "write_elan",
     "wsj",
     "yesno",
 ]

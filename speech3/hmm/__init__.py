@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from speech3.hmm import sat, train
     from speech3.hmm.alignment.align import (
         Aligned,
+        Limits,
         Suspicion,
         Transcripts,
         align_utterances,
+        limits_of,
         suspicions,
         usable_transcripts,
         write_alignments,
