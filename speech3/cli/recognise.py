@@ -327,7 +327,10 @@ def align(
         str | None, typer.Option(metavar="NAME", help="Tier of the transcript in TextGrids and ELAN files.")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", metavar="NAMES", help="textgrid, elan, audacity, ctm, json, csv; several with commas.")
+        str,
+        typer.Option(
+            "--format", metavar="NAMES", help="textgrid, elan, audacity, ctm, json, csv; several with commas."
+        ),
     ] = "textgrid",
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
     corrected: Annotated[
@@ -362,8 +365,8 @@ def align(
 
     `--format textgrid,elan,audacity` also writes, beside each TextGrid, an `.eaf` for ELAN and label tracks for
     Audacity (`.words.txt`, `.phones.txt`). `--format textgrid,ctm,json,csv` writes all recordings into `words.ctm` and
-    `phones.ctm`, and a `.json` and `.csv` beside each TextGrid. These have confidences: 1 where no pdf of the model fits better than the aligned ones, 0 where
-    a pdf picked at random would fit just as well.
+    `phones.ctm`, and a `.json` and `.csv` beside each TextGrid. These have confidences: 1 where no pdf of the model
+    fits better than the aligned ones, 0 where a pdf picked at random would fit just as well.
 
     `speech3 align MODEL DIR OUT`, such as `speech3 align exp/digits/tri data/new exp/new_align`
 

@@ -35,10 +35,10 @@ else:
 
 __all__ = [
     "AUDIO",
-    "Annotation",
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
+    "Annotation",
     "Tier",
     "aishell",
     "an4",

@@ -314,9 +314,7 @@ def write_elan(path: Path, tiers: Sequence[Tier], media: str = "") -> None:
         whole = f"file://{(path.parent / media).resolve()}"  # ELAN does not decode percent signs
         ElementTree.SubElement(header, "MEDIA_DESCRIPTOR", MEDIA_URL=whole, MIME_TYPE=kind, RELATIVE_MEDIA_URL=media)
     order = ElementTree.SubElement(root, "TIME_ORDER")
-    edges_ms = [
-        (round(1000 * each.start_s), round(1000 * each.end_s)) for tier in tiers for each in tier.annotations
-    ]
+    edges_ms = [(round(1000 * each.start_s), round(1000 * each.end_s)) for tier in tiers for each in tier.annotations]
     # Each annotation has time slots of its own: moving its edges in ELAN leaves other tiers as they are.
     slots = sorted((time_ms, number, side) for number, pair in enumerate(edges_ms) for side, time_ms in enumerate(pair))
     for time_ms, number, side in slots:

@@ -68,12 +68,10 @@ def drawn(
     """The picture of an utterance that begins at `start_s` of the times of its segments."""
     config = load_preset(FeatureConfig, "features", "fbank40")
     feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)
-    phones, words, recognised = (
+    tracks = (
         [(s.start_s - start_s, s.end_s - start_s, s.label) for s in track] for track in (phones, words, recognised)
     )
-    return AlignedUtterance(
-        name, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift, phones, words, recognised
-    )
+    return AlignedUtterance(name, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift, *tracks)
 
 
 def write_alignment_page(
@@ -118,7 +116,8 @@ def _transcript(each: Checked) -> str:
     if bare != [word.label for word in each.words]:
         return " ".join(_marked(word, escape(text)) for word, text in zip(marked, bare, strict=True))
     buttons = (
-        f'<button class="word" data-start="{word.start_s:.3f}" data-end="{word.end_s:.3f}">{escape(word.label)}</button>'
+        f'<button class="word" data-start="{word.start_s:.3f}" data-end="{word.end_s:.3f}">'
+        f"{escape(word.label)}</button>"
         for word in each.words
     )
     return " ".join(_marked(word, button) for word, button in zip(marked, buttons, strict=True))

@@ -124,7 +124,9 @@ def write_files(out: Path, source: Source, results: Sequence[UtteranceResult], f
 def _write_eaf(path: Path, tiers: Mapping[str, Sequence[Segment]], target: Target) -> None:
     audio = Path(target.audio)
     media = os.path.relpath(audio, path.parent) if audio.is_file() else ""  # else a command of a data directory
-    rows = {name: tuple(Annotation(s.start_s, s.end_s, s.label) for s in track if s.label) for name, track in tiers.items()}
+    rows = {
+        name: tuple(Annotation(s.start_s, s.end_s, s.label) for s in track if s.label) for name, track in tiers.items()
+    }
     write_elan(path, [Tier(name, annotations) for name, annotations in rows.items()], media)
 
 

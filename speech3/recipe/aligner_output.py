@@ -11,10 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speech3.data import DataDir
-from speech3.decode import FoundAlignment, find_alignment, load_recognizer
+from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm import Segment
-from speech3.recipe.aligner import TextRules, in_vocabulary, model_rules, train_aligner, with_further_words
+from speech3.hmm import Limits, Segment
+from speech3.recipe.aligner import (
+    TextRules,
+    Trained,
+    in_vocabulary,
+    model_rules,
+    train_aligner,
+    with_further_words,
+)
 from speech3.recipe.aligner_files import (
     ALIGNED,
     DOUBTFUL,
@@ -87,73 +94,101 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         be aligned. All files are written before the last of these errors is raised.
     """
     _check_place(path, out)
-    jobs, own = request.jobs or available_jobs(), out / "model"
     recognizer = load_recognizer(model_path(request.model)) if request.model else None
     rules = model_rules(recognizer) if recognizer else TextRules()
     lang = request.lang or (rules.lang if recognizer else None)
     source = read_source(path, text=request.text, tier=request.tier, lang=lang or "", apart=out.absolute())
     _check_files(source.targets, out, request.formats)
     lexicon = None if request.graphemes else request.lexicon or source.lexicon
-    if not (recognizer or request.train or request.graphemes or lexicon):
-        if recognizer := english_for(source.data, lang):
-            rules, request = model_rules(recognizer), replace(request, lang=None)
-            say("the English aligner in speech3 is used (LibriSpeech, CMU's phones); --train: trains on these recordings")
-    # What an earlier run has found, if it had the same options.
+    if recognizer is None and not (request.train or request.graphemes or lexicon):
+        recognizer = english_for(source.data, lang)
+        if recognizer:
+            request = replace(request, lang=None)
+            say("the English aligner in speech3 is used (CMU's phones); --train: trains on these recordings")
     settings = settings_of(
         model=recognizer.directory if recognizer else None, lang=lang, lexicon=lexicon, graphemes=request.graphemes,
         rate_hz=None if recognizer else source.rate_hz,
     )  # fmt: skip
-    earlier, marks = read_state(out, settings), marks_of(source)
-    stored = (recognizer.directory if recognizer else own) / "model.safetensors"
-    if earlier and (not stored.is_file() or digest(stored) != earlier.model):
-        earlier = None
-    changed = [key for key in marks if earlier is None or earlier.marks.get(key) != marks[key]]
-    if earlier and recognizer is None and len(changed) > MOST_CHANGED * len(marks):
-        say(f"  {len(changed):,} of {_counted(len(marks), 'utterance')} are new or changed: the aligner is trained again")
-        earlier, changed = None, list(marks)
-    if earlier and (earlier.moved or request.corrected):  # the boundaries of all are moved alike
-        changed = list(marks)
-    # Train or load the model, and align.
-    if earlier:
-        recognizer = recognizer or load_recognizer(own)
-        rules = model_rules(recognizer)
-        again = "" if request.model or recognizer.directory != own else f"; to train again, delete {own}"
-        say(f"  {len(changed):,} of {_counted(len(marks), 'utterance')} are new or changed since the last run{again}")
-    data, limits, results = source.data, earlier.limits if earlier else None, dict[str, UtteranceResult]()
-    if recognizer is None:
-        rules = TextRules(source.plain, lang or "", request.graphemes)
-        say(f"training on {_counted(len(source.data.utterances), 'utterance')}: {own}")
-        trained = train_aligner(source.data, rules, lexicon, own, source.rate_hz, jobs)
-        recognizer, data = trained.recognizer, trained.data
-        found = find_alignment(recognizer, data, out, jobs, corrected=request.corrected, tolerant=True)
-    elif changed:
+    marks = marks_of(source)
+    stored = (recognizer.directory if recognizer else out / "model") / "model.safetensors"
+    earlier, changed = _changed(read_state(out, settings), marks, stored, request, trained=recognizer is None)
+    if recognizer is None and earlier:
+        recognizer = load_recognizer(out / "model")
+    limits, found = earlier.limits if earlier else None, dict[str, UtteranceResult]()
+    if changed:
+        data = source.data
         if earlier:  # the features of all utterances of a speaker are normalised together
             speakers = {data.utterances[key].speaker for key in changed}
             data = data.subset(key for key, utterance in data.utterances.items() if utterance.speaker in speakers)
+        trained = None
+        if recognizer is None:
+            rules = TextRules(source.plain, lang or "", request.graphemes)
+            say(f"training on {_counted(len(data.utterances), 'utterance')}: {out / 'model'}")
+            jobs = request.jobs or available_jobs()
+            trained = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
+        only = changed if earlier else None
+        alignment, data = _aligned(recognizer, trained, data, out, request, only, limits)
+        limits = limits or alignment.outcome.limits
+        found = {each.id: each for each in _results(alignment, data.subset(changed), source.targets)}
+    assert limits is not None
+    kept = {each.id: each for each in earlier.results} if earlier else {}
+    results = [found.get(key) or kept[key] for key in source.data.utterances]
+    write_files(out, source, results, request.formats)
+    left_out = [fault for fault in source.faults if not fault.warning]
+    summary = Summary(results, len(source.targets), len(left_out))
+    write_page(out, path.name, summary.lines(out), source.data, source.targets, results)
+    State(settings, digest(stored), marks, request.corrected is not None, limits, results).save(out)
+    if all(result.status == FAILED for result in results):
+        reasons = "".join(f"\n  {result.id}: {result.reason}" for result in results[:_SHOWN])
+        raise Speech3Error(f"{path}: none of {_counted(len(results), 'utterance')} could be aligned:{reasons}")
+    return summary
+
+
+def _changed(
+    earlier: State | None, marks: Mapping[str, str], stored: Path, request: AlignRequest, *, trained: bool
+) -> tuple[State | None, list[str]]:
+    """The results of the last run, None if they are of no use, and the utterances to align.
+
+    Parameters
+    ----------
+    stored
+        The model's parameters.
+    trained
+        In that run, and not given by the user.
+    """
+    if earlier is None or not stored.is_file() or digest(stored) != earlier.model:
+        return None, list(marks)
+    changed = [key for key in marks if earlier.marks.get(key) != marks[key]]
+    how_many = f"  {len(changed):,} of {len(marks):,} utterances are new or changed"
+    if trained and len(changed) > MOST_CHANGED * len(marks):
+        say(f"{how_many}: the aligner is trained again")
+        return None, list(marks)
+    say(f"{how_many} since the last run{f'; to train again, delete {stored.parent}' if trained else ''}")
+    # Boundaries that are moved as in corrected recordings are moved in all.
+    return earlier, list(marks) if earlier.moved or request.corrected else changed
+
+
+def _aligned(
+    recognizer: Recognizer | None, trained: Trained | None, data: DataDir, out: Path, request: AlignRequest,
+    only: Sequence[str] | None, limits: Limits | None,
+) -> tuple[FoundAlignment, DataDir]:  # fmt: skip
+    """The alignments by the model that was just trained, or else by another, and the data with its spellings."""
+    jobs, lexicon, lang = request.jobs or available_jobs(), request.lexicon, request.lang
+    if trained:
+        recognizer, data, lexicon, lang = trained.recognizer, trained.data, None, None
+    else:
+        assert recognizer is not None
+        rules = model_rules(recognizer)
         data = in_vocabulary(data, rules, recognizer.hmm.lexicon.by_word)
-        if not (request.lexicon or rules.given):  # from a lexicon, `find_alignment` learns them
+        if not (lexicon or rules.given):  # from a lexicon, `find_alignment` learns them
             words = (word for each in data.utterances.values() for word in (each.text or "").split())
             recognizer = with_further_words(recognizer, rules, set(words))
-        found = find_alignment(
-            recognizer, data, out, jobs, lexicon=request.lexicon, lang=request.lang, corrected=request.corrected,
-            tolerant=True, only=changed if earlier else None, limits=limits,
-        )  # fmt: skip
-    if changed:
-        shutil.rmtree(out / "feats", ignore_errors=True)
-        limits = limits or found.outcome.limits
-        results = {each.id: each for each in _results(found, data.subset(changed), source.targets)}
-    kept = {each.id: each for each in earlier.results} if earlier else {}
-    every = [results.get(key) or kept[key] for key in source.data.utterances]
-    assert limits is not None
-    write_files(out, source, every, request.formats)
-    left_out = [fault for fault in source.faults if not fault.warning]
-    summary = Summary(every, len(source.targets), len(left_out))
-    write_page(out, path.name, summary.lines(out), source.data, source.targets, every)
-    State(settings, digest(stored), marks, request.corrected is not None, limits, every).save(out)
-    if all(result.status == FAILED for result in every):
-        reasons = "".join(f"\n  {result.id}: {result.reason}" for result in every[:_SHOWN])
-        raise Speech3Error(f"{path}: none of {_counted(len(every), 'utterance')} could be aligned:{reasons}")
-    return summary
+    found = find_alignment(
+        recognizer, data, out, jobs, lexicon=lexicon, lang=lang, corrected=request.corrected, tolerant=True, only=only,
+        limits=limits,
+    )  # fmt: skip
+    shutil.rmtree(out / "feats", ignore_errors=True)
+    return found, data
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""What an earlier run of `speech3 align SOURCE OUT` found, so that a later one aligns only what is new or has changed."""
+"""What an earlier run of `speech3 align SOURCE OUT` found, so that a later one aligns only what has changed."""
 
 import hashlib
 from collections.abc import Mapping

@@ -27,7 +27,9 @@ def page(tmp_path: Path) -> Path:
     soundfile.write(tmp_path / "my data" / "a #1.wav", wave, RATE_HZ)
     picture = drawn("a", wave[RATE_HZ : 2 * RATE_HZ], RATE_HZ, PHONES, WORDS, start_s=1.0)
     doubtful = [
-        Checked("a", "ann", "1 of 2 words doubtful", "../my data/a #1.wav", 1.0, 2.0, WORDS, "salt *R&B*", 0.4, picture),
+        Checked(
+            "a", "ann", "1 of 2 words doubtful", "../my data/a #1.wav", 1.0, 2.0, WORDS, "salt *R&B*", 0.4, picture
+        ),
         Checked("b", "ann", "too short", "", 0.0, 1.0, [], "<unk> said", None),
     ]
     write_alignment_page(tmp_path / "out" / "index.html", "Alignment of x", ["1 of 2"], doubtful, [])
