@@ -1,4 +1,8 @@
-"""The exception for a user's mistakes, lists in messages, the limit on the share of bad utterances, the platform."""
+"""The exceptions for a user's mistakes, lists in messages, the limit on the share of bad utterances, the platform.
+
+A message has the form ``where: problem; remedy``. Its class says what kind of problem it is, for programs that react to
+it, and for tests, which need not quote sentences.
+"""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,6 +18,44 @@ class Speech3Error(Exception):
     The command line prints it as ``error: ...`` with exit status 1 and without a traceback.
     """
 
+    def restated(self, message: str) -> "Speech3Error":
+        """An error of the same kind with another message, for a caller that knows more about the place."""
+        kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        assert issubclass(kind, Speech3Error)
+        return kind(message)
+
+
+class MissingError(Speech3Error):
+    """A file, an utterance, a word or a name is not there."""
+
+
+class FormatError(Speech3Error):
+    """A file or stream is damaged, or is not of the format that it should have."""
+
+
+class SettingError(Speech3Error):
+    """A key, an option or an argument has a value that cannot be used, or excludes another one."""
+
+
+class MismatchError(Speech3Error):
+    """Two inputs do not belong together, such as features and a model trained on other features."""
+
+
+class DataError(Speech3Error):
+    """Recordings, transcripts or features are unusable, too few, or none."""
+
+
+class OccupiedError(Speech3Error):
+    """What would be written exists already, belongs to something else, or is in use by another run."""
+
+
+class MachineError(Speech3Error):
+    """This machine lacks memory, disk, GPUs, permissions or a package, or killed a process."""
+
+
+class TrainingError(Speech3Error):
+    """Training or an estimate failed: it diverged, or its statistics are singular."""
+
 
 def check_platform() -> None:
     """Raise an error on Windows, which has neither the locks nor the signals that speech3 relies on.
@@ -23,7 +65,7 @@ def check_platform() -> None:
     Speech3Error
     """
     if sys.platform == "win32":
-        raise Speech3Error("speech3 runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`)")
+        raise MachineError("speech3 runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`)")
 
 
 def listed(names: Iterable[str], most: int = _SHOWN) -> str:
@@ -55,12 +97,12 @@ def check_bad(
     Speech3Error
     """
     if not total:
-        raise Speech3Error(f"{what}: no utterances")
+        raise DataError(f"{what}: no utterances")
     if len(bad) <= most * total:
         return
     shown = [f"\n  {utterance}: {reason.removeprefix(f'{utterance}: ')}" for utterance, reason in bad.items()]
     more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    raise Speech3Error(
+    raise DataError(
         f"{what}: {len(bad)} of {total} utterances {problem}, more than {100 * most:g} %"
         f"{'; ' + remedy if remedy else ''}:{''.join(shown[:_SHOWN])}{more}"
     )

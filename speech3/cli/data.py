@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
+from speech3.errors import OccupiedError, SettingError
 
 _SHOWN = 20  # most faults and most warnings that are printed without --all
 
@@ -134,17 +135,16 @@ def subset(
     Audio and features stay where they are.
     """
     from speech3.data import read_datadir, read_list, subset, write_datadir
-    from speech3.errors import Speech3Error
 
     def wanted(value: str | None) -> int | list[str] | None:
         return None if value is None else int(value) if value.isdecimal() else read_list(Path(value))
 
     if all(value is None for value in (speakers, utterances, per_speaker, shortest, first, hours)):
-        raise Speech3Error(
+        raise SettingError(
             "nothing selects a subset: use --speakers, --utterances, --per-speaker, --shortest, --first or --hours"
         )
     if out.resolve() == directory.resolve():
-        raise Speech3Error(f"{out}: the subset cannot replace the original; choose another directory")
+        raise OccupiedError(f"{out}: the subset cannot replace the original; choose another directory")
     data = read_datadir(directory)
     part = subset(
         data,
@@ -175,10 +175,9 @@ def combine(
     out, with a note.
     """
     from speech3.data import combine, read_datadir, write_datadir
-    from speech3.errors import Speech3Error
 
     if out.resolve() in {directory.resolve() for directory in directories}:
-        raise Speech3Error(f"{out}: is one of the directories to combine; name the output first: combine OUT DIR DIR")
+        raise OccupiedError(f"{out}: is one of the directories to combine; name the output first: combine OUT DIR DIR")
     data, left_out = combine([read_datadir(directory) for directory in directories], out)
     write_datadir(data, out)
     for line in left_out:
@@ -211,11 +210,10 @@ def split(
     The shares above are the default. `speech3 split data/all data/folds 5` makes five equal parts.
     """
     from speech3.data import parse_shares, read_datadir, split_by_speaker, split_by_utterance, write_datadir
-    from speech3.errors import Speech3Error
 
     shares = parse_shares(parts or ["train=0.8", "dev=0.1", "test=0.1"])
     if directory.resolve() in {(out / name).resolve() for name in shares}:
-        raise Speech3Error(f"{directory}: would be replaced by one of its parts; choose another OUT")
+        raise OccupiedError(f"{directory}: would be replaced by one of its parts; choose another OUT")
     data = read_datadir(directory)
     made = (split_by_speaker if by is By.speaker else split_by_utterance)(data, shares, seed)
     for name, part in made.items():

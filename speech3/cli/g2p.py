@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from speech3.errors import MissingError
+
 verbs = typer.Typer(no_args_is_help=True, help="Pronounce words as a lexicon does, or spell phones.")
 
 
@@ -57,7 +59,6 @@ def apply(
     With `--nbest` the probability of the pronunciation, given the word, follows the word; with `--reverse`, that of the
     spelling, given the phones. A word with a letter that the lexicon lacks gets no pronunciation, and is named.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import g2p
     from speech3.runtime import progress, say
 
@@ -79,4 +80,4 @@ def apply(
     for each, why in failed.items():
         say(f"no {what} of {each}: {why}")
     if failed and len(failed) == len(given):
-        raise Speech3Error(f"{model}: no {what} of any of the {len(given):,} given")
+        raise MissingError(f"{model}: no {what} of any of the {len(given):,} given")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from speech3.errors import SettingError
+
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure n-gram language models.")
 
 Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file, compressed or not.")]
@@ -39,13 +41,12 @@ def train(
     Texts may be of any size: besides the vocabulary at most 2 GB are held in memory; the rest is sorted in files under
     TMPDIR.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import train_lm as training
 
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
     except ValueError as error:
-        raise Speech3Error(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
+        raise SettingError(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
     found = training.train(texts, order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
     if vocabulary:
@@ -67,12 +68,11 @@ def prune(
 
     All back-off weights are recomputed; threshold 0 does only that, and repairs a model with wrong back-off weights.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import check_sums, read_arpa, write_arpa
     from speech3.language import prune as pruned
 
     if not threshold >= 0:
-        raise Speech3Error(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
+        raise SettingError(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
     model = read_arpa(lm)
     check_sums(model, mending=True)
     smaller = pruned(model, threshold)
@@ -97,12 +97,11 @@ def interpolate(
 
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     """
-    from speech3.errors import Speech3Error
     from speech3.language import check_sums, measure_text, read_arpa, read_tokens, write_arpa
     from speech3.language import mixtures as mixing
 
     if (tune is None) == (weights is None):
-        raise Speech3Error("use either --tune TEXT or --weights 0.3,0.7")
+        raise SettingError("use either --tune TEXT or --weights 0.3,0.7")
     models = [read_arpa(path) for path in lms]
     mixing.check_models(models)
     for model in models:
@@ -111,7 +110,7 @@ def interpolate(
         try:
             values = [float(field) for field in weights.split(",")]
         except ValueError as error:
-            raise Speech3Error(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
+            raise SettingError(f"--weights {weights}: expected numbers, such as 0.3,0.7") from error
     else:
         assert tune
         vocabulary = mixing.joint_vocabulary(models)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from speech3.errors import SettingError, listed
+
 if TYPE_CHECKING:
     from speech3.evaluate import PairedTest, Score
 
@@ -81,7 +83,6 @@ def score(
     the error rates into the model card of the model that made HYP, for its users.
     """
     from speech3.data import case_doubts, lower_case, normalize_text, parse_steps
-    from speech3.errors import Speech3Error
     from speech3.evaluate import (
         Texts,
         confidence_lines,
@@ -100,11 +101,11 @@ def score(
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
         if steps:
-            raise Speech3Error(
+            raise SettingError(
                 "--normalize: cannot be used with lattices; normalise REF so that its words are those of the lattice"
             )
         if text_format not in (Format.auto, Format.kaldi):
-            raise Speech3Error(
+            raise SettingError(
                 f"--format {text_format}: lattices have utterance ids; pass the reference as Kaldi text and leave this"
                 " out"
             )
@@ -199,7 +200,6 @@ def boundaries(
     silence, and for each pair of phone classes: the mean and median absolute error, the share of boundaries within 5,
     10, 20, 25 and 50 ms, and the bias (positive: HYP is late).
     """
-    from speech3.errors import listed
     from speech3.evaluate import compare, level_in_name, read_times, table
     from speech3.hmm import Level as Kind
     from speech3.runtime import say

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from speech3.cli import _verb
+from speech3.errors import DataError, MismatchError, SettingError, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,24 +74,23 @@ def transcribe(
         transcription_json,
         with_mean_scores,
     )
-    from speech3.errors import Speech3Error
     from speech3.hmm import ctm_line
 
     recognizer = replace_graph(load_recognizer(model), graph, hot)
     if others:
         if stream:
-            raise Speech3Error("--with: cannot be combined with --stream")
+            raise SettingError("--with: cannot be combined with --stream")
         more = [load_recognizer(other) for other in others]
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
-            raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
+            raise MismatchError(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
         recognizer = with_mean_scores(recognizer, more)
     if stream:
         if len(files) != 1 or ctm:
-            raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
+            raise SettingError("--stream takes one FILE, or - for standard input, and no --ctm")
         transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
         return
     if rate is not None:
-        raise Speech3Error("--rate is only for --stream; a finished file contains its sample rate")
+        raise SettingError("--rate is only for --stream; a finished file contains its sample rate")
 
     for result in transcribe(recognizer, files, times=ctm or as_json):
         if as_json:
@@ -162,7 +162,6 @@ def decode(
         without_words,
         write_decoding,
     )
-    from speech3.errors import Speech3Error
     from speech3.features import silent_in
     from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
@@ -175,7 +174,7 @@ def decode(
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
     if (adapting := speaker_model(recognizer) if not more else None) is None and transforms:
-        raise Speech3Error(f"--transforms {transforms}: {model} does not adapt to speakers; remove the option")
+        raise SettingError(f"--transforms {transforms}: {model} does not adapt to speakers; remove the option")
     if adapting and transforms:
         recognizer, searched = with_transforms(adapting, feats, speaker_of, transforms)
     elif adapting:
@@ -392,33 +391,32 @@ def align(
     utterances by the same conventions, and says how much nearer that brings them: measured on each corrected recording
     with what the others say. If it brings them no nearer, nothing is moved.
     """
-    from speech3.errors import Speech3Error
     from speech3.evaluate import read_times
     from speech3.recipe import FORMATS, AlignRequest, align_source
 
     times = read_times(corrected, level="phones") if corrected else None
     if times and "phones" not in times.tracks:
-        raise Speech3Error(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
+        raise DataError(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
     phones = times.tracks["phones"] if times else None
     if last is not None:
         alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None,
                  "--train": train or None}  # fmt: skip
         given = [name for name, value in alone.items() if value is not None]
         if given or formats != "textgrid":
-            raise Speech3Error(
+            raise SettingError(
                 f"{', '.join(given) or '--format'}: only for speech3 align SOURCE OUT; with three arguments (MODEL DIR"
                 " OUT) remove it"
             )
         _align_kaldi(source, out, last, jobs, lexicon, lang, phones)
         return
     if model and graphemes:
-        raise Speech3Error("--graphemes: is for training; a model given by --model has its own phones: remove one")
+        raise SettingError("--graphemes: is for training; a model given by --model has its own phones: remove one")
     if model and train:
-        raise Speech3Error("--train: trains a model, --model uses one: remove one of them")
+        raise SettingError("--train: trains a model, --model uses one: remove one of them")
     names = [name.strip().lower() for name in formats.split(",") if name.strip()]
     chosen = tuple(name for name in FORMATS if name in names)
     if strange := [name for name in names if name not in FORMATS] or ([] if names else [formats]):
-        raise Speech3Error(f"--format {strange[0]}: is not a format; choose from {', '.join(FORMATS)}")
+        raise SettingError(f"--format {strange[0]}: is not a format; choose from {', '.join(FORMATS)}")
     request = AlignRequest(model, text, tier, lang, lexicon, graphemes, train, phones, chosen, jobs)
     for line in align_source(source, out, request).lines(out):
         print(line)
@@ -488,7 +486,6 @@ def tune(
         say_skipped,
         tune_recognizer,
     )
-    from speech3.errors import Speech3Error, listed
     from speech3.evaluate import ERROR_RATES
     from speech3.runtime import available_jobs
 
@@ -497,7 +494,7 @@ def tune(
     data = read_datadir(directory)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
     if silent := [key for key, words in texts.items() if not words]:
-        raise Speech3Error(
+        raise DataError(
             f"{directory}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
             f" {listed(silent, 5)}; add transcripts to {directory}/text, or leave these utterances out"
             " (`speech3 subset`)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from speech3.cli import _verb
+from speech3.errors import SettingError
 
 if TYPE_CHECKING:
     from speech3.config import TrainConfig
@@ -137,12 +138,11 @@ def recipe(
 
 
 def _as_overrides(overrides: list[str], **options: object) -> list[str]:
-    from speech3.errors import Speech3Error
 
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
         if both := [override for override in overrides if override.startswith(f"{key}=")]:
-            raise Speech3Error(f"--{key} {value}, {both[0]}: these are two ways to set one key; remove one")
+            raise SettingError(f"--{key} {value}, {both[0]}: these are two ways to set one key; remove one")
     return [f"{key}={value}" for key, value in given.items()]
 
 
@@ -259,7 +259,6 @@ def train(
     """
     from speech3.config import TrainConfig, load_config
     from speech3.engine import simulated_method
-    from speech3.errors import Speech3Error
     from speech3.models import parameters_of
     from speech3.runtime import say
     from speech3.train import train, with_workers
@@ -274,7 +273,7 @@ def train(
             config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
             say(f"--world simulated: training.simulation.method={method}, to match the world of the config")
     if address and config.training.world != "cluster":
-        raise Speech3Error(f"--address {address}: only for world cluster; add --world cluster")
+        raise SettingError(f"--address {address}: only for world cluster; add --world cluster")
     if init:
         config = config.model_copy(update={"init": str(init)})
     if world is None and workers is not None and workers > 1 and config.training.world == "sgd":
@@ -349,20 +348,19 @@ def simulate(
     TernGrad's conclusions hold.
     """
     from speech3.config import TrainConfig, load_config
-    from speech3.errors import Speech3Error
     from speech3.evaluate import print_table, write_curves
     from speech3.train import make_table, own_methods, preset_methods, simulate
 
     if models and not throughput:
-        raise Speech3Error(f"--models {models}: only for --throughput; set the model to train with model=...")
+        raise SettingError(f"--models {models}: only for --throughput; set the model to train with model=...")
     if gigabits and not throughput:
-        raise Speech3Error(
+        raise SettingError(
             f"--gigabits {gigabits}: only for --throughput; to limit the links in training, set "
             f"training.simulation.bandwidth, in bytes per second"
         )
     for option, given in (("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
         if throughput and given:
-            raise Speech3Error(f"{option} {given}: --throughput trains nothing; remove one of the two options")
+            raise SettingError(f"{option} {given}: --throughput trains nothing; remove one of the two options")
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
@@ -402,16 +400,14 @@ def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: 
 
 
 def _names(text: str, option: str) -> list[str]:
-    from speech3.errors import Speech3Error
 
     names = [name for name in text.split(",") if name]
     if text and not names:
-        raise Speech3Error(f"{option} {text}: expected names separated by commas, as in sgd,downpour or dnn,cnn")
+        raise SettingError(f"{option} {text}: expected names separated by commas, as in sgd,downpour or dnn,cnn")
     return names
 
 
 def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
-    from speech3.errors import Speech3Error
 
     try:
         numbers = [kind(part) for part in text.split(",") if part]
@@ -419,4 +415,4 @@ def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
             raise ValueError("nothing but commas")
         return numbers
     except ValueError as error:
-        raise Speech3Error(f"{option} {text}: expected numbers separated by commas, as in 1,2,5") from error
+        raise SettingError(f"{option} {text}: expected numbers separated by commas, as in 1,2,5") from error

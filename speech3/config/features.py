@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
-from speech3.errors import Speech3Error, listed
+from speech3.errors import FormatError, MissingError, SettingError, listed
 
 _FRAMES = (
     "sample-frequency", "frame-length", "frame-shift", "preemphasis-coefficient", "remove-dc-offset", "dither",
@@ -229,11 +229,11 @@ def read_conf(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
+        raise MissingError(f"{path}: no such file") from error
     except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not a text file: {error}") from error
+        raise FormatError(f"{path}: not a text file: {error}") from error
     lines: dict[str, tuple[str, Any]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if stripped := line.partition("#")[0].strip():
@@ -242,7 +242,7 @@ def read_conf(path: Path) -> dict[str, Any]:
     of_pitch = {name.replace("_", "-") for name in PitchConfig.model_fields} - {"delta-window"} | {"resample-frequency"}
     if pitch := sorted(of_pitch & lines.keys()):
         keys = ", ".join(f"{option.replace('-', '_')}: {lines[option][1]}" for option in pitch)
-        raise Speech3Error(
+        raise SettingError(
             f"{lines[pitch[0]][0]}: --{pitch[0]}: an option of pitch, which is appended to other features; write a YAML"
             f" file such as\n  kind: mfcc\n  pitch: {{{keys}}}"
         )
@@ -253,14 +253,14 @@ def read_conf(path: Path) -> dict[str, Any]:
 def _option(line: str, where: str) -> tuple[str, Any]:
     match = re.fullmatch(r"--([A-Za-z][\w-]*)\s*(=)?\s*(.*)", line)
     if not match or (match[3] and not match[2]):
-        raise Speech3Error(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
+        raise SettingError(f"{where}: {line!r}: expected an option of Kaldi such as --num-mel-bins=40")
     option, value = match[1].lower().replace("_", "-"), match[3].strip("'\"")
     if option in _BOOLEAN:
         if value.lower() not in (*_TRUE, *_FALSE):
-            raise Speech3Error(f"{where}: --{option}={value}: expected true or false")
+            raise SettingError(f"{where}: --{option}={value}: expected true or false")
         return option, value.lower() in _TRUE
     if not value:
-        raise Speech3Error(f"{where}: --{option}: has no value; write --{option}=VALUE")
+        raise SettingError(f"{where}: --{option}: has no value; write --{option}=VALUE")
     return option, value
 
 
@@ -272,7 +272,7 @@ def _kind(path: Path, options: set[str]) -> str:
     found = [kind for kind in OPTIONS if known <= set(OPTIONS[kind])]
     if len(found) == 1:
         return found[0]
-    raise Speech3Error(
+    raise SettingError(
         f"{path}: neither its name nor its options say which features these are; name it mfcc.conf, fbank.conf or"
         " plp.conf"
     )
@@ -291,11 +291,11 @@ def _keys(kind: str, lines: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
         elif option in _REFUSED:
             usual, remedy = _REFUSED[option]
             if value not in usual and str(value).lower() not in usual:
-                raise Speech3Error(f"{where}: --{option}={str(value).lower()}: {remedy}")
+                raise SettingError(f"{where}: --{option}={str(value).lower()}: {remedy}")
         elif option not in _WITHOUT_EFFECT:
             unknown.append(f"{where}: --{option}")
     if unknown:
-        raise Speech3Error(
+        raise SettingError(
             f"{listed(unknown, 5)}: not an option of Kaldi's compute-{kind}-feats; known here:"
             f" {', '.join(f'--{option}' for option in sorted(OPTIONS[kind]))}"
         )

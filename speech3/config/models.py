@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt, ValidatorFunctionWrapHandler, field_val
 
 from speech3.config.base import Config
 from speech3.config.features import FeatureConfig
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 
 Activation = Literal["relu", "sigmoid"]
 Normalization = Literal["none", "batch", "layer"]
@@ -359,7 +359,7 @@ def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, 
     found = [key for key in keys if getattr(features, key)]
     if found and isinstance(model, CnnTdnnConfig | TdnnLstmConfig) and model.convolutions:
         instead = "model=tdnn" if isinstance(model, CnnTdnnConfig) else "model.convolutions=[]"
-        raise Speech3Error(
+        raise SettingError(
             f"{prefix}model: a {model.family} convolves over neighbouring frequencies, but {source} has"
             f" {', '.join(found)} besides bins; use features without, such as fbank40_utt, or set {prefix}{instead}"
         )

@@ -14,7 +14,7 @@ from speech3.config.features import FeatureConfig, read_conf
 from speech3.config.models import TIME_DELAY, LstmConfig, ModelConfig
 from speech3.config.stages import AugmentConfig
 from speech3.config.training import TrainingConfig
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, SettingError
 from speech3.runtime import read_utf8
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -50,9 +50,9 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     try:
         value = yaml.safe_load(read_utf8(path))
     except yaml.YAMLError as error:
-        raise Speech3Error(f"{path}: not valid YAML: {error}") from error
+        raise FormatError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(value, dict):
-        raise Speech3Error(f"{path}: expected `key: value` lines, found {type(value).__name__}")
+        raise FormatError(f"{path}: expected `key: value` lines, found {type(value).__name__}")
     return value
 
 
@@ -62,7 +62,7 @@ def parse(cls: type[C], values: dict[str, Any], source: Path | str) -> C:
         return cls.model_validate(values)
     except ValidationError as error:
         lines = [_explain(cls, values, fault, source) for fault in error.errors()]
-        raise Speech3Error("\n".join(lines)) from error
+        raise SettingError("\n".join(lines)) from error
 
 
 def _explain(cls: type[Config], values: dict[str, Any], fault: Any, source: Path | str) -> str:
@@ -100,7 +100,7 @@ def load_preset(cls: type[C], kind: str, name: str) -> C:
         return parse(cls, read_conf(Path(name)), name)
     path = _preset_path(kind, name)
     if not path.exists():
-        raise Speech3Error(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")
+        raise SettingError(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")
     return parse(cls, read_yaml(path), path)
 
 
@@ -189,7 +189,7 @@ def changed(config: C, prefix: str, overrides: list[str], source: Path | str) ->
     for override in overrides:
         keys, text = _split(override)
         if keys[0] != prefix or len(keys) == 1:
-            raise Speech3Error(f"{override}: unknown key; known here: {', '.join(_named(type(config), prefix))}")
+            raise SettingError(f"{override}: unknown key; known here: {', '.join(_named(type(config), prefix))}")
         _set(values, keys, _value(type(config), keys[1:], text, override), override)
     return parse(type(config), values[prefix], f"{source} with {' '.join(overrides)}" if overrides else source)
 
@@ -201,7 +201,7 @@ def _named(cls: type[Config], prefix: str) -> list[str]:
 def _split(override: str) -> tuple[list[str], str]:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
+        raise SettingError(f"{override}: an override has the form key=value, as in training.max_epochs=5")
     return key.split("."), text
 
 
@@ -216,7 +216,7 @@ def _value(cls: type[Config], keys: list[str], text: str, override: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Speech3Error(f"{override}: not valid YAML: {error}") from error
+        raise SettingError(f"{override}: not valid YAML: {error}") from error
 
 
 def _is_text(cls: type[Config], keys: list[str]) -> bool:
@@ -256,5 +256,5 @@ def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
             here[key] = {"recordings": here[key]}
         here = here.setdefault(key, {})
         if not isinstance(here, dict):
-            raise Speech3Error(f"{override}: {'.'.join(keys[: index + 1])} is a value, not a group of keys")
+            raise SettingError(f"{override}: {'.'.join(keys[: index + 1])} is a value, not a group of keys")
     here[keys[-1]] = value

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, matching_paths
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, MissingError
 from speech3.language import LangDir
 from speech3.runtime import read_utf8, write_text
 
@@ -32,12 +32,12 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     """
     data, lexicon = source / "data_aishell", source / "resource_aishell" / "lexicon.txt"
     if not (data / _TRANSCRIPT).is_file():
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: not AISHELL-1: no data_aishell/{_TRANSCRIPT} in it; get data_aishell.tgz and"
             " resource_aishell.tgz from https://www.openslr.org/33 and unpack both there"
         )
     if not lexicon.is_file():
-        raise Speech3Error(f"{lexicon}: no such file; unpack resource_aishell.tgz beside data_aishell")
+        raise MissingError(f"{lexicon}: no such file; unpack resource_aishell.tgz beside data_aishell")
     texts = _texts(data / _TRANSCRIPT)
     parts = {name: _part(data, name, texts) for name in UTTERANCES}
     words = out / "aishell.txt"
@@ -62,17 +62,17 @@ def _part(data: Path, name: str, texts: dict[str, str]) -> DataDir:
         remedy = (
             f"unpack the {len(packed)} archives in {data / 'wav'}, too" if packed else "unpack data_aishell.tgz again"
         )
-        raise Speech3Error(f"{data / 'wav' / name}: no recordings SPEAKER/NAME.wav; {remedy}")
+        raise MissingError(f"{data / 'wav' / name}: no recordings SPEAKER/NAME.wav; {remedy}")
     speakers = {path.name for path in matching_paths(data / "wav", "*/*/")}
     if left := [
         path for path in matching_paths(data / "wav", "*.tar.gz") if path.name[: -len(".tar.gz")] not in speakers
     ]:
-        raise Speech3Error(
+        raise MissingError(
             f"{data / 'wav'}: archives not unpacked: {len(left)}, such as {left[0].name}; unpack all of them there"
         )
     used = [path for path in wavs if path.stem in texts]
     if not used:
-        raise Speech3Error(f"{data / _TRANSCRIPT}: has none of the {len(wavs)} recordings of {name}; unpack it again")
+        raise MismatchError(f"{data / _TRANSCRIPT}: has none of the {len(wavs)} recordings of {name}; unpack it again")
     say_if_incomplete(name, len(used), UTTERANCES[name])
     recordings = {path.stem: str(path.absolute()) for path in used}
     utterances = {path.stem: Utterance(path.stem, path.stem, path.parent.name, texts[path.stem]) for path in used}

@@ -17,7 +17,7 @@ import numpy as np
 
 from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
 from speech3.data import DataDir, Utterance, find_damage, write_mended, write_wav
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError
 from speech3.language import LangDir, lexicon_text, read_dictionary
 from speech3.runtime import read_utf8, say, write_text
 
@@ -41,7 +41,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     """
     root = next((path for path in (source, source / "an4") if (path / "etc" / "an4.dic").is_file()), None)
     if root is None:
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: not AN4: no etc/an4.dic here or in an4/; get an4_sphere.tar.gz from"
             " http://www.speech.cs.cmu.edu/databases/an4/ and unpack it"
         )
@@ -59,17 +59,17 @@ def _read(root: Path, name: str, converted: Path) -> DataDir:
     ids, transcription = root / "etc" / f"{name}.fileids", root / "etc" / f"{name}.transcription"
     for path in (ids, transcription):
         if not path.is_file():
-            raise Speech3Error(f"{path}: no such file; unpack the corpus again")
+            raise MissingError(f"{path}: no such file; unpack the corpus again")
     texts = dict[str, str]()
     for number, line in enumerate(read_utf8(transcription).splitlines(), 1):
         if not (match := _LINE.fullmatch(line.strip())):
-            raise Speech3Error(f"{transcription}:{number}: not `<s> WORDS </s> (NAME)`: `{line[:60]}`")
+            raise FormatError(f"{transcription}:{number}: not `<s> WORDS </s> (NAME)`: `{line[:60]}`")
         texts[match[2]] = " ".join(match[1].split())
     recordings, utterances = dict[str, str](), dict[str, Utterance]()
     for line in read_utf8(ids).split():
         place = root / "wav" / line
         if place.name not in texts:
-            raise Speech3Error(
+            raise MissingError(
                 f"{transcription}: no transcript of {place.name}, which {ids.name} lists; unpack it again"
             )
         key = f"{place.parent.name}-{place.name}"
@@ -85,7 +85,7 @@ def _recording(place: Path, converted: Path) -> Path:
             return path.absolute()
     raw = place.with_name(place.name + ".raw")
     if not raw.is_file():
-        raise Speech3Error(f"{place}: no recording with this name and {', '.join(_SOUNDS)} or .raw; unpack it again")
+        raise MissingError(f"{place}: no recording with this name and {', '.join(_SOUNDS)} or .raw; unpack it again")
     wav = (converted / place.parent.name / f"{place.name}.wav").absolute()
     content = raw.read_bytes()
     both = [np.frombuffer(content, order, len(content) // 2).astype(np.int16) for order in ("<i2", ">i2")]

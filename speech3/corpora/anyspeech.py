@@ -29,7 +29,7 @@ from speech3.data import (
     split_by_utterance,
     write_datadir,
 )
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MissingError, SettingError, Speech3Error, listed
 from speech3.language import (
     NOT_WORDS,
     Cutter,
@@ -135,7 +135,7 @@ def _by_utterance(
     try:
         parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed, seconds)
     except Speech3Error as error:
-        raise Speech3Error(
+        raise DataError(
             f"{data.path}: {_number(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
             f" {' and '.join(shares)}, which get at most {max(wanted.values()):.0%} of the speech each: at least"
             f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed (a recogniser"
@@ -222,7 +222,7 @@ def prepare(
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if graphemes and not spelled:
-        raise Speech3Error(f"graphemes={graphemes}: words are not spelled by their letters; set lexicon=graphemes, too")
+        raise SettingError(f"graphemes={graphemes}: words are not spelled by their letters; set lexicon=graphemes, too")
     given = read_graphemes(Path(graphemes)) if graphemes else ()
     faults: list[Fault] = []
     plain = set[str]()  # parts whose transcripts are in plain words
@@ -237,7 +237,7 @@ def prepare(
 
     parts, drawn = _splits(source, seed, read)
     if tier and all(_is_datadir(data.path) for data in parts.values()):
-        raise Speech3Error(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
+        raise SettingError(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
     write_corpus(
         parts, find_lang(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
         graphemes=given, plain="train" in plain,
@@ -269,12 +269,12 @@ def write_corpus(
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if units == "sentencepiece" and given.arpa:
-        raise Speech3Error(
+        raise DataError(
             f"{given.arpa}: is a language model of words, but units=sentencepiece makes one of pieces; remove it from"
             " lang/ (its text may be put into lang/text), or set units=words"
         )
     if silent := [str(data.path) for data in parts.values() if not data.recordings]:
-        raise Speech3Error(
+        raise DataError(
             f"{silent[0]}: has features, but no recordings, which this recipe needs (its aligner uses other features):"
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
@@ -332,7 +332,7 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
     if _is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
         return split_data(read(source, "train"), shares, seed), True
     if not (source / "train").is_dir():
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/, nor a folder of"
             " recordings (wav, flac, mp3, ...), each with a transcript of the same name (.eaf, .TextGrid or .txt)"
         )
@@ -353,7 +353,7 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
 def _with_text(path: Path, part: str) -> DataDir:
     data = read_datadir(path)
     if not any(utterance.text for utterance in data.utterances.values()):
-        raise Speech3Error(f"{path}: has no text; {_WHY_TEXT[part]}")
+        raise MissingError(f"{path}: has no text; {_WHY_TEXT[part]}")
     return data
 
 
@@ -374,7 +374,7 @@ class _Text(Iterable[list[str]]):
                 empty = False
                 yield words
         if empty:
-            raise Speech3Error(f"{self.path}: is empty; write one sentence per line, or remove it")
+            raise DataError(f"{self.path}: is empty; write one sentence per line, or remove it")
 
 
 def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
@@ -433,7 +433,7 @@ def _held_out(parts: Mapping[str, DataDir], words: PronouncedVocabulary) -> Pron
     try:
         check_vocabulary(texts, dict.fromkeys((*sorted(words.known), "<unk>", *found)))
     except Speech3Error as error:
-        raise Speech3Error(f"{parts['dev'].path}: dev: {error}") from error
+        raise error.restated(f"{parts['dev'].path}: dev: {error}") from error
     return found
 
 
@@ -445,7 +445,7 @@ def _copy_arpa(arpa: Path, out: Path) -> None:
         ):  # fmt: skip
             shutil.copyfileobj(content, packed)
     except UNREADABLE as error:
-        raise Speech3Error(f"{arpa}: cannot be read ({error}); copy it again") from error
+        raise FormatError(f"{arpa}: cannot be read ({error}); copy it again") from error
 
 
 def _write_phones(lexicon: Path | None, out: Path) -> None:

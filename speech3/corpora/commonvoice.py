@@ -19,7 +19,7 @@ import soundfile
 
 from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
 from speech3.data import DataDir, Utterance, case_doubts, lower_case, normalize_text, parse_steps, words_with_sharp_s
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import DataError, FormatError, MachineError, MismatchError, MissingError, Speech3Error, check_bad
 from speech3.language import espeak, find_lang
 from speech3.runtime import read_utf8, say, to_one_form
 
@@ -64,7 +64,7 @@ def prepare(
         libsndfile cannot read mp3.
     """
     if "MP3" not in soundfile.available_formats():
-        raise Speech3Error("this libsndfile reads no mp3: pip install -U soundfile")
+        raise MachineError("this libsndfile reads no mp3: pip install -U soundfile")
     if lang and lexicon == "espeak":
         _check_language(source, lang)
     steps = parse_steps(normalize)
@@ -98,11 +98,11 @@ def _tables(source: Path) -> tuple[dict[str, Path], str]:
     if (source / _ALL).is_file():
         return {"train": source / _ALL}, why
     if absent:
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: not a language of Common Voice: it needs train.tsv, dev.tsv and test.tsv, or {_ALL}, and"
             " clips/; pass cv-corpus-VERSION/LANGUAGE of the unpacked archive"
         )
-    raise Speech3Error(f"{source}: {why}, and no {_ALL}, from which splits are drawn then; unpack the archive again")
+    raise DataError(f"{source}: {why}, and no {_ALL}, from which splits are drawn then; unpack the archive again")
 
 
 def _is_empty(table: Path) -> bool:
@@ -125,17 +125,17 @@ def _check_language(source: Path, lang: str) -> None:
     except Speech3Error:
         say(f"  warning: {table} is in {locale}, which espeak-ng does not know, and is pronounced as lang={lang}")
         return
-    raise Speech3Error(f"{table}: its sentences are in {locale}, but lang={lang}; set lang={language}")
+    raise MismatchError(f"{table}: its sentences are in {locale}, but lang={lang}; set lang={language}")
 
 
 def _rows(table: Path) -> list[dict[str, str]]:
     lines = io.StringIO(read_utf8(table), newline=None)  # not splitlines(): U+2028 in a sentence does not end the line
     rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
     if rows and (lacking := [column for column in _COLUMNS if column not in rows[0]]):
-        raise Speech3Error(f"{table}: no column {', '.join(lacking)}; this is not a table of Common Voice's clips")
+        raise MissingError(f"{table}: no column {', '.join(lacking)}; this is not a table of Common Voice's clips")
     for row in rows:
         if any(row[column] is None for column in _COLUMNS):
-            raise Speech3Error(f"{table}: a line is cut short: `{row['client_id'][:60]}`; unpack the archive again")
+            raise FormatError(f"{table}: a line is cut short: `{row['client_id'][:60]}`; unpack the archive again")
     return rows
 
 
@@ -190,5 +190,5 @@ def _read(source: Path, name: str, normal: Callable[[str], str]) -> DataDir:
     for line in shown:
         say(line)
     if not utterances:
-        raise Speech3Error(f"{table}: no usable clip in it; unpack the archive again")
+        raise MissingError(f"{table}: no usable clip in it; unpack the archive again")
     return DataDir(source, recordings, dict(sorted(utterances.items())))

@@ -21,7 +21,7 @@ import numpy as np
 
 from speech3.corpora import synthetic
 from speech3.corpora.synthetic import SAMPLE_RATE_HZ, Interval, Speaker, Spoken
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, SettingError
 from speech3.language import PhoneEvent, Synthesis
 
 CORPUS = "digits"
@@ -110,7 +110,7 @@ def align(
     names = read_phone_names()
     events = _without_short_r(_with_closures(synthesis), names)
     if not events[0].ipa:
-        raise Speech3Error(f"{key}: espeak-ng begins with a pause; this is not the release that speech3 supports")
+        raise MachineError(f"{key}: espeak-ng begins with a pause; this is not the release that speech3 supports")
     labels = [names.get(event.ipa, event.ipa) if event.ipa else SILENCE for event in events]
     edges = [event.start_s + lead_s for event in events] + [end_s]
     phones = [Interval(0.0, edges[0], SILENCE)]
@@ -118,13 +118,13 @@ def align(
         Interval(start_s, stop_s, label) for (start_s, stop_s), label in zip(pairwise(edges), labels, strict=True)
     ]
     if labels[-1] != SILENCE:
-        raise Speech3Error(f"{key}: espeak-ng does not end in a pause; this is not the release that speech3 supports")
+        raise MachineError(f"{key}: espeak-ng does not end in a pause; this is not the release that speech3 supports")
     lexicon, spans = synthetic.read_lexicon(CORPUS), []
     for index, word in enumerate(words):
         own = [phone for phone, event in zip(phones[1:], events, strict=True) if event.word == index]
         if tuple(phone.label for phone in own) not in lexicon[word]:
             said = " ".join(phone.label for phone in own)
-            raise Speech3Error(
+            raise SettingError(
                 f"{key}: espeak-ng pronounces {word} as {said!r}; add that to lexicon.txt and phones.txt in "
                 f"{synthetic.data_file(CORPUS, '')}"
             )

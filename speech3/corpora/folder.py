@@ -38,7 +38,7 @@ from speech3.data import (
     segment_name,
     symbols_in,
 )
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, MissingError, SettingError, Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
 
 TEXTS = (".txt", ".lab")  # what is said, without times; .lab is what the Montreal Forced Aligner reads
@@ -127,7 +127,7 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
     faults += [_conflicted_copy(path) for path in _conflicts(source) if not (apart and apart in path.parents)]
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
-        raise Speech3Error(f"{source}: {_why_none(audio, texts, faults)}")
+        raise DataError(f"{source}: {_why_none(audio, texts, faults)}")
     return list(items.values()), faults
 
 
@@ -294,11 +294,11 @@ def read_folder(
         items = [item for item in items if item.audio == only]
         faults = [fault for fault in faults if fault.where == str(only)]
         if not items:
-            raise Speech3Error(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
+            raise DataError(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
     found = _Found(faults=faults, graphemes=graphemes, language=language)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
-        raise Speech3Error(
+        raise DataError(
             f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first_faults(found.faults)}"
         )
     # Add the utterances of each recording, with the speakers that tiers or else file names name.
@@ -326,7 +326,7 @@ def read_folder(
         say(f"  warning: {doubt}")
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
-        raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
+        raise MissingError(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
     _say_speakers(data, how, named)
@@ -472,7 +472,7 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
         return
     shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
     channels = f", {several} with several channels" if several else ""
-    raise Speech3Error(
+    raise SettingError(
         f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; set"
         f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (several channels become one)"
     )
@@ -544,7 +544,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         There are no recordings, two would have the same name, or nothing is left of them.
     """
     if not source.is_dir():
-        raise Speech3Error(f"{source}: no such directory; pass a folder of recordings as untranscribed=DIR")
+        raise MissingError(f"{source}: no such directory; pass a folder of recordings as untranscribed=DIR")
     spans: dict[str, list[tuple[float, float | None]]] = {}
     if (source / "wav.scp").is_file():
         data = read_datadir(source)
@@ -555,7 +555,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
         paths = _named(source)
         spans = {key: [(0.0, None)] for key in paths}
     if not paths:
-        raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
+        raise MissingError(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
     covered = _covered(known)
     copies = _copies_of_known(paths, covered)
     for recording, original in copies.items():
@@ -573,7 +573,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
                 name = segment_name(recording, begin_s, stop_s)
                 utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
     if not utterances:
-        raise Speech3Error(
+        raise DataError(
             f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; pass"
             " other recordings as untranscribed=DIR"
         )
@@ -587,9 +587,7 @@ def _named(source: Path) -> dict[str, str]:
     for path in recordings_in(source):
         name = "_".join("_".join(path.relative_to(source).parts).split())
         if name in paths:
-            raise Speech3Error(
-                f"{source}: {path} and {paths[name]} would both have the name {name}; rename one of them"
-            )
+            raise DataError(f"{source}: {path} and {paths[name]} would both have the name {name}; rename one of them")
         paths[name] = str(path.resolve())
     return paths
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from speech3.data import DataDir, Utterance, matching_paths, write_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError
 from speech3.runtime import write_text
 
 TEST_SPEAKERS = ("george", "lucas")
@@ -43,12 +43,12 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
     wavs = _recordings(Path(source))
     speakers = {speaker for _, speaker in wavs.values()}
     if missing := sorted({*TEST_SPEAKERS, dev_speaker} - speakers):
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: no recordings of {', '.join(missing)}; speakers here: {', '.join(sorted(speakers))}"
         )
     train = speakers - {*TEST_SPEAKERS, dev_speaker}
     if not train or dev_speaker in TEST_SPEAKERS:
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: no speaker is left for training, or dev_speaker {dev_speaker} is a test speaker;"
             f" speakers here: {', '.join(sorted(speakers))}; test speakers: {', '.join(TEST_SPEAKERS)}"
         )
@@ -67,7 +67,7 @@ def _recordings(source: Path) -> dict[tuple[str, Path], tuple[str, str]]:
                 found[f"{speaker}-{digit}-{int(number):02d}", path.absolute()] = (words[int(digit)], speaker)
         if found:
             return found
-    raise Speech3Error(
+    raise MissingError(
         f"{source}: not the Free Spoken Digit Dataset: no recordings such as 0_george_0.wav here, in recordings/ or"
         " in audio/; get it with: git clone https://github.com/Jakobovski/free-spoken-digit-dataset"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, write_corpus
 from speech3.data import DataDir, Utterance, files_below, matching_paths
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError
 from speech3.language import LangDir, check_english
 from speech3.runtime import read_utf8, say, write_json
 
@@ -101,13 +101,13 @@ def _chosen(source: Path, train: Sequence[str], dev: str, test: str) -> tuple[Pa
     test = test or next((part for part in _TESTS if part in available and not _overlap(part, dev)), "")
     dev = dev or next((part for part in _DEVS if part in available and not _overlap(part, test)), "")
     if not names or not test:
-        raise Speech3Error(
+        raise MissingError(
             f"{root}: no part to {'test' if names else 'train'} on: unpack train-clean-5 and dev-clean-2"
             " (https://www.openslr.org/31) or larger ones (https://www.openslr.org/12) there"
         )
     for name in dict.fromkeys((*names, test, *([dev] if dev else []))):
         if not (root / name).is_dir():
-            raise Speech3Error(f"{root}: no part {name} here; there are: {', '.join(available)}")
+            raise MissingError(f"{root}: no part {name} here; there are: {', '.join(available)}")
     return root, names, dev, test
 
 
@@ -119,7 +119,7 @@ def _root(source: Path) -> Path:
     for root in (source, source / "LibriSpeech"):
         if any((root / part).is_dir() for part in PARTS):
             return root
-    raise Speech3Error(
+    raise MissingError(
         f"{source}: not LibriSpeech: no part such as train-clean-5 here or in LibriSpeech/; get it from"
         " https://www.openslr.org/31 (5 hours) or https://www.openslr.org/12, and unpack it"
     )
@@ -141,7 +141,7 @@ def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]
         speaker, texts = transcript.parent.parent.name, _texts(transcript)
         available = {path.stem: str(path.absolute()) for path in matching_paths(transcript.parent, "*.flac")}
         if lacking := sorted(set(texts) - set(available)):
-            raise Speech3Error(
+            raise MissingError(
                 f"{transcript}: {len(lacking)} of its {len(texts)} recordings are missing, such as"
                 f" {lacking[0]}.flac: unpack {part.name} again"
             )
@@ -150,7 +150,7 @@ def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]
     if not found:
         other = next(part.glob("*/*/*.trans.tsv"), None)  # LibriTTS has the same parts
         remedy = "this is LibriTTS, another corpus; get LibriSpeech" if other else "unpack it again"
-        raise Speech3Error(f"{part}: no SPEAKER/CHAPTER/*.trans.txt in it: {remedy}")
+        raise MissingError(f"{part}: no SPEAKER/CHAPTER/*.trans.txt in it: {remedy}")
     return found
 
 
@@ -159,7 +159,7 @@ def _texts(transcript: Path) -> dict[str, str]:
     for number, line in enumerate(read_utf8(transcript).splitlines(), 1):
         key, _, text = line.strip().partition(" ")
         if not text:
-            raise Speech3Error(f"{transcript}:{number}: not an utterance and its text: `{line[:60]}`; unpack it again")
+            raise FormatError(f"{transcript}:{number}: not an utterance and its text: `{line[:60]}`; unpack it again")
         texts[key] = " ".join(text.split())
     return texts
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from speech3.corpora import synthetic
 from speech3.corpora.synthetic import Speaker, Spoken
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError
 from speech3.language import Synthesis
 
 CORPUS = "shuzi"
@@ -216,7 +216,7 @@ def check_pronunciation(synthesis: Synthesis, text: str, key: str) -> None:
     expected = [phone for character in text for phone in syllables[character]]
     said = [event.ipa for event in synthesis.events if event.ipa]
     if said != expected:
-        raise Speech3Error(
+        raise MachineError(
             f"{key}: espeak-ng pronounces {text} as {' '.join(said)}, not {' '.join(expected)}; "
             "this is not the release that speech3 supports"
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, matching_paths, segment_name
-from speech3.errors import Speech3Error, listed
+from speech3.errors import FormatError, MissingError, listed
 from speech3.language import LangDir, lexicon_text, read_dictionary, without_variant
 from speech3.runtime import read_utf8, say, write_text
 
@@ -41,7 +41,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     """
     dictionaries = matching_paths(source, "TEDLIUM*.dic")
     if not dictionaries:
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: not TED-LIUM: no TEDLIUM*.dic in it; get a release from https://www.openslr.org/19 or"
             " https://www.openslr.org/51, unpack it, and pass the directory TEDLIUM_release..."
         )
@@ -62,14 +62,14 @@ def _release(source: Path) -> int:
 def _part(source: Path, name: str, known: Set[str]) -> DataDir:
     root = next((source / place for place in _PLACES[name] if (source / place / "stm").is_dir()), None)
     if root is None:
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: has no {' or '.join(f'{place}/stm' for place in _PLACES[name])}; unpack it again"
         )
     recordings, utterances, unspoken = dict[str, str](), dict[str, Utterance](), 0
     for transcript in matching_paths(root / "stm", "*.stm"):
         sound = root / "sph" / f"{transcript.stem}.sph"
         if not sound.is_file():
-            raise Speech3Error(f"{sound}: no such file, but its transcript is there; unpack {name} again")
+            raise MissingError(f"{sound}: no such file, but its transcript is there; unpack {name} again")
         recordings[transcript.stem] = str(sound.absolute())
         for number, line in enumerate(read_utf8(transcript).splitlines(), 1):
             if not line.strip() or line.startswith(";;") or _IGNORED in line:
@@ -80,7 +80,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
             else:
                 unspoken += 1
     if not utterances:
-        raise Speech3Error(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
+        raise MissingError(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
     say_if_incomplete(name, len(recordings), _TALKS.get(name) or _TRAIN_TALKS[_release(source)], "talks")
     if silent := sorted(path.name for path in matching_paths(root / "sph", "*.sph") if path.stem not in recordings):
         say(f"  {name}: left out, as they have no transcript in stm/: {listed(silent, _SHOWN)}; unpack it again")
@@ -94,7 +94,7 @@ def _utterance(line: str, place: str, talk: str, known: Set[str]) -> Utterance:
     try:
         start_s, end_s = float(fields[3]), float(fields[4])
     except (ValueError, IndexError) as error:
-        raise Speech3Error(
+        raise FormatError(
             f"{place}: not a segment `TALK CHANNEL SPEAKER BEGIN END LABEL words`: `{line[:60]}`; unpack it again"
         ) from error
     words = [without_variant(word) for word in fields[6:]]

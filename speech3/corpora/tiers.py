@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError
 from speech3.runtime import read_bytes, read_utf8, to_utf8, write_text
 
 _LONGEST_EXAMPLE = 40  # characters
@@ -91,7 +91,7 @@ def shifted(tiers: Sequence[Tier], duration_s: float, tolerance_s: float) -> tup
     if begin_s:
         as_long, same_end = abs(end_s - begin_s - duration_s), abs(end_s - duration_s)
         if min(as_long, same_end) > tolerance_s:
-            raise Speech3Error(
+            raise DataError(
                 f"its times are from {begin_s:g} to {end_s:g} s, but the recording lasts {duration_s:.2f} s, so that it"
                 " is not clear where they begin in it; let them begin at 0 (Praat: Modify, Shift times to)"
             )
@@ -101,7 +101,7 @@ def shifted(tiers: Sequence[Tier], duration_s: float, tolerance_s: float) -> tup
     latest_s = max((a.end_s for tier in tiers for a in tier.annotations if not math.isnan(a.end_s)), default=0.0)
     origin_s = tiers[0].origin_s
     if origin_s > 0 and latest_s > duration_s + tolerance_s:
-        raise Speech3Error(
+        raise DataError(
             f"its times begin {origin_s:g} s after the beginning of the recording (TIME_ORIGIN), but then they end at"
             f" {latest_s:.2f} s, and the recording lasts {duration_s:.2f} s; correct the offset in ELAN (Edit, Media"
             " synchronization)"
@@ -125,7 +125,7 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
     if wanted is None:
         kinds = {_folded(tier.kind) for tier in spoken}
         if len(kinds) > 1:
-            raise Speech3Error(
+            raise DataError(
                 f"{source}: several tiers could hold the transcript; name one, as in"
                 f" {_option(next(kind for kind, _, texts in _kinds(files) if texts))} (several: tier=NAME,NAME):\n"
                 f"{_listing(files)}"
@@ -139,7 +139,7 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
             }
             if any(chosen.values()):
                 return chosen
-    raise Speech3Error(f"{source}: {_option(wanted)}: no file has such a tier; the tiers are:\n{_listing(files)}")
+    raise MissingError(f"{source}: {_option(wanted)}: no file has such a tier; the tiers are:\n{_listing(files)}")
 
 
 def _folded(name: str) -> str:
@@ -198,9 +198,9 @@ def read_elan(path: Path) -> list[Tier]:
         # A declaration of UTF-16 in the first line is wrong once the text is UTF-8; a str is read without regard to it.
         root = ElementTree.fromstring(content.decode() if "UTF" in converted else content)
     except (ElementTree.ParseError, LookupError, ValueError) as error:
-        raise Speech3Error(f"{path}: is not XML ({error}); open it in ELAN and save it again") from error
+        raise FormatError(f"{path}: is not XML ({error}); open it in ELAN and save it again") from error
     if root.tag != "ANNOTATION_DOCUMENT":
-        raise Speech3Error(f"{path}: is not an ELAN file, its root is {root.tag}; open it in ELAN and save it again")
+        raise FormatError(f"{path}: is not an ELAN file, its root is {root.tag}; open it in ELAN and save it again")
     origin_ms = _origin_ms(root, path)
     times_s = {
         slot.get("TIME_SLOT_ID", ""): (origin_ms + int(slot.attrib["TIME_VALUE"])) / 1000
@@ -229,7 +229,7 @@ def _origin_ms(root: ElementTree.Element, path: Path) -> int:
         media.append((stem, int(origin) if origin.lstrip("-").isdecimal() else 0))
     origins = {origin for stem, origin in media if stem == path.stem} or {origin for _, origin in media} or {0}
     if len(origins) > 1:
-        raise Speech3Error(
+        raise DataError(
             f"{path}: its media begin at several times ({', '.join(map(str, sorted(origins)))} ms), and none of them"
             f" is called {path.stem}; rename the recording in ELAN (linked files) to that"
         )
@@ -349,12 +349,12 @@ def read_textgrid(path: Path) -> list[Tier]:
     values = _textgrid_values(read_utf8(path))
     try:
         if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":
-            raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE_AS_TEXT}")
+            raise FormatError(f"{path}: is not a TextGrid in a text format; {_SAVE_AS_TEXT}")
         span_s = _seconds(next(values)), _seconds(next(values))
         tiers = [tier for _ in range(_whole(next(values))) if (tier := _next_tier(values))]
         return [replace(tier, span_s=span_s) for tier in tiers]
     except (StopIteration, TypeError, ValueError, OverflowError) as error:
-        raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE_AS_TEXT}") from error
+        raise FormatError(f"{path}: is not a complete TextGrid; {_SAVE_AS_TEXT}") from error
 
 
 def _next_tier(values: Iterator[str | float]) -> Tier | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from speech3.config import shipped
 from speech3.corpora.anyspeech import say_if_incomplete
 from speech3.data import DataDir, Utterance, entry_of_any_case, matching_paths, phones61, write_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError
 from speech3.runtime import read_utf8, say, write_text
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
@@ -43,7 +43,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     available = dict(_speakers(test))
     for part, names in wanted.items():
         if lacking := [name for name in names if name not in available]:
-            raise Speech3Error(
+            raise MissingError(
                 f"{test}: {len(lacking)} of the {len(names)} speakers of {part} are missing, such as {lacking[0]};"
                 " unpack the corpus again"
             )
@@ -68,10 +68,10 @@ def _halves(source: Path) -> tuple[Path, Path]:
             continue
         for name, half in (("TRAIN", train), ("TEST", test)):
             if half is None or not half.is_dir() or not dict(_speakers(half)):
-                raise Speech3Error(f"{root}: {name}/DR*/SPEAKER is missing; unpack the corpus again")
+                raise MissingError(f"{root}: {name}/DR*/SPEAKER is missing; unpack the corpus again")
         assert train and test
         return train, test
-    raise Speech3Error(
+    raise MissingError(
         f"{source}: not TIMIT: no TRAIN/ and TEST/ here or in TIMIT/; it is LDC93S1"
         " (https://catalog.ldc.upenn.edu/LDC93S1); pass the directory that holds TRAIN"
     )
@@ -97,7 +97,7 @@ def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
         files = {path.name.upper(): path for path in matching_paths(directory, "*")}
         sentences = sorted(name.removesuffix(".PHN") for name in files if name.endswith(".PHN"))
         if not sentences:
-            raise Speech3Error(f"{directory}: no labels *.PHN in it; unpack the corpus again")
+            raise MissingError(f"{directory}: no labels *.PHN in it; unpack the corpus again")
         for sentence in sentences:
             if sentence.startswith("SA"):
                 continue
@@ -116,11 +116,11 @@ def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
 def _recording(files: dict[str, Path], labels: Path) -> Path:
     path = files.get(f"{labels.stem.upper()}.WAV")
     if path is None:
-        raise Speech3Error(f"{labels.with_suffix('.WAV')}: no such file, but its labels are there; unpack it again")
+        raise MissingError(f"{labels.with_suffix('.WAV')}: no such file, but its labels are there; unpack it again")
     with path.open("rb") as stream:
         head = stream.read(1024)
     if head.startswith(_SPHERE) and b"shorten" in head:
-        raise Speech3Error(
+        raise FormatError(
             f"{path}: compressed by shorten, unlike TIMIT as distributed, and libsndfile cannot read it; convert it"
             " with sph2pipe -f wav"
         )
@@ -134,10 +134,10 @@ def _labels(path: Path) -> list[tuple[int, int, str]]:
             continue
         begin, end, phone = fields if len(fields := line.split()) == 3 else ("", "", "")
         if not (begin.isdigit() and end.isdigit() and int(begin) <= int(end)):
-            raise Speech3Error(f"{path}:{number}: not `BEGIN END PHONE` in samples: `{line[:60]}`; unpack it again")
+            raise FormatError(f"{path}:{number}: not `BEGIN END PHONE` in samples: `{line[:60]}`; unpack it again")
         if phone.lower() not in known:
-            raise Speech3Error(f"{path}:{number}: {phone} is not one of TIMIT's 61 phones; is this another version?")
+            raise FormatError(f"{path}:{number}: {phone} is not one of TIMIT's 61 phones; is this another version?")
         track.append((int(begin), int(end), phone.lower()))
     if not any(phone != ENDS for _, _, phone in track):
-        raise Speech3Error(f"{path}: has no phones; unpack it again")
+        raise DataError(f"{path}: has no phones; unpack it again")
     return track

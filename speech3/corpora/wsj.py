@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, entry_of_any_case, files_below, matching_paths
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError, SettingError
 from speech3.language import LangDir, check_english, lexicon_text, read_dictionary
 from speech3.runtime import atomic_path, read_utf8, say, to_utf8, write_json, write_text
 
@@ -94,7 +94,7 @@ def prepare(
     chosen = {"train": train, "dev": dev, "test": test}
     for key, name in chosen.items():
         if name not in SETS:
-            raise Speech3Error(f"corpus_options.{key}={name}: unknown; choose from {', '.join(SETS)}")
+            raise SettingError(f"corpus_options.{key}={name}: unknown; choose from {', '.join(SETS)}")
     arpa, lists = _arpa(discs, model), {key: _listed(discs, name) for key, name in chosen.items()}
     transcripts = _transcripts(discs)
     parts = {key: _part(discs, chosen[key], listed, transcripts) for key, listed in lists.items()}
@@ -138,7 +138,7 @@ def _discs(source: Path) -> _Discs:
             match = _DISC.fullmatch(directory.name)
             roots["-".join((match[1], f"{match[2]}.{match[3]}")) if match else str(directory)] = directory
     if not roots:
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: not WSJ: no disc such as 11-1.1 or 13-34.1 with a directory wsj0 or wsj1 here or one or two"
             " directories below; they are LDC93S6A and LDC94S13A (https://catalog.ldc.upenn.edu/LDC93S6A)"
         )
@@ -152,7 +152,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
         path = discs.find(index)
         if path is None:
             part = "WSJ1 (LDC94S13A)" if index.startswith("wsj1") else "WSJ0 (LDC93S6A)"
-            raise Speech3Error(
+            raise MissingError(
                 f"{discs.source}: has no {index}, the index of {name}: copy the discs of {part} with doc/ there, or"
                 " choose another set (corpus_options.train, dev, test)"
             )
@@ -160,7 +160,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
             if not line.strip() or line.startswith(";"):
                 continue
             if not (match := _LINE.fullmatch(line.strip())):
-                raise Speech3Error(f"{path}:{number}: not `DISC:FILE`, such as 11_1_1:wsj0/...: `{line[:60]}`")
+                raise FormatError(f"{path}:{number}: not `DISC:FILE`, such as 11_1_1:wsj0/...: `{line[:60]}`")
             disc, file = f"{match[1]}-{match[2]}.{match[3]}", match[4].lower()
             if _NOT_ON_THE_DISC in file and disc == "11-2.1":
                 continue
@@ -171,7 +171,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
                 missing.setdefault(disc, []).append(file)
     if missing:
         listing = "; ".join(f"disc {d}: {len(files)}, such as {files[0]}" for d, files in sorted(missing.items()))
-        raise Speech3Error(f"{discs.source}: {name} lacks recordings ({listing}): copy these discs there, too")
+        raise MissingError(f"{discs.source}: {name} lacks recordings ({listing}): copy these discs there, too")
     say_if_incomplete(name, len(found), SETS[name].utterances)
     return dict(sorted(found.items()))
 
@@ -182,7 +182,7 @@ def _transcripts(discs: _Discs) -> dict[str, Path]:
     paths = (path for root in roots for path in files_below(root) if path.suffix.lower() == ".dot")
     found = {path.name[:6].lower(): path for path in sorted(paths)}
     if not found:
-        raise Speech3Error(f"{discs.source}: no transcripts *.dot on any disc: copy wsj0/transcrp and wsj1/trans, too")
+        raise MissingError(f"{discs.source}: no transcripts *.dot on any disc: copy wsj0/transcrp and wsj1/trans, too")
     return found
 
 
@@ -192,7 +192,7 @@ def _part(discs: _Discs, name: str, sounds: Mapping[str, Path], transcripts: Map
         if session in transcripts:
             texts |= _texts(transcripts[session])
     if lacking := [key for key in sounds if key not in texts]:
-        raise Speech3Error(
+        raise MissingError(
             f"{discs.source}: {len(lacking)} of the {len(sounds)} utterances of {name} have no transcript, such as"
             f" {lacking[0]} ({lacking[0][:6]}00.dot): copy the disc with its *.dot there, too"
         )
@@ -210,7 +210,7 @@ def _texts(path: Path) -> dict[str, str]:
         if not line.strip():
             continue
         if not (match := _TRANSCRIPT.fullmatch(line.strip())):
-            raise Speech3Error(f"{path}:{number}: not `WORDS (UTTERANCE)`: `{line[:60]}`; copy the disc again")
+            raise FormatError(f"{path}:{number}: not `WORDS (UTTERANCE)`: `{line[:60]}`; copy the disc again")
         found[match[2].lower()] = normalized(match[1])
     return found
 
@@ -241,7 +241,7 @@ def _recordings(name: str, sounds: Mapping[str, Path]) -> dict[str, str]:
     program = shutil.which(_SPH2PIPE)
     if compressed and not program:
         some = sounds[min(compressed)]
-        raise Speech3Error(
+        raise FormatError(
             f"{some}: compressed by shorten, as are {len(compressed):,} of the {len(sounds):,} recordings of {name};"
             " libsndfile, with which speech3 reads audio, cannot read that: put sph2pipe on your PATH"
             " (https://www.ldc.upenn.edu/language-resources/tools/sphere-conversion-tools), and speech3 will call it"
@@ -258,7 +258,7 @@ def _shortened(path: Path) -> bool:
     with path.open("rb") as stream:
         head = stream.read(1024)
     if not head.startswith((b"NIST_1A", b"RIFF")):
-        raise Speech3Error(f"{path}: neither a NIST sphere file nor wav; copy the disc again")
+        raise DataError(f"{path}: neither a NIST sphere file nor wav; copy the disc again")
     return head.startswith(b"NIST_1A") and b"shorten" in head
 
 
@@ -268,7 +268,7 @@ def _arpa(discs: _Discs, model: str) -> Path:
     on_disc = (found for place in _MODELS for name in names if (found := discs.find(f"{place}/{name}")))
     if path := next(beside, None) or next(on_disc, None):
         return path
-    raise Speech3Error(
+    raise MissingError(
         f"{discs.source}: no language model {model} ({_MODELS[1]}/{model}.z of disc 11-13.1, or {_MODELS[0]}/{model}.z"
         f" of 13-32.1, or {model}.arpa.gz beside the discs): copy it there, or choose another: corpus_options.model"
     )
@@ -280,12 +280,12 @@ def _readable(arpa: Path, out: Path) -> Path:
     if content[:2] in (b"\x1f\x9d", b"\x1f\x1e"):  # of compress or pack, which Python cannot read
         done = subprocess.run(["gzip", "-dc"], input=content, capture_output=True)
         if done.returncode:
-            raise Speech3Error(f"{arpa}: cannot be uncompressed ({done.stderr.decode().strip()}); copy it again")
+            raise FormatError(f"{arpa}: cannot be uncompressed ({done.stderr.decode().strip()}); copy it again")
         content = done.stdout
     content, _ = to_utf8(content, arpa)
     place = re.search(rb"^\\data\\", content, re.MULTILINE)
     if not place:
-        raise Speech3Error(f"{arpa}: not an ARPA language model: has no line \\data\\; copy it again")
+        raise FormatError(f"{arpa}: not an ARPA language model: has no line \\data\\; copy it again")
     with atomic_path(out) as path:
         path.write_bytes(gzip.compress(content[place.start() :], mtime=0))
     return out

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete
 from speech3.data import DataDir, Utterance, matching_paths, write_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError
 from speech3.runtime import write_text
 
 WORDS = {"1": "YES", "0": "NO"}
@@ -42,7 +42,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         "test": [path for path in wavs if path.stem.startswith("1")],
     }
     if not all(parts.values()):
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: not the yesno corpus: no recordings such as 0_0_0_0_1_1_1_1.wav here or in waves_yesno/, or too"
             " few; get it from https://www.openslr.org/1"
         )

@@ -32,7 +32,7 @@ from speech3.data.paths import (
 )
 from speech3.data.resampling import can_resample, checked_rate
 from speech3.data.resampling import resample as change_rate
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, SettingError
 from speech3.runtime import atomic_path
 
 _WINDOW_S = 0.02
@@ -75,7 +75,7 @@ class AudioInfo:
         return self.samples / self.sample_rate_hz
 
 
-class AudioError(Speech3Error):
+class AudioError(DataError):
     """A recording that cannot be used as it is: the kind of fault, the file, the problem and the remedy."""
 
     def __init__(self, kind: str, file: str, problem: str, remedy: str) -> None:
@@ -122,7 +122,7 @@ def load(
         the file and the remedy.
     """
     if utterance_id not in data.utterances:
-        raise Speech3Error(f"{data.path}: no utterance {utterance_id}")
+        raise MissingError(f"{data.path}: no utterance {utterance_id}")
     utterance = data.utterances[utterance_id]
     try:
         return read_file(
@@ -187,9 +187,9 @@ def read_file(
 
 def _check_span(start_s: float, end_s: float | None) -> None:
     if not 0 <= start_s < math.inf:
-        raise Speech3Error(f"start_s={start_s!r}: must be seconds from the beginning of the recording, at least 0")
+        raise SettingError(f"start_s={start_s!r}: must be seconds from the beginning of the recording, at least 0")
     if end_s is not None and not end_s > start_s:
-        raise Speech3Error(f"end_s={end_s!r}: must be later than start_s, or None for the end")
+        raise SettingError(f"end_s={end_s!r}: must be later than start_s, or None for the end")
 
 
 def read_blocks(
@@ -206,7 +206,7 @@ def read_blocks(
     """
     _check_span(start_s, end_s)
     if not block_s > 0:
-        raise Speech3Error(f"block_s={block_s!r}: must be the length of a block in seconds, above 0")
+        raise SettingError(f"block_s={block_s!r}: must be the length of a block in seconds, above 0")
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
     sound, missing_s, _ = _opened(name, source)
     with sound:
@@ -285,7 +285,7 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     """
     samples_S, sample_rate_hz = np.asarray(samples_S), checked_rate(sample_rate_hz, "sample_rate_hz")
     if samples_S.ndim != 1 or samples_S.dtype not in (np.int16, np.float32, np.float64):
-        raise Speech3Error(
+        raise SettingError(
             f"samples_S: {samples_S.dtype} of shape {samples_S.shape}; pass one channel (S,) of int16 or float"
         )
     buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
@@ -314,7 +314,7 @@ def segment_fault(start_s: float, end_s: float | None, duration_s: float, missin
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
     if not isinstance(path_or_pipe, str | Path):
-        raise Speech3Error(f"path_or_pipe={path_or_pipe!r}: pass the path of a recording (str or Path)")
+        raise SettingError(f"path_or_pipe={path_or_pipe!r}: pass the path of a recording (str or Path)")
     text = str(path_or_pipe).strip()
     if is_command(text) and not isinstance(path_or_pipe, Path):  # a file that a user names is never a command
         run = cached_output_of if cached and not refused() else output_of

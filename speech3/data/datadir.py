@@ -15,7 +15,7 @@ from pathlib import Path
 
 from speech3.data import paths
 from speech3.data.paths import moved_rspecifier, moved_value
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MissingError, listed
 from speech3.runtime import NotTextError, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
@@ -58,7 +58,7 @@ class DataDir:
         """
         if utterance.recording in self.recordings:
             return self.recordings[utterance.recording]
-        raise Speech3Error(
+        raise MissingError(
             f"{self.path}: {utterance.id}: no audio: the directory has features (feats.scp) but no wav.scp;"
             " add a wav.scp, or use a command that works on features"
         )
@@ -80,7 +80,7 @@ class DataDir:
         """
         wanted = set(ids)
         if unknown := sorted(wanted - set(self.utterances)):
-            raise Speech3Error(f"{self.path}: no such utterance: {listed(unknown)}")
+            raise MissingError(f"{self.path}: no such utterance: {listed(unknown)}")
         utterances = {key: utt for key, utt in self.utterances.items() if key in wanted}
         used = {utt.recording for utt in utterances.values()}
         speakers = {utt.speaker for utt in utterances.values()}
@@ -138,10 +138,10 @@ def read_datadir(path: Path | str) -> DataDir:
     paths.check(data.path / "wav.scp", data.recordings)
     faults = [fault for fault in found if not fault.warning]
     if len(faults) == 1:
-        raise Speech3Error(str(faults[0]))
+        raise FormatError(str(faults[0]))
     if faults:
         listing = "\n".join(f"  {fault}" for fault in faults)
-        raise Speech3Error(
+        raise FormatError(
             f"{path}: {len(faults)} faults (`speech3 fix {path} OUT` writes a copy without them)\n{listing}"
         )
     return data
@@ -155,7 +155,7 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     """
     path = Path(path)
     if not path.is_dir():
-        raise Speech3Error(f"{path}: {'not a' if path.exists() else 'no such'} directory; pass a Kaldi data directory")
+        raise MissingError(f"{path}: {'not a' if path.exists() else 'no such'} directory; pass a Kaldi data directory")
     faults: list[Fault] = []
     tables = {name: read_table(path / name, faults) for name in DATADIR_FILES}
     # Features alone are enough only if there is no wav.scp: an empty wav.scp is a mistake.
@@ -193,7 +193,7 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
     """
     path = Path(path)
     if not data.utterances:
-        raise Speech3Error(f"{path}: not written, since no utterance of {data.path} is left")
+        raise DataError(f"{path}: not written, since no utterance of {data.path} is left")
     utterances = list(data.utterances.values())
     genders = {utt.speaker: utt.gender for utt in utterances if utt.gender}
     whole = all(utt.id == utt.recording and utt.start_s == 0 and utt.end_s is None for utt in utterances)

@@ -16,7 +16,7 @@ import soundfile
 
 from speech3.data import audio
 from speech3.data.containers import Pcm16, pcm16
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError
 from speech3.runtime import atomic_path
 
 _BLOCK = 128  # samples
@@ -72,7 +72,7 @@ def write_mended(location: Path | str, out: Path, *, directory: Path | None = No
     """
     found = _read(location, directory)
     if not found:
-        raise Speech3Error(f"{location}: is not 16-bit PCM")
+        raise FormatError(f"{location}: is not 16-bit PCM")
     about, _ = found
     _, data_B = _mend(*found)
     whole = len(data_B) - len(data_B) % (2 * about.channels)

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.runtime import say
 
 # What systems and programs leave beside files: resource forks of macOS, pictures and settings of folders, locks of
@@ -150,7 +150,7 @@ def check(listed: Path, recordings: Mapping[str, str]) -> None:
         return
     some = f"{len(commands):,} of {len(recordings):,} recordings come from commands, such as: {commands[0]}"
     if refused():
-        raise Speech3Error(
+        raise DataError(
             f"{listed}: {some}; commands are refused ({_WHY}): convert these recordings to files, or"
             " allow commands if you trust the directory"
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from speech3.data.audio import Listener, Mix
 from speech3.data.containers import is_other_chunk
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError, SettingError
 
 PATIENCE_S = 5.0  # a file that has not grown for this long is finished
 _READ = 8192  # bytes per read: a quarter of a second at 16 kHz
@@ -118,9 +118,9 @@ class PcmDecoder:
             The stream was empty, or ended within its header.
         """
         if not self._bytes:
-            raise Speech3Error(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
+            raise DataError(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
         if not self.rate_hz:
-            raise Speech3Error(f"{self._name}: ends after {self._bytes} bytes, before any audio")
+            raise DataError(f"{self._name}: ends after {self._bytes} bytes, before any audio")
         if self.ended:
             return f"{self._name}: has {self._channels} channels: {self._mix.why}" if self._mix.why else ""
         if self._beyond:
@@ -141,7 +141,7 @@ class PcmDecoder:
         for magic, what in _OTHER_FORMATS.items():
             if head.startswith(magic):
                 convert = _CONVERT.format(self._usual_hz, self._usual_hz)
-                raise Speech3Error(
+                raise FormatError(
                     f"{self._name}: is {what}; a stream must be raw 16-bit PCM or WAV: {convert}. Whole files of other"
                     " formats are transcribed without --stream"
                 )
@@ -152,7 +152,7 @@ class PcmDecoder:
         if begin:
             self._waiting = head[begin:]
         elif len(head) > _LONGEST_HEADER:
-            raise Speech3Error(f"{self._name}: a WAV stream with no audio in its first {len(head)} bytes")
+            raise FormatError(f"{self._name}: a WAV stream with no audio in its first {len(head)} bytes")
 
     def _wav_begin(self, head: bytes) -> int:
         """Offset of the samples in bytes; 0 if more bytes are needed. Each call resumes where the last one stopped."""
@@ -161,7 +161,7 @@ class PcmDecoder:
             begin = self._position + 8
             if identifier == b"data":
                 if self._format is None:
-                    raise Speech3Error(f"{self._name}: a WAV stream whose header does not say its format; convert it")
+                    raise FormatError(f"{self._name}: a WAV stream whose header does not say its format; convert it")
                 self._take_format(*self._format)
                 self._endless = length == 0 or length >= _ENDLESS
                 self._left = sys.maxsize if self._endless else length
@@ -179,12 +179,12 @@ class PcmDecoder:
 
     def _take_format(self, tag: int, channels: int, rate_hz: int, bits: int) -> None:
         if tag != _PCM or bits != 16 or not channels or not rate_hz:
-            raise Speech3Error(
+            raise FormatError(
                 f"{self._name}: a WAV stream of format {tag} with {bits} bits, {channels} channels, {rate_hz} Hz; it"
                 f" must be 16-bit PCM: {_CONVERT.format(self._usual_hz, self._usual_hz)}"
             )
         if self._said_hz and self._said_hz != rate_hz:
-            raise Speech3Error(
+            raise FormatError(
                 f"{self._name}: --rate {self._said_hz}, but its header says {rate_hz} Hz; leave --rate out for WAV"
             )
         self._channels, self.rate_hz = channels, rate_hz
@@ -203,7 +203,7 @@ def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     """
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            raise Speech3Error(
+            raise SettingError(
                 "-: standard input is a terminal; pipe audio into it, for instance: arecord -t raw -f S16_LE -c 1"
                 " -r 16000 | speech3 transcribe --stream MODEL - --rate 16000"
             )
@@ -211,13 +211,13 @@ def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
         return
     path = Path(source)
     if path.is_dir() or not path.exists():
-        raise Speech3Error(
+        raise MissingError(
             f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; pass a file, or - for standard input"
         )
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable") from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
     try:
         yield from _read(file, stopped, PATIENCE_S if stat.S_ISREG(os.fstat(file).st_mode) else 0.0)
     finally:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MachineError, SettingError
 
 _LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
 _LARGEST_FLOAT = 16.0  # floats have full scale 1; some decoders exceed it a little
@@ -37,7 +37,7 @@ def torchaudio_functional() -> Any:
         return importlib.import_module("torchaudio.functional")
     except Exception as error:
         _forget()
-        raise Speech3Error(
+        raise MachineError(
             f"torchaudio cannot be imported ({type(error).__name__}: {error});"
             " install the torchaudio that matches your torch: pip install --upgrade torch torchaudio"
         ) from error
@@ -96,12 +96,12 @@ def checked_rate(rate_hz: Any, name: str = "rate") -> int:
     number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool | np.bool_) else 0.0
     if 0 < number < _LEAST_HZ:
         guess = f" ({round(1000 * number)} for {number:g} kHz)" if number >= 4 else ""
-        raise Speech3Error(
+        raise SettingError(
             f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000{guess}, and at least"
             f" {_LEAST_HZ:,}"
         )
     if not (0 < number <= _MOST_HZ and number.is_integer()):
-        raise Speech3Error(f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000")
+        raise SettingError(f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000")
     return int(number)
 
 
@@ -120,17 +120,17 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
         There are several channels, the samples have another type or scale, or values are not finite.
     """
     if isinstance(samples, str | bytes | os.PathLike):
-        raise Speech3Error(
+        raise SettingError(
             f"samples={samples!r}: pass samples, not a file or its bytes; read it, for instance with soundfile.read"
         )
     try:
         array = np.asarray(samples)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors of a GPU or with a gradient
-        raise Speech3Error(f"samples: cannot be made an array of numbers ({error})") from error
+        raise SettingError(f"samples: cannot be made an array of numbers ({error})") from error
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
     if array.ndim != 1:
-        raise Speech3Error(
+        raise SettingError(
             f"samples of shape {array.shape}, but one channel is expected, (samples,); average the channels, or"
             " recognise them one at a time"
         )
@@ -141,14 +141,14 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     if array.dtype in (np.int16, np.int32):
         return (array / -float(np.iinfo(array.dtype).min)).astype(np.float32)
     if array.dtype.kind != "f":
-        raise Speech3Error(
+        raise SettingError(
             f"samples of type {array.dtype}; use float from -1 to 1, or int16 (or int32, uint8) over its whole range"
         )
     if not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise Speech3Error(f"samples: sample {place} is not a finite number; remove it, or read the recording again")
+        raise DataError(f"samples: sample {place} is not a finite number; remove it, or read the recording again")
     if (largest := float(np.abs(array).max())) > _LARGEST_FLOAT:
-        raise Speech3Error(
+        raise SettingError(
             f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or pass int16"
         )
     return array.astype(np.float32)
@@ -211,7 +211,7 @@ def can_resample(from_hz: int, to_hz: int) -> bool:
 def check_rates(from_hz: int, to_hz: int) -> None:
     """Refuse rates between which the filter would be too long; errors as for `OnlineResampler`."""
     if not can_resample(from_hz, to_hz):
-        raise Speech3Error(
+        raise DataError(
             f"cannot resample {from_hz} Hz to {to_hz} Hz, which the model needs, with a filter of reasonable length; is"
             " it the right rate? Usual ones are 8000, 16000, 22050, 44100 and 48000"
         )

@@ -14,7 +14,7 @@ import numpy as np
 from speech3.data.datadir import DataDir, Fault, read_table
 from speech3.data.paths import moved_rspecifier, moved_value, pipe_directory, resolve_path
 from speech3.data.stats import lengths_s
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, Speech3Error, listed
 from speech3.runtime import say
 
 _SHOWN = 3
@@ -44,7 +44,7 @@ def split_by_speaker(
     sizes = {name: sum(seconds[key] for key in keys) for name, keys in of_speaker.items()}
     members = _share_out(sizes, shares, seed)
     if empty := [part for part in shares if not members[part]]:
-        raise Speech3Error(
+        raise DataError(
             f"{data.path}: cannot be split by speaker, no speaker is left for {', '.join(empty)}: of {len(sizes)}"
             " speakers the one with the least speech has"
             f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, make the part a larger"
@@ -66,7 +66,7 @@ def split_by_utterance(
     seconds = seconds or seconds_of(data)
     members = _share_out({key: seconds[key] for key in data.utterances}, shares, seed)
     if empty := [part for part in shares if not members[part]]:
-        raise Speech3Error(
+        raise DataError(
             f"{data.path}: {len(data.utterances)} utterances are too few: none is left for {', '.join(empty)}"
         )
     return {part: data.subset(members[part]) for part in shares}
@@ -97,7 +97,7 @@ def check_apart(parts: Mapping[str, DataDir]) -> None:
     """
     for one, other in combinations(parts, 2):
         if same := list(islice(_in_both(parts[one], parts[other]), _SHOWN)):
-            raise Speech3Error(
+            raise DataError(
                 f"{parts[one].path}: {one} and {other} have the same utterances, such as {', '.join(same)}, so error"
                 " rates would mean nothing; choose other parts, or remove them from one of the two"
             )
@@ -149,12 +149,12 @@ def parse_shares(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             share = 0.0
         if not part or Path(part).name != part or part in (".", "..") or not 0 < share < 1:
-            raise Speech3Error(f"{word}: write a part as NAME=SHARE with a share between 0 and 1, as in dev=0.1")
+            raise SettingError(f"{word}: write a part as NAME=SHARE with a share between 0 and 1, as in dev=0.1")
         if part in shares:
-            raise Speech3Error(f"{word}: the part {part} is named twice")
+            raise SettingError(f"{word}: the part {part} is named twice")
         shares[part] = share
     if abs(sum(shares.values()) - 1) > 1e-6:
-        raise Speech3Error(f"{' '.join(words)}: the shares add up to {sum(shares.values()):g}; they must add up to 1")
+        raise SettingError(f"{' '.join(words)}: the shares add up to {sum(shares.values()):g}; they must add up to 1")
     return shares
 
 
@@ -208,7 +208,7 @@ def subset(
     if hours is not None:
         data = data.subset(_hours(data, hours, generator))
     if not data.utterances:
-        raise Speech3Error(f"{data.path}: no utterance is left; ask for more")
+        raise DataError(f"{data.path}: no utterance is left; ask for more")
     return data
 
 
@@ -224,9 +224,9 @@ def read_list(path: Path) -> list[str]:
     table = read_table(path, faults)
     faults = [fault for fault in faults if fault.kind != "duplicate id"]  # a name given twice does no harm
     if faults:
-        raise Speech3Error(str(faults[0]))
+        raise FormatError(str(faults[0]))
     if table is None or not table.entries:
-        raise Speech3Error(f"{path}: {'is empty' if table else 'no such list'}; write one name per line")
+        raise MissingError(f"{path}: {'is empty' if table else 'no such list'}; write one name per line")
     return list(table.entries)
 
 
@@ -235,10 +235,10 @@ def _chosen(
 ) -> list[str]:
     if not isinstance(wanted, int):
         if unknown := sorted(set(wanted) - set(names)):
-            raise Speech3Error(f"{path}: {what} that are not in it: {listed(unknown)}")
+            raise FormatError(f"{path}: {what} that are not in it: {listed(unknown)}")
         return list(wanted)
     if wanted > len(names):
-        raise Speech3Error(f"{path}: {wanted} {what} requested, but there are only {len(names)}")
+        raise DataError(f"{path}: {wanted} {what} requested, but there are only {len(names)}")
     return _drawn(names, wanted, generator)
 
 
@@ -248,7 +248,7 @@ def _drawn(names: Sequence[str], count: int, generator: np.random.Generator) -> 
 
 def _first(path: Path, keys: list[str], count: int) -> list[str]:
     if count > len(keys):
-        raise Speech3Error(f"{path}: {count} utterances requested, but there are only {len(keys)}")
+        raise DataError(f"{path}: {count} utterances requested, but there are only {len(keys)}")
     return keys[:count]
 
 
@@ -256,7 +256,7 @@ def _hours(data: DataDir, hours: float, generator: np.random.Generator) -> list[
     lengths = lengths_s(data)
     available = sum(lengths.values()) / 3600
     if hours > available:
-        raise Speech3Error(f"{data.path}: {hours:g} hours requested, but there are only {available:.3g}")
+        raise DataError(f"{data.path}: {hours:g} hours requested, but there are only {available:.3g}")
     kept, remaining_s = [], hours * 3600
     for key in _drawn(sorted(lengths), len(lengths), generator):
         if lengths[key] <= remaining_s:
@@ -294,7 +294,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
         "spk2gender": [data.path for data in parts if any(utt.gender is None for utt in data.utterances.values())],
     }
     if lacking["wav.scp"] and lacking["feats.scp"]:
-        raise Speech3Error(
+        raise MissingError(
             f"{lacking['wav.scp'][0]} has no audio, and {lacking['feats.scp'][0]} lacks features of some utterances;"
             " all parts must have audio, or all must have features: extract the features first"
         )
@@ -328,14 +328,14 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
 
 def _refuse_twice(parts: Sequence[DataDir]) -> None:
     if len(parts) < 2:
-        raise Speech3Error("there is nothing to combine; pass two or more data directories")
+        raise SettingError("there is nothing to combine; pass two or more data directories")
     seen: dict[str, Path] = {}
     twice: list[str] = []
     for data in parts:
         twice += [f"{key} ({seen[key]}, {data.path})" for key in data.utterances if key in seen]
         seen.update(dict.fromkeys(data.utterances, data.path))
     if twice:
-        raise Speech3Error(
+        raise MismatchError(
             f"{len(twice)} utterances are in two directories: {listed(twice)};"
             " remove them from one of the two with `speech3 subset`, or rename them"
         )
@@ -347,7 +347,7 @@ def _merged(parts: Sequence[DataDir], tables: Sequence[dict[str, str]], what: st
     for data, table in zip(parts, tables, strict=True):
         for key, value in table.items():
             if merged.setdefault(key, value) != value:
-                raise Speech3Error(
+                raise MismatchError(
                     f"{what} {key} is {merged[key]} in {origin[key]} and {value} in {data.path}; rename one of them"
                 )
             origin.setdefault(key, data.path)

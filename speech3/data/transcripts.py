@@ -22,7 +22,7 @@ from typing import IO, Literal, NamedTuple
 
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, SettingError
 from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
 
 Size = Literal[39, 48]
@@ -62,7 +62,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
     for step in steps:
         if step not in _STEPS:
-            raise Speech3Error(f"--normalize: unknown step {step!r}; choose from {', '.join(_STEPS)}")
+            raise SettingError(f"--normalize: unknown step {step!r}; choose from {', '.join(_STEPS)}")
     return steps
 
 
@@ -111,7 +111,7 @@ def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] 
     """
     for step in steps:
         if step not in _STEPS:
-            raise Speech3Error(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
+            raise SettingError(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
         text = lower(text) if step == "lower" else _STEPS[step](text)
     return " ".join(text.split())
 
@@ -292,7 +292,7 @@ def _rows() -> tuple[_Row, ...]:
     lines = path.read_text(encoding="utf-8").splitlines()
     fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
     if any(len(row) != 3 for row in fields):
-        raise Speech3Error(f"{path}: every line needs three columns; restore the file that came with speech3")
+        raise FormatError(f"{path}: every line needs three columns; restore the file that came with speech3")
     return tuple(_Row(*row) for row in fields)
 
 
@@ -337,7 +337,7 @@ def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
                     yield Lines(path, *block, done + place())
                 done += place()
         except UNREADABLE as error:
-            raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+            raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _decoded(path: Path, stream: IO[bytes]) -> Iterator[tuple[str, int]]:
@@ -404,7 +404,7 @@ def _refuse_symbols(lines: Lines, forbidden: frozenset[str]) -> None:
         found = sorted({*symbols_in(words), *forbidden.intersection(words)})
         if found:
             shown = "|".join(found)
-            raise Speech3Error(
+            raise FormatError(
                 f"{lines.path}:{number}: {' and '.join(found)} in the text, which nobody can say; use words alone,"
                 f" one sentence per line: sed -E 's:(^| )({shown})( |$): :g' {lines.path}"
             )

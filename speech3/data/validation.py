@@ -24,7 +24,7 @@ from speech3.data.audio import AudioError, AudioInfo, channel_mix, read_blocks, 
 from speech3.data.audio import info as audio_info
 from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, OccupiedError, Speech3Error
 from speech3.io import ark_key_at, not_finite, read_matrix
 from speech3.runtime import available_jobs, parallel_map
 
@@ -324,7 +324,7 @@ def feature_faults(
     if scp is not None:
         table = read_table(scp, faults)
         if table is None:
-            raise Speech3Error(f"{scp}: no such file")
+            raise MissingError(f"{scp}: no such file")
         path, directory = scp, scp.parent
         locations = {key: entry.value for key, entry in table.entries.items() if entry.value}
         for key in sorted(data.utterances.keys() - locations.keys()):
@@ -433,13 +433,13 @@ def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     """
     path, out = Path(path), Path(out)
     if out.resolve() == path.resolve():
-        raise Speech3Error(f"{out}: the repaired copy cannot replace its source; choose another directory")
+        raise OccupiedError(f"{out}: the repaired copy cannot replace its source; choose another directory")
     report = validate(path, jobs=jobs)
     drop = {key for fault in report.faults for key in fault.drop}
     kept = _kept(report, drop)
     if not kept.utterances:
         listing = "\n".join(f"  {fault}" for fault in report.faults)
-        raise Speech3Error(f"{path}: no usable utterance is left, nothing was written\n{listing}")
+        raise DataError(f"{path}: no usable utterance is left, nothing was written\n{listing}")
     write_datadir(_with_mended(kept, report, out), out)
     return Repairs(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
 

@@ -14,7 +14,7 @@ from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_dat
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.trained_model import BEAM, RETRY_BEAM
-from speech3.errors import MOST_BAD, Speech3Error, check_bad
+from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad
 from speech3.features import silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
@@ -195,7 +195,7 @@ def find_alignment(
     """
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
     if not any(texts.values()):
-        raise Speech3Error(
+        raise MissingError(
             f"{data.path}: has no transcripts; write them to {data.path}/text, or use speech3 decode, which needs none"
         )
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
@@ -256,11 +256,11 @@ def align_samples(
         `LONGEST_SAMPLES_S`; the model has no `<unk>` for a word that it lacks.
     """
     if not words:
-        raise Speech3Error("there is no text: pass the words that are said in the recording")
+        raise DataError("there is no text: pass the words that are said in the recording")
     feats_TF, wave = features_of_samples(recognizer, samples, rate)
     duration_s = len(wave[0]) / wave[1]
     if duration_s > LONGEST_SAMPLES_S:
-        raise Speech3Error(
+        raise DataError(
             f"the recording lasts {duration_s:.0f} s; cut it into parts of at most {LONGEST_SAMPLES_S:g} s, or use"
             " `speech3 align`, which does that"
         )
@@ -271,7 +271,7 @@ def align_samples(
         refinement=Refinement(clock, {name: wave}), widen=True,
     )  # fmt: skip
     if name in aligned.bad:
-        raise Speech3Error(f"the recording could not be aligned: {aligned.bad[name]}; check its text")
+        raise DataError(f"the recording could not be aligned: {aligned.bad[name]}; check its text")
     found, sure = aligned.alignments[name], aligned.confidences[name]
     said = word_segments(found, words, clock, duration_s, sure.words_W)
     return said, phone_segments(found, hmm.lexicon, clock, duration_s, sure), sure.utterance
@@ -331,7 +331,7 @@ def _guessed(
     try:
         return by_espeak(hmm, unknown, counts, lang, kept)
     except Speech3Error as error:
-        raise Speech3Error(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
+        raise error.restated(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
 
 
 def _lay_out(

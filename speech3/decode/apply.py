@@ -17,7 +17,7 @@ from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses, word_times
 from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
-from speech3.errors import MOST_BAD, Speech3Error, check_bad
+from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
 from speech3.hmm import Hmm, Segment
 from speech3.io import ArkReader, write_ark
@@ -54,7 +54,7 @@ def features_for(
         try:
             recognizer.scorer.loglikes(next(iter(feats.values()))[:1])
         except Speech3Error as error:
-            raise Speech3Error(f"{data.path / 'feats.scp'}: {error}") from error
+            raise error.restated(f"{data.path / 'feats.scp'}: {error}") from error
     return feats, report.skipped
 
 
@@ -128,7 +128,7 @@ def transcribe(recognizer: TrainedModel, files: Sequence[Path], *, times: bool =
         A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
     """
     if isinstance(files, str | Path):
-        raise Speech3Error(f"files={files!r}: pass a list of paths, even of one")
+        raise SettingError(f"files={files!r}: pass a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     for path in files:
@@ -170,7 +170,7 @@ def transcribe_samples(recognizer: TrainedModel, samples: ArrayLike, rate_hz: An
     name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
     _refuse_given(recognizer, name)
     if not len(wave_S):
-        raise Speech3Error("there are no samples: an empty recording cannot be recognised")
+        raise DataError("there are no samples: an empty recording cannot be recognised")
     times = isinstance(recognizer.outputs, Hmm)
     if len(wave_S) > LONG_S * rate_hz:
         found = _long(recognizer, name, *_parts(recognizer, [wave_S], rate_hz), times)
@@ -199,7 +199,7 @@ def features_of_samples(
     wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
     _refuse_given(recognizer, "samples")
     if not len(wave_S) or audio.is_silent(wave_S):
-        raise Speech3Error("samples: are digital silence (all are equal); pass a recording with speech")
+        raise SettingError("samples: are digital silence (all are equal); pass a recording with speech")
     wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
     return _features_of(recognizer, "samples", wave_S, rate_hz), (wave_S, rate_hz)
 
@@ -241,7 +241,7 @@ def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: in
     if not failed and not recognised:
         say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
     if failed and not recognised:
-        raise Speech3Error(f"{name}: no part of it could be recognised; the first reason: {failed}")
+        raise DataError(f"{name}: no part of it could be recognised; the first reason: {failed}")
     return tuple(words), segments
 
 
@@ -266,7 +266,7 @@ def features_of_file(recognizer: TrainedModel, path: Path) -> np.ndarray:
 
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:
     if recognizer.features.kind == "given":
-        raise Speech3Error(
+        raise MismatchError(
             f"{name}: this model takes its features from a file (feats.scp) and does not compute them from audio; make"
             " a data directory with the recording's features and use speech3 decode"
         )
@@ -277,7 +277,7 @@ def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_h
     samples_S = torch.from_numpy(wave_S)
     feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
     if not frames_1[0]:
-        raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
+        raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
     silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
     return finish_features([feats_1TF[0]], config, [silent_T])[0].numpy()
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from speech3.decode import token_passing as kernel
 from speech3.decode.token_passing import STATE, Tokens
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError
 from speech3.io import Fst
 from speech3.runtime import jit
 
@@ -77,25 +77,25 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     """
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():
-        raise Speech3Error(f"{path}: the graph is empty or has no final state; build it again")
+        raise DataError(f"{path}: the graph is empty or has no final state; build it again")
     for name, values, size in (
         ("ilabels", fst.arcs_A["ilabel"], num_pdfs + 1),
         ("next states", fst.arcs_A["nextstate"], states),
         ("source states", fst.source_A, states),
     ):
         if values.min() < 0 or values.max() >= size:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{path}: {name} range from {values.min()} to {values.max()}, but there are {size}; build the graph"
                 " again"
             )
     if not np.isfinite(fst.arcs_A["weight"]).all() or np.isnan(fst.final_S).any() or np.isneginf(fst.final_S).any():
-        raise Speech3Error(f"{path}: a weight is not a finite number; build the graph again")
+        raise FormatError(f"{path}: a weight is not a finite number; build the graph again")
     order_A, begin_S1, silent_S = _arranged(fst.source_A, fst.arcs_A["ilabel"], states)
     arcs_A = np.ascontiguousarray(fst.arcs_A[order_A])
     arcs_A4 = arcs_A.view(np.int32).reshape(arcs, 4)
     level_S, ordered = _levels(arcs_A4, begin_S1, silent_S)
     if not ordered:
-        raise Speech3Error(
+        raise FormatError(
             f"{path}: arcs that read no frame form a cycle, so the search would not end; build the graph from a"
             " grammar or language model in which every word has a pronunciation"
         )
@@ -422,12 +422,12 @@ def check_scores(utterance: str, scores_TP: np.ndarray, num_pdfs: int, where: ob
         They have the wrong number of columns, or are NaN or plus infinity.
     """
     if scores_TP.ndim != 2 or scores_TP.shape[1] != num_pdfs:
-        raise Speech3Error(
+        raise MismatchError(
             f"{utterance}: scores of shape {scores_TP.shape}, but the graph {where} has {num_pdfs} pdfs;"
             " it belongs to another model: build a graph for this model"
         )
     if not_numbers(scores_TP):
-        raise Speech3Error(f"{utterance}: {NOT_NUMBERS}")
+        raise DataError(f"{utterance}: {NOT_NUMBERS}")
 
 
 def not_numbers(scores_TP: np.ndarray) -> bool:

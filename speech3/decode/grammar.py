@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, listed
 from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, with_pronunciations
 from speech3.io import ARC, Fst, FstBuilder
 from speech3.language import (
@@ -80,7 +80,7 @@ def one_word_grammar(lexicon: Lexicon) -> Grammar:
     """
     words = [word for word in lexicon.by_word if word != UNKNOWN]
     if not words:
-        raise Speech3Error("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")
+        raise DataError("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")
     builder = FstBuilder()
     start, end = builder.state(), builder.state(final=0.0)
     for label in range(1, len(words) + 1):
@@ -98,7 +98,7 @@ def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
     """
     words = graph.words
     if missing := [word for word in words if word not in lexicon.by_word]:
-        raise Speech3Error(f"{graph.source}: not in the lexicon: {listed(missing)}")
+        raise MissingError(f"{graph.source}: not in the lexicon: {listed(missing)}")
     labels = {word: label for label, word in enumerate(words, 1)}
     builder = FstBuilder()
     for state in range(1 + max(max(source, target) for source, _, _, target in graph.arcs)):
@@ -125,7 +125,7 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
     words = [word for word in lm.words if word in lexicon.by_word and word != UNKNOWN]
     dropped = tuple(word for word in lm.words if word not in lexicon.by_word and word != UNKNOWN)
     if not words:
-        raise Speech3Error(
+        raise MismatchError(
             f"{lm.source}: none of its {len(dropped)} words ({listed(dropped, 5)}) is in the lexicon;"
             " spell both the same way (check upper and lower case)"
         )
@@ -133,7 +133,7 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
     label_V = np.array([label_of.get(word, 0) for word in lm.vocabulary])
     states = states_of(lm, label_V > 0)
     if np.isinf(states.final_S).all():
-        raise Speech3Error(f"{lm.source}: no sentence can end: {EOS} has no probability after any history")
+        raise FormatError(f"{lm.source}: no sentence can end: {EOS} has no probability after any history")
     arcs_A, label_A = np.zeros(len(states.node_A), ARC), label_V[lm.word_G[states.node_A]]
     arcs_A["ilabel"] = arcs_A["olabel"] = label_A
     arcs_A["weight"], arcs_A["nextstate"] = -_LN10 * lm.prob_G[states.node_A], states.target_A
@@ -337,7 +337,7 @@ def read_spelling(graph: Path) -> Spelling | None:
         return None
     weight = read_json(graph / "graph.json").get(UNSEEN_WEIGHT)
     if not isinstance(weight, float) or not (graph / GRAPH_LEXICON).exists():
-        raise Speech3Error(f"{graph}: {LETTERS} does not belong to this graph; build it again, or remove the file")
+        raise MismatchError(f"{graph}: {LETTERS} does not belong to this graph; build it again, or remove the file")
     listed = read_lexicon(graph / GRAPH_LEXICON).pronunciations
     return Spelling(read_arpa(graph / LETTERS), weight, tuple(pron for pron in listed if JOINER in pron.word))
 

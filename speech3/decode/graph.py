@@ -34,7 +34,7 @@ from speech3.decode.grammar import (
     mark_of,
 )
 from speech3.decode.phrases import Phrases
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError
 from speech3.hmm import FIRST_AND_LOOP, Hmm, with_pronunciations
 from speech3.io import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.language import ArpaLm, write_arpa
@@ -319,7 +319,7 @@ def build_graph(
     units, read_LN = units_of(hmm, labels, self_loop_scale)
     fst = add_self_loops(expanded(clg, read_LN, units), units)
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
-        raise Speech3Error(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
+        raise DataError(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     about = {
         "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
         "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
@@ -353,13 +353,13 @@ def load_graph(path: Path | str) -> Graph:
     path = Path(path)
     about = read_json(path / "graph.json")
     if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):
-        raise Speech3Error(f"{path / 'graph.json'}: has keys of another version of speech3; build the graph again")
+        raise MismatchError(f"{path / 'graph.json'}: has keys of another version of speech3; build the graph again")
     fst = read_fst(path / "HCLG.fst")
     try:
         listed = read_utf8(path / "words.txt").splitlines()
         words = tuple(to_one_form(line.split()[0]) for line in listed)
     except IndexError as error:
-        raise Speech3Error(f"{path}/words.txt: {error}; build the graph again") from error
+        raise DataError(f"{path}/words.txt: {error}; build the graph again") from error
     check_graph(fst, about["num_pdfs"], len(words), path)
     return Graph(fst, words, about["num_pdfs"], about, path)
 
@@ -367,11 +367,11 @@ def load_graph(path: Path | str) -> Graph:
 def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:
     """Refuse a graph that is empty or whose labels lie outside their ranges."""
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
-        raise Speech3Error(f"{path}: the graph is empty or has no final state; build it again")
+        raise DataError(f"{path}: the graph is empty or has no final state; build it again")
     for side, size in (("ilabel", num_pdfs + 1), ("olabel", num_words)):
         low, high = int(fst.arcs_A[side].min()), int(fst.arcs_A[side].max())
         if low < 0 or high >= size:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{path}: {side}s range from {low} to {high}, but there are {size}; build the graph again"
             )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.decode.graph import check_graph
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError
 from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
 from speech3.io import Fst, from_kaldifst, read_fst, write_ark, write_fst
 from speech3.runtime import explained_disk_errors, write_json, write_text
@@ -40,11 +40,11 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
         and (text := stated.read_text(encoding="utf-8").strip()).isdigit()
         and int(text) != model.num_pdfs
     ):
-        raise Speech3Error(f"{stated}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
+        raise MismatchError(f"{stated}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
     fst = _read(graph / "HCLG.fst")
     highest = int(fst.arcs_A["ilabel"].max()) if len(fst.arcs_A) else 0
     if highest >= len(model.pdf_K):
-        raise Speech3Error(
+        raise MismatchError(
             f"{graph / 'HCLG.fst'}: transition-ids up to {highest}, but {mdl} has {len(model.pdf_K) - 1}; {_REMEDY}"
         )
     arcs_A = fst.arcs_A.copy()
@@ -68,12 +68,12 @@ def _read(path: Path) -> Fst:
         with path.open("rb") as stream:
             head = stream.read(64)
     except OSError as error:
-        raise Speech3Error(f"{path}: {error.strerror}; {_REMEDY}") from error
+        raise FormatError(f"{path}: {error.strerror}; {_REMEDY}") from error
     if head[8:13] == b"const":
         return read_fst(path)
     fst = kaldifst.StdVectorFst.read(str(path)) if head[8:14] == b"vector" else None
     if fst is None:
-        raise Speech3Error(f"{path}: not an OpenFst file of type const or vector, or cut short; {_REMEDY}")
+        raise FormatError(f"{path}: not an OpenFst file of type const or vector, or cut short; {_REMEDY}")
     return from_kaldifst(fst)
 
 
@@ -107,7 +107,7 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
             about = import_graph(graph, kaldi.model, mdl, staged / "graph") if graph else None
             utterances = write_ark(staged / "ali.ark", kaldi.senones())
             if not utterances:
-                raise Speech3Error(f"{alignment}: its ali.*.gz contain no utterance; align again")
+                raise DataError(f"{alignment}: its ali.*.gz contain no utterance; align again")
             outputs = kaldi.outputs(lang)
             outputs.save(staged)
             _publish(staged, out)

@@ -22,7 +22,7 @@ import numpy as np
 
 from speech3.decode.beam_search import Lattice
 from speech3.decode.word_lattice import WordLattice, topological
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError
 from speech3.io import index_line
 from speech3.runtime import atomic_path, jit, write_text
 
@@ -224,7 +224,7 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  # closed below
     except OSError as error:
-        raise Speech3Error(f"{path}: {error.strerror}") from error
+        raise FormatError(f"{path}: {error.strerror}") from error
     data_N: np.ndarray | None = None
     with stream:
         while key := _key(stream, path):
@@ -237,7 +237,7 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
                     data_N = np.asarray(np.memmap(path, np.uint8, "r")) if data_N is None else data_N
                     body, start, compact = _read_binary(stream, data_N)
             except (struct.error, ValueError, IndexError, OverflowError) as error:
-                raise Speech3Error(f"{where}: cut short, or not a lattice ({error})") from error
+                raise FormatError(f"{where}: cut short, or not a lattice ({error})") from error
             yield key, _put_together(body, start, compact, where)
 
 
@@ -301,11 +301,11 @@ def _key(stream: IO[bytes], path: Path | str) -> str:
         key += byte
     key = key.lstrip(b"\n")
     if byte == b"" and key.strip():
-        raise Speech3Error(f"{path}: ends within the name of an utterance, or is not a lattice archive")
+        raise FormatError(f"{path}: ends within the name of an utterance, or is not a lattice archive")
     try:
         return key.decode()
     except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not a lattice archive") from error
+        raise FormatError(f"{path}: not a lattice archive") from error
 
 
 def _is_text(stream: IO[bytes]) -> bool:
@@ -382,10 +382,10 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     """Build the lattice, with states sorted topologically and unreachable states left out."""
     arcs_A4, states = body.arcs_A4, len(body.final_costs_S2)
     if not 0 <= start < states or arcs_A4.min(initial=0) < 0 or arcs_A4[:, :2].max(initial=0) >= states:
-        raise Speech3Error(f"{where}: the lattice is empty, or has state or label numbers out of range")
+        raise FormatError(f"{where}: the lattice is empty, or has state or label numbers out of range")
     order_S = topological(arcs_A4[:, 0], arcs_A4[:, 1], states)
     if len(order_S) < states:
-        raise Speech3Error(f"{where}: not a lattice: its arcs form a cycle")
+        raise FormatError(f"{where}: not a lattice: its arcs form a cycle")
     number_S = np.full(states, -1, np.int64)
     number_S[order_S] = np.arange(states)
     by_source = np.lexsort((arcs_A4[:, 3], number_S[arcs_A4[:, 1]], number_S[arcs_A4[:, 0]]))
@@ -393,7 +393,7 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     source_A, target_A = (np.ascontiguousarray(arcs_A4[by_source, column]) for column in (0, 1))
     frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)
     if odd >= 0:
-        raise Speech3Error(f"{where}: not a lattice: paths to state {odd} read different numbers of frames")
+        raise FormatError(f"{where}: not a lattice: paths to state {odd} read different numbers of frames")
     used, kept = order_S[frame_S[order_S] >= 0], by_source[frame_S[source_A] >= 0]
     number_S[used] = np.arange(len(used))
     source_A, target_A = (number_S[arcs_A4[kept, column]].astype(np.int32) for column in (0, 1))
@@ -403,7 +403,7 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     if compact:
         return _word_lattice(body, kept, used, (source_A, target_A, olabel_A), costs_A2, final_S2, frame_S)
     if (np.isfinite(final_S2[:, 0]) & (final_S2[:, 1] != 0)).any():
-        raise Speech3Error(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
+        raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
     return Lattice(
         source_A, target_A, arcs_A4[kept, 2].astype(np.int32), olabel_A, costs_A2[:, 0].copy(), costs_A2[:, 1].copy(),
         final_S2[:, 0].copy(), frame_S, True,

@@ -27,7 +27,7 @@ import numpy as np
 from speech3.decode.beam_search import costs_to_end
 from speech3.decode.grammar import bare, continues, mark_of
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.io import Fst
 from speech3.language import ArpaLm, states_of
 from speech3.runtime import jit
@@ -91,7 +91,7 @@ def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
     pairs = np.stack([source_A, arcs_A["ilabel"]])
     several = len(np.unique(pairs, axis=1).T) < pairs.shape[1] or len(np.unique(backs)) < len(backs)
     if several or (arcs_A["ilabel"] == 0).any() or fst.start < 0:
-        raise Speech3Error(
+        raise DataError(
             f"{path}: a sequence of words may have several paths in this grammar, so its cost cannot be removed from"
             " lattices; decode with the graph of an n-gram model"
         )
@@ -366,11 +366,11 @@ def composed(
         old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S, _MOST,
     )  # fmt: skip
     if not enough:
-        raise Speech3Error(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
+        raise DataError(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
     costs_A2, ends_S2 = np.array(costs, np.float64).reshape(-1, 2), np.array(ends, np.float64).reshape(-1, 2)
     for place, which in ((0, "used in the search"), (1, "used for rescoring")):
         if np.isinf(costs_A2[:, place]).any() or np.isinf(ends_S2[:, place]).any():
-            raise Speech3Error(f"it contains a word that the language model {which} does not allow there")
+            raise DataError(f"it contains a word that the language model {which} does not allow there")
     order_S = np.argsort(np.array(states), kind="stable")
     number_S = np.empty(len(order_S), np.int64)
     number_S[order_S] = np.arange(len(order_S))
@@ -446,6 +446,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
     arcs, costs = [(0, 0, 0)], [(0.0, 0.0)]
     arcs.clear()
     costs.clear()
+    # Lattice states are in topological order: all triples of a state are known when it is visited.
     for s in range(lattice_states):
         place = first[s]
         while place >= 0 and len(arcs) <= most:
@@ -458,6 +459,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
                 new_cost, new_after = 0.0, at_new
                 if new_word[a] >= 0:
                     new_cost, new_after = step(new, at_new, new_word[a])
+                # The triple that the arc enters, appended to the linked list of its lattice state if it is new.
                 after = (target[a], old_after, new_after)
                 if after in place_of:
                     there = place_of[after]

@@ -28,7 +28,7 @@ from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
 from speech3.decode.trained_model import TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import MismatchError, MissingError, OccupiedError, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import read_fst
 from speech3.language import ArpaLm, read_arpa
@@ -113,13 +113,13 @@ class LatticeDir:
         if given is None and (graph / "graph.json").exists():
             symbols = read_symbol_table(graph / SYMBOLS, _REMEDY)
             if symbols != self.symbols or read_json(graph / "graph.json") != self.about.graph_about:
-                raise Speech3Error(f"{self.path}: not made with the graph that is in {graph} now; {_REMEDY}")
+                raise MismatchError(f"{self.path}: not made with the graph that is in {graph} now; {_REMEDY}")
             if (graph / GRAMMAR).exists():
                 backoff = self.symbols.index(BACKOFF) if BACKOFF in self.symbols else -1
                 states = of_grammar(read_fst(graph / GRAMMAR), backoff, graph / GRAMMAR)
                 return states, np.arange(len(self.symbols))
         if given is None:
-            raise Speech3Error(
+            raise MissingError(
                 f"{self.path}: the language model that it was decoded with is not in {graph}/{GRAMMAR}; pass its ARPA"
                 " file with --old, or build the graph again and decode with it"
             )
@@ -140,11 +140,11 @@ def read_word_lattices(
         The archive is missing or damaged, or has words that `symbols` lacks.
     """
     if not archive.exists():
-        raise Speech3Error(f"{archive}: no such file; {_REMEDY}")
+        raise MissingError(f"{archive}: no such file; {_REMEDY}")
     for utterance, lattice in read_lattices(archive):
         words = lattice if isinstance(lattice, WordLattice) else words_of(lattice, acoustic_scale)
         if len(words.word_A) and int(words.word_A.max()) >= len(symbols):
-            raise Speech3Error(
+            raise MismatchError(
                 f"{archive}: {utterance}: word {int(words.word_A.max())}, but the {SYMBOLS} beside it has"
                 f" {len(symbols):,}: they belong to different graphs; {_REMEDY}"
             )
@@ -160,11 +160,11 @@ def open_lattices(path: Path) -> LatticeDir:
         `path` is not such a directory.
     """
     if not (path / ABOUT).exists():
-        raise Speech3Error(f"{path}: has no {ABOUT}; pass a directory that speech3 decode --lattice wrote")
+        raise MissingError(f"{path}: has no {ABOUT}; pass a directory that speech3 decode --lattice wrote")
     try:
         about = LatticesAbout(**read_json(path / ABOUT))
     except TypeError as error:
-        raise Speech3Error(f"{path / ABOUT}: has keys of another version of speech3; {_REMEDY}") from error
+        raise MismatchError(f"{path / ABOUT}: has keys of another version of speech3; {_REMEDY}") from error
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
@@ -183,7 +183,7 @@ def forget_lattices(out: Path) -> None:
         The directory holds a decoding graph, which has the same symbol table.
     """
     if (out / "graph.json").exists():
-        raise Speech3Error(f"{out}: holds a decoding graph; choose another directory")
+        raise OccupiedError(f"{out}: holds a decoding graph; choose another directory")
     if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
         for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
             (out / name).unlink(missing_ok=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from speech3.decode.graph import DECODE_SETTINGS, decode_directory
 from speech3.decode.trained_model import NetworkScorer, TrainedModel
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, OccupiedError, SettingError, TrainingError
 from speech3.hmm import Scorer
 from speech3.io import read_about
 from speech3.models import AcousticModel, OnnxNetwork, to_onnx
@@ -94,15 +94,15 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         scores of the exported network differ from PyTorch's.
     """
     if out.suffix != ".onnx":
-        raise Speech3Error(f"{out}: the name must end in .onnx")
+        raise SettingError(f"{out}: the name must end in .onnx")
     recognizer = TrainedModel.load(model)
     if isinstance(recognizer.scorer, OnnxNetwork):
-        raise Speech3Error(f"{model}: exported already; pass the model directory that it was exported from")
+        raise DataError(f"{model}: exported already; pass the model directory that it was exported from")
     if not isinstance(recognizer.scorer, NetworkScorer):
-        raise Speech3Error(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
+        raise MismatchError(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
-        raise Speech3Error(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
+        raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))
     feats_TF = random_features(network, round(_CHECKED_S * 1000 / recognizer.features.frame_shift))
@@ -116,7 +116,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
             sizes.append(temporary.stat().st_size)
         forms = _measured(scorers, sizes, feats_TF)
         if not forms[1].largest_difference <= TOLERANCE:  # so that NaN is refused, too
-            raise Speech3Error(
+            raise TrainingError(
                 f"{out}: not written, because onnxruntime's scores differ from PyTorch's by"
                 f" {forms[1].largest_difference:.2g}; check whether the model's training diverged"
             )

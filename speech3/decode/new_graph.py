@@ -27,7 +27,7 @@ from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, r
 from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, Graph, build_graph, decode_directory
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.recognizer import Recognizer
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.io import Fst
 from speech3.language import (
@@ -138,28 +138,28 @@ def _check(sources: GraphSources) -> None:
     languages = {f"--{name}": getattr(sources, name) for name in ("lm", "text", "grammar", "sentences")}
     chosen = [name for name, path in languages.items() if path]
     if len(chosen) > 1:
-        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; choose one")
+        raise SettingError(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; choose one")
     if sources.add and chosen and chosen[0] in ("--grammar", "--sentences"):
-        raise Speech3Error(
+        raise SettingError(
             f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
             f" words to {languages[chosen[0]]}"
         )
     if sources.order and not sources.text:
-        raise Speech3Error("--order applies to the language model estimated from --text; add --text or omit --order")
+        raise SettingError("--order applies to the language model estimated from --text; add --text or omit --order")
     if not (chosen or sources.add or sources.lexicon):
-        raise Speech3Error("nothing to change: add --add, --lexicon, --lm, --text, --grammar or --sentences")
+        raise SettingError("nothing to change: add --add, --lexicon, --lm, --text, --grammar or --sentences")
 
 
 def _check_out(out: Path, model: Path) -> None:
     if out.resolve() in {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}:
-        raise Speech3Error(
+        raise OccupiedError(
             f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
             " with --graph"
         )
     if out.exists() and not out.is_dir():
-        raise Speech3Error(f"{out}: is a file; expected a directory for the graph")
+        raise OccupiedError(f"{out}: is a file; expected a directory for the graph")
     if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
-        raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
+        raise OccupiedError(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 
 
 def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
@@ -179,9 +179,9 @@ def _own_lm(model: Path) -> ArpaLm:
     if (graph / LM).exists():
         return read_arpa(graph / LM)
     if not (graph / "graph.json").exists():
-        raise Speech3Error(f"{model}: has no graph whose language model could be used; pass one with --lm ARPA")
+        raise MissingError(f"{model}: has no graph whose language model could be used; pass one with --lm ARPA")
     source = read_json(graph / "graph.json").get("lm")
-    raise Speech3Error(
+    raise MissingError(
         f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; pass a"
         " language model with --lm ARPA, or everything that can be said with --sentences"
     )
@@ -193,7 +193,7 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
     wanted = {*language.words, *(word.word for word in added)}
     used = [pron for pron in every if pron.word in wanted]
     if not used:
-        raise Speech3Error(
+        raise DataError(
             f"{path}: none of its words ({listed([pron.word for pron in every])}) is in {language.source}"
             f"{' or added' if added else ''}, so it would change nothing; spell them the same way (same upper or lower"
             " case), or add them to the language model with --add"
@@ -206,7 +206,7 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
 
 def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
     if sources.add and are_pieces(lm.words):
-        raise Speech3Error(
+        raise DataError(
             f"{lm.source}: this language model consists of word pieces, which can form any word, so {sources.add} has"
             " nothing to add; to make words more probable, pass --text with sentences that contain them, cut into its"
             " pieces"
@@ -229,13 +229,13 @@ def _pronounced(
     try:
         found = by_espeak(hmm, unknown, {}, sources.lang, kept) if sources.lang else by_letters(hmm, unknown, kept)
     except Speech3Error as error:
-        raise Speech3Error(
+        raise error.restated(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; pass them with --lexicon FILE"
             f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not sources.lang else ''}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
         reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)
-        raise Speech3Error(
+        raise DataError(
             f"{source}: {len(left)} words cannot be pronounced: {reasons}; remove them, or write `word phone"
             " phone ...` into a file for --lexicon"
         )
@@ -249,7 +249,7 @@ def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> 
         if known and all(word == changed(word) for word in known):
             wrong = [word for word in words if word != changed(word) and is_word(word)]
             if wrong:
-                raise Speech3Error(
+                raise DataError(
                     f"{source}: {listed(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
                 )
 
@@ -262,7 +262,7 @@ def _with_added(
         say(f"{len(old)} of the words are already in the language model and keep their probabilities: {listed(old)}")
     new = [word for word in added if word.word not in known]
     if not (new or given or guessed.pronunciations):
-        raise Speech3Error(f"{source}: nothing to add: the model already has all of its words")
+        raise DataError(f"{source}: nothing to add: the model already has all of its words")
     return add_words(lm, new, source) if new else lm
 
 
@@ -296,18 +296,18 @@ def read_hot(path: Path) -> HotWords:
         if len(words) > 1 and (given := _boost(words[-1])) is not None:
             words, boost = words[:-1], given
             if not abs(boost) <= _LARGEST:
-                raise Speech3Error(
+                raise FormatError(
                     f"{path}:{number}: boosts must be between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
                     f" not {line.split()[-1]}"
                 )
         before = found.setdefault(words, (boost, number))
         if before[0] != boost:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {' '.join(words)} has the boost {boost:g} here and {before[0]:g} in line"
                 f" {before[1]}; keep one of them"
             )
     if not found:
-        raise Speech3Error(f"{path}: contains no word to boost; write one word or phrase per line")
+        raise DataError(f"{path}: contains no word to boost; write one word or phrase per line")
     return {words: boost for words, (boost, _) in found.items()}
 
 
@@ -337,7 +337,7 @@ def _of_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) 
     """The cost to add for each output label, float32, and the automaton of the phrases, if there are any."""
     unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
     if unknown:
-        raise Speech3Error(
+        raise DataError(
             f"{source}: not in the graph {graph.path}: {listed(unknown)}; `speech3 graph MODEL OUT --add FILE` makes a"
             " graph that has them"
         )
@@ -362,7 +362,7 @@ def _of_pieces(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path)
     pieces = set(graph.words[1:])
     unknown = dict.fromkeys(word for words in hot for word in words if not _can_spell(WORD_START + word, pieces))
     if unknown:
-        raise Speech3Error(
+        raise DataError(
             f"{source}: the pieces of {graph.path} cannot spell {listed(unknown)}; write them as in the training text"
             " (small and capital letters differ)"
         )
@@ -404,7 +404,7 @@ def replace_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None =
     """
     if graph:
         if not (graph / "graph.json").exists():
-            raise Speech3Error(f"{graph}: not a decoding graph (it has no graph.json); `speech3 graph` makes one")
+            raise MissingError(f"{graph}: not a decoding graph (it has no graph.json); `speech3 graph` makes one")
         chosen = recognizer.read_graph(graph)
         recognizer = replace(recognizer, outputs=with_lexicon_of(recognizer.outputs, graph), chosen_graph=chosen)
     _, searched = recognizer.settings, recognizer.graph

@@ -25,7 +25,7 @@ from speech3.data import DataDir, Utterance, audio, segment_name
 from speech3.decode.grammar import join_segments
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.decode.trained_model import TrainedModel
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
 from speech3.io import ComputedMapping
 from speech3.runtime import progress, say, write_text
@@ -186,7 +186,7 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
             continue
         del utterances[utterance.id]
         if taken := parts.keys() & data.utterances.keys():
-            raise Speech3Error(
+            raise DataError(
                 f"{data.path}: {utterance.id} lasts {length_s:.0f} s and is to be cut, but an utterance already has the"
                 f" name of one of its parts, {min(taken)}; remove one of the two"
             )
@@ -197,9 +197,7 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
             f" messages name these {utterance.id}-BEGIN-END"
         )
     if not utterances:
-        raise Speech3Error(
-            f"{data.path}: no utterance contains speech: they are equally loud throughout; listen to them"
-        )
+        raise DataError(f"{data.path}: no utterance contains speech: they are equally loud throughout; listen to them")
     return replace(data, utterances=dict(sorted(utterances.items()))), UtteranceParts(begins_s)
 
 
@@ -313,7 +311,7 @@ def write_hypotheses(path: Path, decoding: Decoding) -> None:
         Nothing was decoded.
     """
     if not decoding.hypotheses:
-        raise Speech3Error(f"{path.parent}: no utterance could be decoded")
+        raise DataError(f"{path.parent}: no utterance could be decoded")
     lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
     write_text(path, "".join(lines))
 

@@ -177,6 +177,7 @@ def _composed(source, target, column, next_of, extra_of, states, start):  # type
             of.append(np.int64(s))
             d = pair_d[pair]
             for a in range(begin[s], begin[s + 1]):
+                # Look for the pair among those of the target; append it if it is not there yet.
                 e, t = next_of[d, column[a]], target[a]
                 found = head[t]
                 while found >= 0 and pair_d[found] != e:

@@ -51,7 +51,16 @@ from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import Speech3Error, listed
+from speech3.errors import (
+    DataError,
+    MachineError,
+    MismatchError,
+    MissingError,
+    OccupiedError,
+    SettingError,
+    Speech3Error,
+    listed,
+)
 from speech3.io import ArkReader
 from speech3.language import UNKNOWN, ArpaLm, read_checked
 from speech3.runtime import progress, read_utf8, say, write_json, write_text
@@ -147,7 +156,7 @@ def by_ngrams(
         try:
             both = composed(lattice, old[0], plain_reading(lattice, old[1]), new, reading)
         except Speech3Error as error:
-            raise Speech3Error(f"{where}: {error}") from error
+            raise error.restated(f"{where}: {error}") from error
         yield utterance, RescoredLattice(directory, both)
 
 
@@ -171,7 +180,7 @@ def _numbers(words: list[str], numbers: Mapping[str, int], source: str, where: s
 
 
 def _refuse(lacking: list[str], source: str, where: str) -> None:
-    raise Speech3Error(
+    raise MissingError(
         f"{source}: lacks words of the lattice of {where}, and has no {UNKNOWN}: {listed(lacking)};"
         " estimate it with the words of the lexicon as its vocabulary"
     )
@@ -204,7 +213,7 @@ def by_function(
             words = directory.spelled(path.words)
             olds = cheapest_cost(states, number_W[list(path.words)].tolist())
             if not np.isfinite(olds):
-                raise Speech3Error(f"{where}: has words that its language model lacks; pass the right one with --old")
+                raise DataError(f"{where}: has words that its language model lacks; pass the right one with --old")
             acoustic, units = (
                 scale * path.acoustic_cost(lattice),
                 tuple(directory.symbols[label] for label in path.words),
@@ -221,14 +230,14 @@ def _called(function: SentenceScorer, name: str, said: list[tuple[str, ...]], wh
         given: Any = function(list(said))
         costs = -np.asarray(given, np.float64).reshape(-1)
     except Exception as error:
-        raise Speech3Error(f"{name}: failed at {where}: {type(error).__name__}: {error}") from error
+        raise SettingError(f"{name}: failed at {where}: {type(error).__name__}: {error}") from error
     if len(costs) != len(said):
-        raise Speech3Error(
+        raise MismatchError(
             f"{name}: returned {len(costs)} values for the {len(said)} sentences of {where}; return one for each"
         )
     if np.isnan(costs).any() or np.isneginf(costs).any() or not np.isfinite(costs).any():
         odd = int(np.flatnonzero(~np.isfinite(costs))[0])
-        raise Speech3Error(
+        raise SettingError(
             f"{name}: returned the log probability {-costs[odd]:g} at {where}, for `{' '.join(said[odd])}`; return a"
             " finite number, or -inf for some of the sentences only"
         )
@@ -299,9 +308,9 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
         `speech3.decode.lattice_directory` raise.
     """
     if directory.about.rescored:
-        raise Speech3Error(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
+        raise MismatchError(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
     if out.resolve() == directory.path.resolve():
-        raise Speech3Error(f"{out}: this is the lattices' own directory; write to another one")
+        raise OccupiedError(f"{out}: this is the lattices' own directory; write to another one")
     utterances = _utterances(directory)
     if options.references is not None:
         check_references(options.references, utterances)  # before all lattices are rescored
@@ -349,11 +358,11 @@ def load_function(name: str) -> SentenceScorer:
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:
-        raise Speech3Error(f"{name}: {module} cannot be imported: {type(error).__name__}: {error}") from error
+        raise MachineError(f"{name}: {module} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
     if not callable(found):
-        raise Speech3Error(f"{name}: the module {module} has no function {attribute}")
+        raise SettingError(f"{name}: the module {module} has no function {attribute}")
     return found
 
 
@@ -385,9 +394,10 @@ def _write(
                     for rank, one in enumerate(ranked, 1)
                 )
 
+    # What an earlier run wrote goes only after the first lattice could be rescored.
     first = next(items, None)
     if first is None:
-        raise Speech3Error(f"{directory.path / ARCHIVE}: holds no lattice")
+        raise DataError(f"{directory.path / ARCHIVE}: holds no lattice")
     items = _again(first, items)
     for stale in (NBEST_FILE, "hyp.ctm"):
         (out / stale).unlink(missing_ok=True)
@@ -434,7 +444,7 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
     """
     scp = directory.path / "feats" / "feats.scp"
     if not scp.exists():
-        raise Speech3Error(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
+        raise MissingError(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
     recognizer, graph = load_recognizer(Path(directory.about.model)), Path(directory.about.graph)
     if graph != (recognizer.directory / GRAPH).resolve():
         recognizer = replace_graph(recognizer, graph)  # for the pronunciations of words that only this graph has

@@ -18,7 +18,7 @@ import numpy as np
 from speech3.data import DataDir
 from speech3.decode.apply import features_for
 from speech3.decode.recognizer import Recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError
 from speech3.hmm import Gmm, ProjectedGmm, Scorer, output_difference
 
 
@@ -60,7 +60,7 @@ class SideBySide(Mapping[str, np.ndarray]):
     def __getitem__(self, utterance: str) -> np.ndarray:
         feats = [part[utterance] for part in self.parts]
         if len({len(feats_TF) for feats_TF in feats}) > 1:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of "
                 f"the models; only models whose features have the same number of frames can score together"
             )
@@ -133,14 +133,14 @@ def _check(one: Recognizer, other: Recognizer) -> None:
     names = f"{one.directory} and {other.directory} cannot score together"
     for each in (one, other):
         if isinstance(each.scorer, Gmm | ProjectedGmm):
-            raise Speech3Error(f"{names}: {each.directory} consists of GMMs; pass networks")
+            raise MismatchError(f"{names}: {each.directory} consists of GMMs; pass networks")
     rates = [each.features.frame_shift * each.scorer.subsampling for each in (one, other)]
     if rates[0] != rates[1]:
-        raise Speech3Error(
+        raise MismatchError(
             f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; pass models "
             f"with the same frame rate"
         )
     if fault := output_difference(one.outputs, other.outputs):
-        raise Speech3Error(f"{names}: {fault}; pass models trained on the senones of one model directory")
+        raise MismatchError(f"{names}: {fault}; pass models trained on the senones of one model directory")
     if one.scorer.pseudo_likelihoods != other.scorer.pseudo_likelihoods:
-        raise Speech3Error(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")
+        raise MismatchError(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")

@@ -18,7 +18,7 @@ from speech3.decode.output import write_hypotheses
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.search import without_words
 from speech3.decode.trained_model import BEAM, RETRY_BEAM
-from speech3.errors import Speech3Error, listed
+from speech3.errors import MismatchError, listed
 from speech3.hmm import (
     ADAPTED,
     Adapted,
@@ -221,7 +221,7 @@ def with_transforms(
     transforms = read_speakers(path, model.projection.dim)
     speakers = set(speaker_of.values())
     if not speakers & set(transforms):
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: has transforms of other speakers ({listed(sorted(transforms), 3)}) than the data"
             f" ({listed(sorted(speakers), 3)}); give those of these speakers"
         )

@@ -46,7 +46,7 @@ from speech3.decode.trained_model import (
     warn_of_rate,
     words_of_segments,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import Alignment, Hmm, ProjectedGmm, Refinement, WorkerShare, score_one, search_one, word_segments
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
@@ -81,7 +81,7 @@ def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
 
 
 def _unbounded(recognizer: TrainedModel) -> Speech3Error:
-    return Speech3Error(
+    return DataError(
         f"{recognizer.directory}: a bidirectional LSTM needs the whole utterance before it can score the first frame,"
         " so it cannot process a stream; use a unidirectional model, or transcribe a finished recording"
         " without --stream"
@@ -179,7 +179,7 @@ class Stream:
     def __init__(self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
-            raise Speech3Error(
+            raise MismatchError(
                 f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
                 " it cannot process a stream; use a model whose features are computed from audio"
             )
@@ -212,7 +212,7 @@ class Stream:
             The samples cannot be used, or the stream was finished.
         """
         if self._finished:
-            raise Speech3Error("this stream was finished; begin another one with Recognizer.stream")
+            raise DataError("this stream was finished; begin another one with Recognizer.stream")
         wave_S = checked_samples(samples)
         self._samples += len(wave_S)
         self._take(self._resampler.accept(wave_S))

@@ -32,7 +32,16 @@ from speech3.decode.grammar import with_lexicon_of
 from speech3.decode.graph import GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode
 from speech3.decode.tune import DecodeSettings, load_settings
-from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
+from speech3.errors import (
+    MOST_UNALIGNED,
+    DataError,
+    FormatError,
+    MismatchError,
+    MissingError,
+    SettingError,
+    Speech3Error,
+    check_bad,
+)
 from speech3.features import static_dim
 from speech3.hmm import (
     LARGEST_PSEUDO,
@@ -141,7 +150,7 @@ class TrainedModel:
         if self.chosen_graph:
             return self.chosen_graph
         if not (self.directory / GRAPH / "graph.json").exists():
-            raise Speech3Error(
+            raise MissingError(
                 f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
                 " of the same recipe, such as tri or dnn"
             )
@@ -157,7 +166,7 @@ class TrainedModel:
         """Read a decoding graph from any path; raises an error if its number of pdfs is not the model's."""
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
                 " build it again"
             )
@@ -173,7 +182,7 @@ class TrainedModel:
             try:
                 loglikes_TP = self.scorer.loglikes(feats_TF)
             except Speech3Error as error:
-                raise Speech3Error(f"{utterance}: {error}") from error
+                raise error.restated(f"{utterance}: {error}") from error
             yield utterance, loglikes_TP
 
     def decode(
@@ -264,19 +273,19 @@ def words_of_segments(segments: Sequence[Segment], begin_s: float = 0.0) -> tupl
 
 def _read(model: Path | str) -> _Parts:
     if not isinstance(model, str | os.PathLike):
-        raise Speech3Error(f"model={model!r}: pass the path of a model directory, or of OUT.onnx")
+        raise SettingError(f"model={model!r}: pass the path of a model directory, or of OUT.onnx")
     directory = Path(model)
     if directory.suffix == ".onnx" and not directory.is_dir():
         return _read_exported(directory)
     if not directory.is_dir():
-        raise Speech3Error(f"{directory}: no such model directory")
+        raise MissingError(f"{directory}: no such model directory")
     if not (directory / "model.safetensors").exists():
         whole = directory.resolve()  # `.` has no name
         onnx = whole.with_suffix(".onnx") if whole.name else whole
         if onnx.is_file() and decode_directory(onnx) == whole:  # as lattices name the model that made them
             return _read_exported(onnx)
         below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
-        raise Speech3Error(
+        raise FormatError(
             f"{directory}: not a model directory, because it has no model.safetensors"
             + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
         )
@@ -302,7 +311,7 @@ def _read(model: Path | str) -> _Parts:
 def _read_exported(path: Path) -> _Parts:
     scorer, directory = OnnxNetwork(path), decode_directory(path)
     if not directory.is_dir():
-        raise Speech3Error(
+        raise DataError(
             f"{path}: this is the network alone; decoding also needs {directory}, which speech3 export wrote: move"
             " both together, or export again"
         )
@@ -315,7 +324,7 @@ def _read_exported(path: Path) -> _Parts:
 def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> None:
     dim = static_dim(features) * (features.deltas + 1) * (features.left_context + 1 + features.right_context)
     if features.kind != "given" and dim != feat_dim:
-        raise Speech3Error(
+        raise MismatchError(
             f"{directory / 'features.yaml'}: {dim} values per frame, but {directory / 'model.safetensors'} was trained"
             f" on {feat_dim}; restore the features.yaml that belongs to the model"
         )
@@ -323,7 +332,7 @@ def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> 
 
 def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -> None:
     if isinstance(known, Hmm) and known.subsampling != scorer.subsampling:
-        raise Speech3Error(
+        raise MismatchError(
             f"{directory}: the model has an output every {scorer.subsampling} frames, but hmm.json says every"
             f" {known.subsampling}: they come from different training runs; restore the model's own hmm.json"
         )
@@ -331,7 +340,7 @@ def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -
 
 def _check_outputs(path: Path, outputs: int, known: Hmm | PdfsOnly) -> None:
     if outputs != known.num_pdfs:
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: {outputs} outputs, but the tree beside it has {known.num_pdfs} pdfs;"
             " it is a checkpoint of another model"
         )

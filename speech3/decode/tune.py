@@ -25,7 +25,7 @@ from speech3.decode.beam_search import Lattice, best_words
 from speech3.decode.grammar import join_confidences
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
@@ -306,7 +306,7 @@ def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
 
 def check_references(references: Mapping[str, Sequence[str]], utterances: Iterable[str]) -> None:
     if missing := [utterance for utterance in utterances if not references.get(utterance)]:
-        raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
+        raise DataError(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
 
 
 def error_rate_of(
@@ -320,7 +320,7 @@ def error_rate_of(
         There are no utterances, or one has no reference.
     """
     if not found:
-        raise Speech3Error("dev: no utterances to tune on; pass a data directory that has some")
+        raise DataError("dev: no utterances to tune on; pass a data directory that has some")
     check_references(references, found)
     truth = [" ".join(references[utterance]) for utterance in found]
     return float(error_rate(truth, [" ".join(words) for words in found.values()]))
@@ -359,7 +359,7 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
     """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
     path, model = Path(directory) / DECODE_SETTINGS, model or directory
     if not path.exists():
-        raise Speech3Error(
+        raise MissingError(
             f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"
             " directory that it was not trained on"
         )
@@ -367,7 +367,7 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
         values = read_json(path)
         return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
     except TypeError as error:
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: has keys of another version of speech3, or impossible values; write it again with speech3 tune"
             f" {model} DIR"
         ) from error

@@ -75,6 +75,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
         The result has all paths whose cost exceeds that of the best path by up to this: `beam`, or less if there were
         `most` elements.
     """
+    # A state of the result is a set of elements: states of the lattice with costs and pdfs not yet on an arc.
     elements = [(0, 0.0, 0.0, 0, 0)]  # state, graph, acoustic, begin of its pdfs, number of them
     first = [0, 1]  # elements of each state of the new lattice
     pdfs = [np.int32(0)]
@@ -85,6 +86,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
     arcs.clear()
     arc_costs.clear()
     finals, final_costs = [(0, 0)], [(np.inf, np.inf)]
+    # States are expanded best first, so that what `most` leaves out is worse than all that is kept.
     limit = lattice.rest_S[0] + beam
     queue = [(lattice.rest_S[0], 0)]
     where = np.full(len(lattice.final_S), -1, np.int32)
@@ -100,6 +102,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
         if end_step >= 0:
             finals[now] = (len(pdfs), _spell(end_step, steps, begun, elements, first[now], pdfs))
             final_costs[now] = (end_graph, end_acoustic)
+        # One arc for each word: the cheapest way to each lattice state, its common cost and pdfs on the arc.
         order = np.argsort(np.array([word for word, _, _, _, _ in said]), kind="mergesort")
         place = 0
         while place < len(order):
@@ -114,6 +117,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
                 length = _spell(step, steps, begun, elements, first[now], pdfs)
                 elements.append((state, graph - base_graph, acoustic - base_acoustic, begin, length))
             shared = _shared(elements, fresh, pdfs)
+            # An equal set is the same state; otherwise a new one.
             key = _hashed(elements, fresh, pdfs)
             latest = states_of[key] if key in states_of else -1  # noqa: SIM401  # numba: get may be None
             found = latest
@@ -138,6 +142,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
                     heappush(queue, (alpha[now] + through, found))
             arcs.append((now, found, word, began, shared))
             arc_costs.append((base_graph, base_acoustic))
+    # What is left in the queue says how far the result is complete.
     while len(queue) and done[queue[0][1]]:
         heappop(queue)
     reached = queue[0][0] - lattice.rest_S[0] if len(queue) else beam

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 
 _ALIGN = 16  # floats: every parameter starts on a cache line
 
@@ -198,7 +198,7 @@ def partition_bounds(flat: Flat, count: int) -> list[slice]:
     """
     lines = flat.num_parameters // _ALIGN
     if count > max(1, lines):
-        raise Speech3Error(
+        raise SettingError(
             f"training.asgd.partitions={count}: the model has only {flat.num_parameters} parameters, and a partition "
             f"takes at least {_ALIGN}; use {max(1, lines)} at most"
         )

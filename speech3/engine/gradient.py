@@ -38,7 +38,7 @@ from speech3.engine.interface import (
     minibatch_seed,
     seed_generators,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, SettingError, Speech3Error
 
 _WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
 _KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
@@ -81,13 +81,13 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise Speech3Error(f"device {name!r}: no such kind of device; use cpu, cuda or cuda:N") from error
+        raise SettingError(f"device {name!r}: no such kind of device; use cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
-        raise Speech3Error(f"device {name!r}: training runs only on cpu and cuda; use one of these")
+        raise MachineError(f"device {name!r}: training runs only on cpu and cuda; use one of these")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         usable = f"use cuda:0 to cuda:{count - 1}" if count > 1 else "use cuda:0" if count else "use cpu"
-        raise Speech3Error(f"device {name!r}: PyTorch finds {count or 'no'} GPU{'s' * (count != 1)} here; {usable}")
+        raise MachineError(f"device {name!r}: PyTorch finds {count or 'no'} GPU{'s' * (count != 1)} here; {usable}")
     return device
 
 
@@ -334,12 +334,12 @@ class CudaGraphs:
         try:
             return _Graph(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool))
         except torch.OutOfMemoryError as error:
-            raise Speech3Error(
+            raise MachineError(
                 f"training.cuda_graph=true: {device} has too little memory to record a minibatch, since a recording "
                 f"keeps the memory of its passes; make training.minibatch smaller, or set it to false"
             ) from error
         except RuntimeError as error:
-            raise Speech3Error(
+            raise SettingError(
                 f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for "
                 f"the GPU (.item(), .cpu(), indexing by a mask): {str(error).splitlines()[0]}; set it to false"
             ) from error

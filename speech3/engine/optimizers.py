@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten, trained
 from speech3.engine.interface import Proximal, WorkerParts
-from speech3.errors import Speech3Error, listed
+from speech3.errors import SettingError, listed
 
 _EPSILON = 1e-8
 SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
@@ -327,28 +327,28 @@ def made(make: MakeOptimizer, model: nn.Module) -> torch.optim.Optimizer:
     try:
         optimizer = make([parameter for _, parameter in names])
     except Exception as error:
-        raise Speech3Error(
+        raise SettingError(
             f"optimizer: raised {type(error).__name__}: {error}; give a function that takes a list of parameters and "
             f"returns an optimizer of them, such as functools.partial(torch.optim.AdamW, lr=1e-3)"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise Speech3Error(
+        raise SettingError(
             f"optimizer: returned a {type(optimizer).__name__}, not a torch.optim.Optimizer; give a function that "
             f"takes a list of parameters and returns an optimizer of them"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise Speech3Error(
+        raise SettingError(
             "optimizer: LBFGS evaluates the loss several times in a step, which the workers cannot do; use "
             "strategy='sandblaster', which is L-BFGS on all the data"
         )
     inside = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if inside - {id(parameter) for _, parameter in names}:
-        raise Speech3Error(
+        raise SettingError(
             "optimizer: has parameters that it was not given, such as those of your own `model`; every worker has its "
             "own copy of the model, so make the groups of the list of parameters that is passed to your function"
         )
     if missing := [name for name, parameter in names if id(parameter) not in inside]:
-        raise Speech3Error(
+        raise SettingError(
             f"optimizer: {listed(missing, 5)} of the model are in none of its groups and would not be trained; put "
             f"them into one, or freeze them (requires_grad_(False))"
         )
@@ -395,7 +395,7 @@ def settings_of(
                     for name, array in arrays.items():
                         array[minibatch] = group[name]
     except Exception as error:
-        raise Speech3Error(
+        raise SettingError(
             f"schedule: raised {type(error).__name__}: {error}; every minibatch is a step of the scheduler, and there "
             f"are {minibatches} of them in all epochs together"
         ) from error
@@ -420,17 +420,17 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
     try:
         scheduler = make(optimizer)
     except Exception as error:
-        raise Speech3Error(
+        raise SettingError(
             f"schedule: raised {type(error).__name__}: {error}; give a function that takes the optimizer and returns a "
             f"scheduler, such as functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1000)"
         ) from error
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise Speech3Error(
+        raise SettingError(
             "schedule: ReduceLROnPlateau depends on a loss, but the workers must know the learning rate of every "
             "minibatch before training; use another scheduler, or stop by on_epoch and train again with a lower rate"
         )
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-        raise Speech3Error(
+        raise SettingError(
             f"schedule: returned a {type(scheduler).__name__}, not a torch.optim.lr_scheduler.LRScheduler; give a "
             f"function that takes the optimizer and returns a scheduler"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError
 from speech3.hmm import Segment
 from speech3.language import SILENCE
 
@@ -71,7 +71,7 @@ def compare_boundaries(
             if index + 1 < len(truth) and truth[index + 1].label == SILENCE:
                 counted.append(ours.end_s - true.end_s)
     if not counted:
-        raise Speech3Error(
+        raise MismatchError(
             "the two alignments have no utterance with the same phones; pass alignments of the same data"
         )
     return Boundaries(np.array(counted), np.array(set_apart), tuple(mismatched))

@@ -22,7 +22,7 @@ import numpy as np
 
 from speech3.corpora import Tier, read_textgrid
 from speech3.data import SILENCE, broad_class, is_arpabet
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, listed
 from speech3.hmm import LEVELS, Level, Segment, key, match, paired, read_ctm, spoken
 from speech3.runtime import read_utf8
 
@@ -69,7 +69,7 @@ def read_times(path: Path, level: Level | None = None, tiers: Mapping[Level, str
         There is nothing to read; a file is broken; a tier is missing everywhere; a CTM's level is unknown.
     """
     if not path.exists():
-        raise Speech3Error(f"{path}: no such file or folder")
+        raise MissingError(f"{path}: no such file or folder")
     if path.is_dir():
         return _folder(path, tiers or {})
     suffix = path.suffix.casefold()
@@ -80,7 +80,7 @@ def read_times(path: Path, level: Level | None = None, tiers: Mapping[Level, str
     found = Times("CTM")
     found.tracks[_level_of(path, level)] = read_ctm(path)
     if not any(found.tracks.values()):
-        raise Speech3Error(f"{path}: is empty; give times of words or phones")
+        raise DataError(f"{path}: is empty; give times of words or phones")
     return found
 
 
@@ -94,7 +94,7 @@ def level_in_name(path: Path) -> Level | None:
 def _level_of(path: Path, level: Level | None) -> Level:
     found = level_in_name(path) or level
     if found is None:
-        raise Speech3Error(
+        raise SettingError(
             f"{path}: its name does not say whether it holds words or phones; give --level words or --level phones"
         )
     return found
@@ -109,7 +109,7 @@ def _folder(path: Path, tiers: Mapping[Level, str]) -> Times:
         return _textgrids(grids, path, tiers)
     if labels := [each for each in files if each.suffix.casefold() in _LABELS]:
         return _labels(labels, path)
-    raise Speech3Error(f"{path}: no phones.ctm, no words.ctm, no TextGrids and no .phn or .wrd files in it")
+    raise MissingError(f"{path}: no phones.ctm, no words.ctm, no TextGrids and no .phn or .wrd files in it")
 
 
 def _key(file: Path, root: Path) -> str:
@@ -128,7 +128,7 @@ def _textgrids(files: Iterable[Path], root: Path, tiers: Mapping[Level, str]) ->
     missing = [f"--{level}-tier {name}" for level, name in tiers.items() if level not in found.tracks]
     if missing or not found.tracks:
         asked = " and ".join(missing) or "tiers words or phones"
-        raise Speech3Error(
+        raise MissingError(
             f"{root}: no interval tier for {asked}; there are {listed(sorted(names)) or 'none'}: name them with"
             " --words-tier and --phones-tier"
         )
@@ -157,7 +157,7 @@ def _samples(path: Path) -> list[Segment]:
             continue
         begin, end, label = (*line.split(maxsplit=2), "", "", "")[:3]
         if not (begin.isdigit() and end.isdigit() and int(begin) <= int(end) and label.strip()):
-            raise Speech3Error(f"{path}:{number}: not `BEGIN END LABEL` in samples: `{line[:60]}`")
+            raise FormatError(f"{path}:{number}: not `BEGIN END LABEL` in samples: `{line[:60]}`")
         segments.append(Segment(int(begin) / TIMIT_HZ, int(end) / TIMIT_HZ, label.strip()))
     return segments
 
@@ -252,13 +252,13 @@ def compare(reference: Times, hypothesis: Times) -> BoundaryErrors:
     levels = [level for level in LEVELS if level in reference.tracks and level in hypothesis.tracks]
     if not levels:
         sides = (" and ".join(times.tracks) for times in (reference, hypothesis))
-        raise Speech3Error("the reference has {}, but the hypothesis {}; give times of the same".format(*sides))
+        raise MismatchError("the reference has {}, but the hypothesis {}; give times of the same".format(*sides))
     found = BoundaryErrors()
     names = sorted(set().union(*(reference.tracks[level] for level in levels)))
     partner = paired(names, set().union(*(hypothesis.tracks[level] for level in levels)))
     if not partner:
         theirs = next(iter(hypothesis.tracks[levels[0]]), "nothing")
-        raise Speech3Error(f"no utterance is in both: the reference has {names[0]}, the hypothesis {theirs}")
+        raise MismatchError(f"no utterance is in both: the reference has {names[0]}, the hypothesis {theirs}")
     phones = (s.label for track in reference.tracks.get("phones", {}).values() for s in track)
     arpabet = is_arpabet(phones)
     found.missing = [name for name in names if name not in partner]
@@ -276,7 +276,7 @@ def compare(reference: Times, hypothesis: Times) -> BoundaryErrors:
             else:
                 _phones(found, truth, ours, matched, words, arpabet)
     if not any(found.errors_s.values()):
-        raise Speech3Error("no words or phones of the two sides match; are these times of the same recordings?")
+        raise MismatchError("no words or phones of the two sides match; are these times of the same recordings?")
     return found
 
 

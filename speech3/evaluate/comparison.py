@@ -10,7 +10,7 @@ from typing import Any
 
 from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.engine import LEVEL, Conclusion, Point
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.evaluate.tables import grid, per_cent
 from speech3.runtime import read_json, read_metrics, write_json
 from speech3.train import (
@@ -167,7 +167,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     reasons = [f"{', '.join(those)}: {reason}" for reason, those in left_out.items()]
     if not runs:
         text = "".join(f"\n  {reason}" for reason in reasons)
-        raise Speech3Error(f"no run to compare; pass directories that speech3 train wrote:{text}")
+        raise SettingError(f"no run to compare; pass directories that speech3 train wrote:{text}")
     first = next((run for run in runs if run.plain), None)
     runs = [*([first] if first else []), *(run for run in runs if run is not first)]
     table = make_table(first.curve if first else None, [run.curve for run in runs if run is not first])

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, Speech3Error
 
 Sclite = Literal["trn", "stm", "ctm"]
 IGNORED = ("IGNORE_TIME_SEGMENT_IN_SCORING", "IGNORETIMESEGMENTINSCORING")
@@ -96,7 +96,7 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
             continue
         if len(fitting) < len(body):
             number, line = next(each for each in body if not fits(each[1]))
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: `{line.strip()[:60]}` is not a line of .{kind}, as most lines of this file are; all"
                 " lines must be of one format: correct it, or set --format"
             )
@@ -123,7 +123,7 @@ def _refuse_others(path: Path, lines: Sequence[str]) -> None:
         if sum(name.strip().lower() in _TABLE_HEADS for name in head) > 1 and len(columns) == 1:
             what = "a table with a heading (TSV)"
     if what:
-        raise Speech3Error(
+        raise FormatError(
             f"{path}: is {what}, which cannot be scored; write it as Kaldi text (`utterance words ...`), .trn, .stm or"
             " .ctm, or as plain text with one sentence per line"
         )
@@ -192,7 +192,7 @@ def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
     for number, line in numbered(lines):
         match = _TRN.fullmatch(line)
         if not match:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: `{line.strip()[:60]}` does not end in an utterance id in parentheses, as lines of"
                 " .trn do; add it, or rename a file of another format"
             )
@@ -213,7 +213,7 @@ def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
     segments: dict[str, Segment] = {}
     for number, line in numbered(lines):
         if not _is_stm(line):
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: `{line.strip()[:60]}` is not `file channel speaker begin end words`, as lines of"
                 " .stm are, with times in seconds; correct it"
             )
@@ -246,7 +246,7 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
     for number, line in numbered(lines):
         where = f"{path}:{number}"
         if not _is_ctm(line):
-            raise Speech3Error(
+            raise FormatError(
                 f"{where}: `{line.strip()[:60]}` is not `file channel begin duration word [confidence]`, as lines of"
                 " .ctm are, with times in seconds; correct it"
             )
@@ -262,7 +262,7 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
                 found.setdefault(key, []).append(Word(opened[3] or 0.0, 0.0, " ".join([*opened[2], "}"]), opened[1]))
                 opened = None
             else:
-                raise Speech3Error(
+                raise FormatError(
                     f"{where}: {word} does not belong here; alternatives are <ALT_BEGIN>, <ALT>, <ALT_END>"
                 )
         elif opened:
@@ -271,7 +271,7 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
         else:
             found.setdefault(key, []).append(Word(float(begin), float(duration), word, where))
     if opened:
-        raise Speech3Error(f"{opened[1]}: <ALT_BEGIN> has no <ALT_END>; add it")
+        raise FormatError(f"{opened[1]}: <ALT_BEGIN> has no <ALT_END>; add it")
     return {key: sorted(words, key=lambda each: each.begin_s) for key, words in found.items()}
 
 
@@ -312,4 +312,4 @@ def _channel(name: str) -> str:
 
 
 def _twice(path: Path | str, number: int, name: str) -> Speech3Error:
-    return Speech3Error(f"{path}:{number}: utterance {name} occurs a second time; keep one of the two lines")
+    return FormatError(f"{path}:{number}: utterance {name} occurs a second time; keep one of the two lines")

@@ -16,7 +16,15 @@ import torch
 
 from speech3.config import FeatureConfig, PitchConfig, parse, read_yaml
 from speech3.data import audio, paths, read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import (
+    DataError,
+    FormatError,
+    MismatchError,
+    MissingError,
+    OccupiedError,
+    SettingError,
+    Speech3Error,
+)
 from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitch
 from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
 from speech3.frames import open_packed
@@ -88,7 +96,7 @@ class Sound:
         whole_s = audio.info(self.place, directory=self.directory).duration_s
         duration_s = min(self.end_s or whole_s, whole_s) - self.start_s
         if duration_s <= 0:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{self.name}: begins at {self.start_s:g} s, but its recording ends at {whole_s:g} s; correct segments"
             )
         return duration_s
@@ -110,7 +118,7 @@ def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[
         The recording cannot be read or is shorter than a frame, or `preset` does not compute features from audio.
     """
     if preset.kind == "given":
-        raise Speech3Error("--features: given features are not computed from a recording; choose another preset")
+        raise SettingError("--features: given features are not computed from a recording; choose another preset")
     whole_s, name = sound.duration_s(), sound.name
     lines = _heard(sound, whole_s)
     wave_S, rate_hz = sound.read(0.0, min(most_s, whole_s), preset.sample_frequency)
@@ -169,7 +177,7 @@ def _features_of_sound(wave_S: np.ndarray, config: FeatureConfig, name: str) -> 
     waves_NS, lengths_N = torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)])
     feats_NTF, frames_N = static_features(waves_NS, lengths_N, config, config.sample_frequency or 0)
     if not frames_N[0]:
-        raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms): nothing to draw")
+        raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms): nothing to draw")
     if config.cmvn == "global" and config.global_stats is None:  # the only recording's statistics are the global ones
         config = config.model_copy(update={"cmvn": "utterance"})
     silent_T = silent_frames(waves_NS[0], len(feats_NTF[0]), config, config.sample_frequency or 0)
@@ -235,7 +243,7 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
     """
     if not path.is_file():
         what = "a directory; pass one of its files" if path.is_dir() else "no such file"
-        raise Speech3Error(f"{path}: {what}; {_UNDERSTOOD}")
+        raise FormatError(f"{path}: {what}; {_UNDERSTOOD}")
     with path.open("rb") as stream:
         head = stream.read(4096)
     if head.startswith(_PACKED):
@@ -243,9 +251,9 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
     if is_ark(head):
         return _archive(path, utterance)
     if is_integer_ark(head):
-        raise Speech3Error(f"{path}: is an archive of integer vectors (an alignment?), not of features; {_UNDERSTOOD}")
+        raise FormatError(f"{path}: is an archive of integer vectors (an alignment?), not of features; {_UNDERSTOOD}")
     if utterance is not None and not _is_list(head):
-        raise Speech3Error(f"{path}: --utterance {utterance}: the file is a single recording; remove the option")
+        raise SettingError(f"{path}: --utterance {utterance}: the file is a single recording; remove the option")
     try:
         if _is_list(head):
             return _list(path, preset, utterance)
@@ -253,7 +261,7 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
     except Speech3Error as error:
         if path.suffix == ".scp":
             raise
-        raise Speech3Error(f"{error}\n{path}: {_UNDERSTOOD}") from error
+        raise error.restated(f"{error}\n{path}: {_UNDERSTOOD}") from error
     found, picture = draw_recording(Sound(path.name, path), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)
 
@@ -270,7 +278,7 @@ def picture_path(path: Path, out: Path | None) -> Path:
         return out
     place = Path(path.with_suffix(".png").name)
     if place.exists() and not (place.is_file() and SIGNATURE.encode() in place.read_bytes()[:4096]):
-        raise Speech3Error(f"{place}: exists, and was not written by speech3 inspect; choose another name with --out")
+        raise OccupiedError(f"{place}: exists, and was not written by speech3 inspect; choose another name with --out")
     return place
 
 
@@ -290,7 +298,7 @@ def _decodes(head: bytes) -> bool:
 def _list(path: Path, preset: FeatureConfig, utterance: str | None) -> Inspection:
     entries = read_scp(path)
     if not entries:
-        raise Speech3Error(f"{path}: holds no utterance")
+        raise DataError(f"{path}: holds no utterance")
     if utterance is not None and utterance not in entries and (path.parent / "segments").exists():
         sound = _segment(path, utterance)
         found, picture = draw_recording(sound, preset, MOST_DRAWN_S)
@@ -317,7 +325,7 @@ def _chosen(path: Path, names: Iterable[str], utterance: str | None) -> str:
     if utterance in names:
         return utterance
     some = ", ".join(islice(names, 3))
-    raise Speech3Error(f"{path}: no utterance {utterance}; choose one of its utterances, for instance: {some}")
+    raise MissingError(f"{path}: no utterance {utterance}; choose one of its utterances, for instance: {some}")
 
 
 def _looks_like_features(location: str, directory: Path) -> bool:
@@ -342,7 +350,7 @@ def _archive(path: Path, utterance: str | None) -> Inspection:
                 continue
         entries[name] = location
     if not entries:
-        raise Speech3Error(f"{path}: holds no utterance")
+        raise DataError(f"{path}: holds no utterance")
     name = _chosen(path, entries, utterance)
     said = f"archive of features, {len(entries):,} utterances" if whole else "archive of features"
     return _features(path, entries, name, said)
@@ -372,9 +380,9 @@ def _matrix(path: Path, name: str, location: str) -> np.ndarray:
     try:
         matrix = read_matrix(location, path.parent)
     except Speech3Error as error:
-        raise Speech3Error(f"{path}: {name}: {error}") from error
+        raise error.restated(f"{path}: {name}: {error}") from error
     if matrix.ndim != 2 or not matrix.size:
-        raise Speech3Error(f"{path}: {name}: {location}: not a matrix, or an empty one")
+        raise FormatError(f"{path}: {name}: {location}: not a matrix, or an empty one")
     return matrix
 
 
@@ -382,7 +390,7 @@ def _statistics(path: Path, dim: int, utterances: Iterable[tuple[str, np.ndarray
     statistics = FeatureStatistics(dim)
     for name, feats_TF in utterances:
         if feats_TF.shape[1] != dim:
-            raise Speech3Error(f"{path}: {name}: {feats_TF.shape[1]} values per frame, but others have {dim}")
+            raise MismatchError(f"{path}: {name}: {feats_TF.shape[1]} values per frame, but others have {dim}")
         statistics.add(name, feats_TF)
     return statistics
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError
 from speech3.evaluate import figures, html
 from speech3.evaluate.confidence import Reliability
 from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw_staleness, time_unit
@@ -434,7 +434,7 @@ def write_report(path: Path | str, report: Report) -> None:
         The report has no system, or `path` cannot be written.
     """
     if not report.systems:
-        raise Speech3Error(f"{path}: no system was scored; run the stages decode and score first")
+        raise MissingError(f"{path}: no system was scored; run the stages decode and score first")
     material = within_limit(report.material)
     worst = [utterance.name for utterance in report.best.score.worst(WORST_SHOWN, report.metric)]
     sections = [

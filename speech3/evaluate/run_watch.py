@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from speech3.config import TrainingConfig
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError
 from speech3.runtime import Tail, read_json
 from speech3.train import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
 
@@ -151,7 +151,7 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
         `run_dir` is not the directory of a training run, or one of its files cannot be read.
     """
     if not run_dir.is_dir():
-        raise Speech3Error(f"{run_dir}: no such directory; pass one that `speech3 train` writes, such as exp/dnn")
+        raise MissingError(f"{run_dir}: no such directory; pass one that `speech3 train` writes, such as exp/dnn")
     records: list[Record] = []
     damaged: tuple[int, ...] = ()
     with Tail(run_dir / "metrics.jsonl") as tail:
@@ -169,7 +169,7 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
             damaged += appended.damaged
             is_run = (run_dir / "run.json").exists()
             if not records and not is_run and not appended.afresh:
-                raise Speech3Error(
+                raise FormatError(
                     f"{run_dir}: not the directory of a training run; pass one that `speech3 train` writes, such as "
                     f"exp/dnn"
                 )
@@ -327,7 +327,7 @@ def watch(run_dir: Path) -> None:
     else:
         view = next(follow(run_dir, lambda: None))
         if not view.epochs and not view.finished:
-            raise Speech3Error(
+            raise DataError(
                 f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the end of the first epoch, or for ten "
                 f"seconds if it is long"
             )

@@ -20,7 +20,7 @@ from speech3.decode import (
     open_lattices,
     oracle_words,
 )
-from speech3.errors import Speech3Error, listed
+from speech3.errors import MismatchError, listed
 from speech3.evaluate.wer import Counts, Metric, PairedTest, Score, Utterance
 from speech3.runtime import to_one_form, write_text
 from speech3.train import Scored, write_card
@@ -203,7 +203,7 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
         if utterance in references
     }
     if not texts:
-        raise Speech3Error(f"{archive}: has no utterance of the reference; they belong to different sets")
+        raise MismatchError(f"{archive}: has no utterance of the reference; they belong to different sets")
     return texts
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 import jiwer
 
 from speech3.data import looks_like_ids, normalize_text
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, listed
 from speech3.evaluate import formats
 from speech3.evaluate.formats import Line, Sclite
 from speech3.runtime import composed, read_utf8
@@ -66,9 +66,9 @@ def _sequence(fields: list[str], place: int, line: Line, depth: int) -> tuple[Al
             choices, place = _choices(fields, place, line, depth)
             parts.append(choices)
         elif field == "}":
-            raise Speech3Error(f"{line.where}: a closing brace without an opening one; correct the alternatives")
+            raise FormatError(f"{line.where}: a closing brace without an opening one; correct the alternatives")
         elif depth and "/" in field:
-            raise Speech3Error(f"{line.where}: `{field}` in alternatives: write spaces around /, as in {{ um / uh }}")
+            raise FormatError(f"{line.where}: `{field}` in alternatives: write spaces around /, as in {{ um / uh }}")
         elif field != "@":
             optional = field.startswith("(") and field.endswith(")") and len(field) > 2
             parts.append([[(field[1:-1], True) if optional else (field, False)]])
@@ -76,7 +76,7 @@ def _sequence(fields: list[str], place: int, line: Line, depth: int) -> tuple[Al
         for part in parts:
             total *= len(part)
         if total > _MOST:
-            raise Speech3Error(f"{line.where}: alternatives allow more than {_MOST:,} texts; split the utterance")
+            raise FormatError(f"{line.where}: alternatives allow more than {_MOST:,} texts; split the utterance")
     return [[token for part in chosen for token in part] for chosen in product(*parts)], place
 
 
@@ -86,7 +86,7 @@ def _choices(fields: list[str], place: int, line: Line, depth: int) -> tuple[All
         found, place = _sequence(fields, place, line, depth + 1)
         choices += found
         if place == len(fields):
-            raise Speech3Error(f"{line.where}: alternatives without a closing brace; add it")
+            raise FormatError(f"{line.where}: alternatives without a closing brace; add it")
         place += 1
         if fields[place - 1] == "}":
             return choices, place
@@ -194,9 +194,7 @@ def _parse_kaldi(path: Path | str, lines: list[str]) -> dict[str, str]:
         if not (fields := line.split(maxsplit=1)):
             continue
         if fields[0] in entries:
-            raise Speech3Error(
-                f"{path}:{number}: utterance {fields[0]} occurs a second time; keep one of the two lines"
-            )
+            raise FormatError(f"{path}:{number}: utterance {fields[0]} occurs a second time; keep one of the two lines")
         entries[fields[0]] = fields[1].strip() if len(fields) > 1 else ""
     return entries
 
@@ -211,7 +209,7 @@ def read_text(path: Path | str) -> dict[str, str]:
     """
     lines = _lines(path)
     if kind := formats.format_of(path, lines):
-        raise Speech3Error(f"{path}: is in the format .{kind}; pass Kaldi text, `utterance words ...`")
+        raise FormatError(f"{path}: is in the format .{kind}; pass Kaldi text, `utterance words ...`")
     return _parse_kaldi(path, lines)
 
 
@@ -236,7 +234,7 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     if overlap and (all(alike) or any(len(lines) != len(files[0]) for lines in files)):
         return "kaldi"
     if all(alike) and not overlap:
-        raise Speech3Error(
+        raise MismatchError(
             f"{paths[0]} and {paths[1]}: both look like Kaldi text, but fewer than half of their utterance ids agree "
             f"({firsts[0][0]}, {firsts[1][0]}); pass files of the same set, or set --format"
         )
@@ -249,7 +247,7 @@ def _plain(paths: Sequence[Path | str], files: list[list[str]]) -> list[dict[str
         while len(lines) > len(files[0]) and not lines[-1].strip():
             lines.pop()
         if len(lines) != len(files[0]):
-            raise Speech3Error(
+            raise MismatchError(
                 f"{path} has {len(lines)} lines, {paths[0]} has {len(files[0])}: files of plain text must have one "
                 "sentence per line and the same number of lines; in Kaldi text each line must begin with an utterance "
                 "id that is in both files (--format)"
@@ -285,7 +283,7 @@ def read_texts(
     files = [_lines(path) for path in paths]
     for path, lines in zip(paths, files, strict=True):
         if not any(line.strip() for line in lines):
-            raise Speech3Error(
+            raise DataError(
                 f"{path}: is empty, so there is nothing to score; if it is a hypothesis, nothing was decoded: decode "
                 f"again"
             )
@@ -341,6 +339,7 @@ def read_all(
         As `read_texts`; also if a file is of an unknown or mixed format, if the formats of two files have no
         utterances in common, or if a hypothesis has alternatives.
     """
+    # The format of each file.
     files = [_lines(path) for path in paths]
     kinds: list[Sclite | None] = [None] * len(paths)
     if reading == "auto":
@@ -357,7 +356,7 @@ def read_all(
         return Texts([texts[0]] * (len(texts) - 1), texts[1:], (taken,) * len(texts))
     for path, lines in zip(paths, files, strict=True):
         if not formats.numbered(lines):
-            raise Speech3Error(f"{path}: is empty, so there is nothing to score")
+            raise DataError(f"{path}: is empty, so there is nothing to score")
     readings: tuple[Reading, ...] = tuple(kind or "kaldi" for kind in kinds)
     _check_pairs(paths, readings)
     if readings[0] == "stm":
@@ -370,7 +369,7 @@ def read_all(
         shared = len(read[0].keys() & found.keys())
         if 2 * shared < min(len(read[0]), len(found)):
             ids = next(iter(read[0]), "none"), next(iter(found), "none")
-            raise Speech3Error(
+            raise MismatchError(
                 f"{paths[0]} ({readings[0]}) and {path} ({readings[paths.index(path)]}): fewer than half of their"
                 f" utterance ids agree ({', '.join(ids)}); pass files of the same set, each line with its utterance id"
             )
@@ -390,7 +389,7 @@ def read_ids(path: Path | str) -> dict[str, str]:
     if kind is None:
         return _parse_kaldi(path, lines)
     if kind != "trn":
-        raise Speech3Error(f"{path}: .{kind} has no utterance ids; pass Kaldi text or .trn")
+        raise SettingError(f"{path}: .{kind} has no utterance ids; pass Kaldi text or .trn")
     found = formats.parse_trn(path, lines)
     _refuse_alternatives(found, "one text for each utterance is needed here")
     return {name: line.text for name, line in found.items()}
@@ -404,7 +403,7 @@ def _refuse_sclite_marks(path: Path | str, lines: Sequence[str], reading: Readin
             problem = "alternatives in braces"
         else:
             continue
-        raise Speech3Error(
+        raise FormatError(
             f"{path}:{number}: {problem}, but the file is read as {reading} text, which has none; name a file .trn or"
             f" .stm if it is one, correct the line, or set --format {reading} to score it as it is"
         )
@@ -413,15 +412,15 @@ def _refuse_sclite_marks(path: Path | str, lines: Sequence[str], reading: Readin
 def _refuse_alternatives(found: Mapping[str, Line], why: str) -> None:
     for line in found.values():
         if not is_simple(line.text):
-            raise Speech3Error(f"{line.where}: has alternatives or optional words; {why}")
+            raise FormatError(f"{line.where}: has alternatives or optional words; {why}")
 
 
 def _check_pairs(paths: Sequence[Path | str], readings: Sequence[Reading]) -> None:
     for path, kind in zip(paths[1:], readings[1:], strict=True):
         if kind == "stm":
-            raise Speech3Error(f"{path}: .stm is a format of references; pass the hypothesis as .ctm")
+            raise SettingError(f"{path}: .stm is a format of references; pass the hypothesis as .ctm")
         if readings[0] == "stm" and kind != "ctm":
-            raise Speech3Error(
+            raise SettingError(
                 f"{path}: the segments of {paths[0]} (.stm) have times instead of utterance ids; pass the hypothesis as"
                 " .ctm, whose words have times"
             )
@@ -434,7 +433,7 @@ def _check_ids(paths: Sequence[Path | str], files: Sequence[list[str]], kinds: S
     for path, lines, kind in zip(paths, files, kinds, strict=True):
         firsts = [line.split()[0] for line in lines if line.strip()]
         if kind is None and 2 * sum(name in ids for name in firsts) < min(len(firsts), len(ids)):
-            raise Speech3Error(
+            raise MismatchError(
                 f"{path}: fewer than half of its lines begin with an utterance id of {paths[known]} (.{kinds[known]}),"
                 " and it is of no other format with ids; pass both files in one format"
             )
@@ -450,7 +449,7 @@ def _lines_of(path: Path | str, lines: list[str], kind: Reading, by_channel: boo
     for (file, channel), words in formats.parse_ctm(path, lines).items():
         name = f"{file}-{channel}" if by_channel else file
         if name in found:
-            raise Speech3Error(f"{path}: {file} has several channels, which the other files do not have")
+            raise FormatError(f"{path}: {file} has several channels, which the other files do not have")
         found[name] = Line(" ".join(word.text for word in words), words[0].where)
     return found
 
@@ -469,7 +468,7 @@ def _with_stm(
         words = formats.parse_ctm(path, lines)
         if not places & words.keys():
             one, other = " ".join(next(iter(sorted(places)))), " ".join(next(iter(words)))
-            raise Speech3Error(
+            raise MismatchError(
                 f"{path}: has no recording and channel of {paths[0]} ({other}; {one}); pass files of the same set"
             )
         if absent := sorted(words.keys() - places):
@@ -539,4 +538,4 @@ def find_speakers(
         return speakers, str(path)
     if utt2spk is None:
         return None, f"not known: {path} lacks {lacking}"
-    raise Speech3Error(f"{path}: utterance {lacking} has no speaker; add one")
+    raise MissingError(f"{path}: utterance {lacking} has no speaker; add one")

@@ -23,7 +23,7 @@ import jiwer
 import numpy as np
 
 from speech3.data import lower_case, normalize_text, words_with_sharp_s
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError
 from speech3.evaluate.text import characters
 
 RESAMPLES = 10_000
@@ -302,7 +302,7 @@ def score(
     refs = [normalize_text(ref[name], normalize, lower) for name in names]
     hyps = [normalize_text(hyp.get(name, ""), normalize, lower) for name in names]
     if not any(refs):
-        raise Speech3Error("the reference holds no words" + (" after normalisation" if normalize else ""))
+        raise DataError("the reference holds no words" + (" after normalisation" if normalize else ""))
     by_word = jiwer.process_words(refs, hyps)
     utterances = [
         Utterance(name, speakers[name] if speakers else None, ref_words, hyp_words, _count(chunks), letters, chunks)
@@ -336,7 +336,7 @@ def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER
         The scores are of different utterances.
     """
     if [u.name for u in first.utterances] != [u.name for u in other.utterances]:
-        raise Speech3Error("two systems can be compared only on the same reference utterances; score both on one set")
+        raise MismatchError("two systems can be compared only on the same reference utterances; score both on one set")
     known = len(first.speakers) >= FEW_SPEAKERS
     groups = _groups(first.utterances) if known else np.arange(len(first.utterances))
     lengths_U = _sums([u.counts(metric).length for u in first.utterances], groups)
@@ -352,17 +352,17 @@ def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER
 
 def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str, str] | None) -> None:
     if not ref:
-        raise Speech3Error("the reference holds no utterances")
+        raise DataError("the reference holds no utterances")
     if not hyp:
-        raise Speech3Error("the hypothesis holds no utterances: nothing was decoded; check the decoder's messages")
+        raise DataError("the hypothesis holds no utterances: nothing was decoded; check the decoder's messages")
     if not any(name in hyp for name in ref):
-        raise Speech3Error(
+        raise MismatchError(
             f"no utterance of the reference is in the hypothesis ({next(iter(ref))}, {next(iter(hyp))}): "
             "pass files of the same set"
         )
     for name in ref if speakers is not None else ():
         if name not in speakers:  # type: ignore[operator]
-            raise Speech3Error(f"utterance {name} has no speaker; add it to utt2spk")
+            raise MissingError(f"utterance {name} has no speaker; add it to utt2spk")
 
 
 def _by_character(refs: list[str], hyps: list[str]) -> Iterator[Counts]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, SettingError
 from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
@@ -75,7 +75,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         return [sliding_cmvn(static_TF, *options, silent_T=silent_T) for static_TF, silent_T in pairs]
     if config.cmvn == "global":
         if config.global_stats is None:
-            raise Speech3Error("cmvn: global needs global_stats; take them from the features.yaml of the training data")
+            raise SettingError("cmvn: global needs global_stats; take them from the features.yaml of the training data")
         stats = config.global_stats
         return [apply_global_cmvn(stats, static_TF, variances, silent_T) for static_TF, silent_T in pairs]
     stats_2G = torch.stack([cmvn_stats(static_TF, silent_T) for static_TF, silent_T in pairs]).sum(0)
@@ -139,7 +139,7 @@ def apply_global_cmvn(
     width = feats_TF.shape[1] + 1
     if [len(row) for row in stats] != [width, width] or stats[0][-1] < 1:
         found, count = " and ".join(str(len(row)) for row in stats), stats[0][-1] if stats[0] else 0
-        raise Speech3Error(
+        raise MismatchError(
             f"global_stats: {found} values over {count:g} frames do not fit features of {width - 1} values, which need"
             f" {width} and {width}; leave the key out to have the statistics computed"
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data import checked_rate
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.features.cmvn import OnlineCmvn, OnlineSlidingCmvn, normalise, silent_frames
 from speech3.features.context import add_deltas, splice
 from speech3.features.filterbank import fbank, mel_blocks, mfcc, plp
@@ -175,7 +175,7 @@ class OnlineFeatures:
         sample_rate_hz = checked_rate(sample_rate_hz, "sample_rate_hz")
         needs_whole = config.cmvn in ("utterance", "speaker") and config.norm_means
         if (needs_whole and cmvn is None) or config.kind == "given":
-            raise Speech3Error(
+            raise SettingError(
                 f"{'kind: given' if config.kind == 'given' else f'cmvn: {config.cmvn}'} needs whole recordings;"
                 " to process a recording in pieces, choose cmvn: sliding, global or none"
             )

@@ -30,7 +30,17 @@ import yaml
 from speech3 import __version__
 from speech3.config import FeatureConfig
 from speech3.data import Augmenter, DataDir, audio, resolve_path
-from speech3.errors import MOST_BAD, Speech3Error, check_bad, listed
+from speech3.errors import (
+    MOST_BAD,
+    DataError,
+    MismatchError,
+    MissingError,
+    OccupiedError,
+    SettingError,
+    Speech3Error,
+    check_bad,
+    listed,
+)
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
 from speech3.io import index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
@@ -107,7 +117,7 @@ def extract(
         an augmenter is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
-        raise Speech3Error(
+        raise SettingError(
             "augmentation changes audio, but kind: given reads features that exist already: leave out one of the two"
         )
     # Divide the work, and identify it, so that a killed run can be resumed.
@@ -158,7 +168,7 @@ def features_of(
 
     def stop_at_bad() -> None:
         if skipped is None and reasons:
-            raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
+            raise DataError("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
         _check(data, config, reasons, complete=False)
 
     if _wants_stats(config):
@@ -372,7 +382,7 @@ def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | Non
 def _checked_total(data: DataDir, total_2G: np.ndarray | None) -> np.ndarray:
     assert total_2G is not None  # otherwise _check has raised
     if not total_2G[0, -1]:
-        raise Speech3Error(
+        raise DataError(
             f"{data.path}: every frame is digital silence, so there are no statistics for cmvn: global; choose other"
             " recordings"
         )
@@ -381,7 +391,7 @@ def _checked_total(data: DataDir, total_2G: np.ndarray | None) -> np.ndarray:
 
 def _check_sizes(data: DataDir, before: int, values: int) -> None:
     if values != before:
-        raise Speech3Error(
+        raise MismatchError(
             f"{data.path}: features of different sizes: {before} and {values} values per frame; compute them again"
         )
 
@@ -398,7 +408,7 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     """The config with the sample rate of the first readable recording, unless it sets a rate itself."""
     if config.kind == "given":
         if not data.feats:
-            raise Speech3Error(
+            raise MissingError(
                 f"{data.path}: has no feats.scp, from which kind: given reads the features;"
                 " add it, or choose a preset that computes features"
             )
@@ -406,7 +416,7 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     if config.sample_frequency is not None:
         return config
     if not data.recordings:
-        raise Speech3Error(
+        raise MissingError(
             f"{data.path}: no audio to extract from: the directory has feats.scp but no wav.scp; add wav.scp,"
             " or choose the preset given"
         )
@@ -418,7 +428,7 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
             first = first or str(error)
             continue
         return config.model_copy(update={"sample_frequency": rate})
-    raise Speech3Error(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first error: {first}")
+    raise DataError(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first error: {first}")
 
 
 def _check(
@@ -494,7 +504,7 @@ def _lock(journal: IO[bytes], target: Path) -> None:
     except (BlockingIOError, FileNotFoundError):
         mine = False
     if not mine:  # locked by another run, or removed by one that has just finished
-        raise Speech3Error(
+        raise OccupiedError(
             f"{target}: another run is writing it; wait for that to finish, or choose another output directory"
         )
 

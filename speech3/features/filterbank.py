@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.features.spectrum import EPSILON, frame_sizes, frames_at_once, power_spectra
 
 # Mel bins whose filters are multiplied as one small dense matrix: the whole matrix is mostly zeros, and a product is
@@ -61,7 +61,7 @@ def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     nyquist = 0.5 * sample_rate_hz
     low, high = config.low_freq, config.high_freq + (nyquist if config.high_freq <= 0 else 0)
     if not 0 <= low < high <= nyquist:
-        raise Speech3Error(
+        raise SettingError(
             f"low_freq {low:g} Hz and high_freq {high:g} Hz do not fit audio of {sample_rate_hz} Hz; they must lie "
             f"between 0 and {nyquist:g} Hz, low_freq < high_freq"
         )
@@ -80,7 +80,7 @@ def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     falling_BM = (right_M - mel_B1) / (right_M - centre_M)
     filters_BM = np.maximum(np.minimum(rising_BM, falling_BM), 0.0)
     if not filters_BM.any(axis=0).all():
-        raise Speech3Error(
+        raise SettingError(
             f"num_mel_bins {config.num_mel_bins} is too many for the {fft // 2} frequencies that frames of "
             f"{config.frame_length:g} ms have at {sample_rate_hz} Hz: some filters would be empty; use fewer"
         )

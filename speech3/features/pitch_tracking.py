@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from speech3.config import FeatureConfig, PitchConfig
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.features.spectrum import SAMPLE_SCALE
 from speech3.runtime import jit
 
@@ -171,18 +171,18 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
     pitch = config.pitch or PitchConfig()
     rate = int(pitch.resample_freq)
     if 2 * pitch.lowpass_cutoff > min(sample_rate_hz, rate):
-        raise Speech3Error(
+        raise SettingError(
             f"lowpass_cutoff {pitch.lowpass_cutoff:g} Hz of pitch must be at most half of the sample rate,"
             f" {sample_rate_hz} Hz, and of resample_freq, {rate} Hz: lower it"
         )
     if math.log(pitch.max_f0 / pitch.min_f0) / math.log1p(pitch.delta_pitch) > _MOST_STATES:
-        raise Speech3Error(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MOST_STATES} pitches: make it larger")
+        raise SettingError(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MOST_STATES} pitches: make it larger")
     milliseconds = (config.frame_length, config.frame_shift)
     window, shift = (int(np.float32(rate) * np.float32(ms) / 1000.0) for ms in milliseconds)
     margin_s = pitch.upsample_filter_width / (2.0 * rate)
     first, last = math.ceil(rate * (1 / pitch.max_f0 - margin_s)), math.floor(rate * (1 / pitch.min_f0 + margin_s))
     if window < 2 or shift < 1 or first < 0:
-        raise Speech3Error(
+        raise SettingError(
             f"pitch cannot be tracked with frame_length {config.frame_length:g} ms, frame_shift"
             f" {config.frame_shift:g} ms, max_f0 {pitch.max_f0:g} Hz at resample_freq {rate} Hz: use longer frames,"
             " a lower max_f0 or a higher resample_freq"

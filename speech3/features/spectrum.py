@@ -25,7 +25,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.data import checked_rate
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, SettingError
 
 # Sums may be reordered and fused with products; otherwise the compiler could not vectorise the loops.
 _njit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
@@ -68,7 +68,7 @@ def frame_sizes(config: FeatureConfig, sample_rate_hz: int) -> Framing:
     length = int(sample_rate_hz * 0.001 * config.frame_length)
     shift = int(sample_rate_hz * 0.001 * config.frame_shift)
     if length < 2 or shift < 1:
-        raise Speech3Error(
+        raise SettingError(
             f"frame_length {config.frame_length:g} ms and frame_shift {config.frame_shift:g} ms are {length} and "
             f"{shift} samples at {sample_rate_hz} Hz; at least 2 and 1 are needed: make them longer"
         )
@@ -262,19 +262,19 @@ def check_waves(waves_NS: Any, lengths_N: Any, sample_rate_hz: Any) -> None:
     # Samples that are no numbers are no error here: they may be padding, and harm only their own recording.
     check_wave(waves_NS, "waves_NS", 2, finite=False)
     if not isinstance(lengths_N, Tensor) or lengths_N.dim() != 1 or lengths_N.is_floating_point():
-        raise Speech3Error(f"lengths_N: is {_kind(lengths_N)}, not a tensor (N,) of integers; {_REMEDY}")
+        raise SettingError(f"lengths_N: is {_kind(lengths_N)}, not a tensor (N,) of integers; {_REMEDY}")
     if len(lengths_N) != len(waves_NS):
-        raise Speech3Error(f"lengths_N: {len(lengths_N)} lengths of {len(waves_NS)} waveforms; {_REMEDY}")
+        raise SettingError(f"lengths_N: {len(lengths_N)} lengths of {len(waves_NS)} waveforms; {_REMEDY}")
     if len(lengths_N) and not 0 <= int(lengths_N.min()) <= int(lengths_N.max()) <= waves_NS.shape[1]:
-        raise Speech3Error(f"lengths_N: must be from 0 to {waves_NS.shape[1]}, the samples of waves_NS; {_REMEDY}")
+        raise SettingError(f"lengths_N: must be from 0 to {waves_NS.shape[1]}, the samples of waves_NS; {_REMEDY}")
 
 
 def check_wave(wave: Any, name: str, axes: int, *, finite: bool = True) -> None:
     """Refuse what is no tensor of (finite) float samples with that many axes; the message names the argument."""
     if not isinstance(wave, Tensor) or wave.dim() != axes or not wave.is_floating_point():
-        raise Speech3Error(f"{name}: is {_kind(wave)}, not a float tensor of {axes} axes; {_REMEDY}")
+        raise DataError(f"{name}: is {_kind(wave)}, not a float tensor of {axes} axes; {_REMEDY}")
     if finite and wave.device.type == "cpu" and not torch.isfinite(wave).all():  # on a GPU, the check would wait for it
-        raise Speech3Error(f"{name}: has samples that are not finite numbers; {_REMEDY}")
+        raise DataError(f"{name}: has samples that are not finite numbers; {_REMEDY}")
 
 
 def _kind(value: Any) -> str:

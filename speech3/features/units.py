@@ -17,7 +17,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.data import Augmenter, DataDir, audio, seed_of
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, Speech3Error
 from speech3.features.cmvn import apply_cmvn, cmvn_stats, repeated_frames, silent_frames
 from speech3.features.compute import finish_features, static_features
 from speech3.features.spectrum import SAMPLE_SCALE
@@ -59,7 +59,7 @@ def given_statics(
         try:
             static_TF = torch.from_numpy(_read(data, data.feats.get(utterance), "feats.scp"))
             if values is not None and static_TF.shape[1] != values:
-                raise Speech3Error(
+                raise MismatchError(
                     f"{data.path / 'feats.scp'}: {static_TF.shape[1]} values per frame, but most utterances have"
                     f" {values}; compute the features again"
                 )
@@ -73,13 +73,13 @@ def given_statics(
 
 def _read(data: DataDir, location: str | None, name: str) -> np.ndarray:
     if not location:
-        raise Speech3Error(f"is not in {data.path / name}; add it, or remove the utterance")
+        raise MissingError(f"is not in {data.path / name}; add it, or remove the utterance")
     try:
         matrix = read_matrix(location, data.path)
     except Speech3Error as error:
-        raise Speech3Error(f"{data.path / name}: {error}") from error
+        raise error.restated(f"{data.path / name}: {error}") from error
     if matrix.ndim != 2 or not matrix.size:
-        raise Speech3Error(f"{data.path / name}: {location}: not a matrix, or an empty one; compute it again")
+        raise FormatError(f"{data.path / name}: {location}: not a matrix, or an empty one; compute it again")
     return matrix.astype(np.float32) if name == "feats.scp" else matrix.astype(np.float64)
 
 
@@ -88,14 +88,14 @@ def _normalised(data: DataDir, utterance: str, feats_TF: Tensor, config: Feature
     try:
         stats_2G = _read(data, data.cmvn.get(speaker), "cmvn.scp")
     except Speech3Error as error:
-        raise Speech3Error(f"speaker {speaker}: {error}") from error
+        raise error.restated(f"speaker {speaker}: {error}") from error
     if not np.isfinite(stats_2G).all():
-        raise Speech3Error(
+        raise FormatError(
             f"{data.path / 'cmvn.scp'}: the statistics of speaker {speaker} are not finite numbers; compute them again"
         )
     rows, columns = stats_2G.shape
     if columns != feats_TF.shape[1] + 1 or rows < 1 + config.norm_vars or stats_2G[0, -1] < 1:
-        raise Speech3Error(
+        raise MismatchError(
             f"{data.path / 'cmvn.scp'}: speaker {speaker}: statistics of {rows} by {columns} values over"
             f" {stats_2G[0, -1]:g} frames do not fit features of {feats_TF.shape[1]} values; compute them again"
         )
@@ -118,7 +118,7 @@ class Unit:
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
     """Utterances by unit: all of a speaker if CMVN is by speaker, else a handful."""
     if not data.utterances:
-        raise Speech3Error(f"{data.path}: holds no utterance, so there is nothing to extract")
+        raise DataError(f"{data.path}: holds no utterance, so there is nothing to extract")
     if config.cmvn == "speaker":
         return sorted(data.speakers().values())
     ids = sorted(data.utterances)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, TrainingConfig
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.features import mel_edges, mel_scale, mel_to_hertz
 from speech3.runtime import to_device
 
@@ -46,7 +46,7 @@ def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
     columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
     if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values per frame;"
             " switch it off (0, or [] for speeds)"
         )
@@ -177,7 +177,7 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
         assert features is not None
         columns = mel_columns(features, len(mean_F), f"training.frequency_masks={training.frequency_masks}")
         if training.frequency_mask_bins >= columns.bins:
-            raise Speech3Error(
+            raise SettingError(
                 f"training.frequency_mask_bins={training.frequency_mask_bins}: there are {columns.bins} bins, and a"
                 " mask must leave some; use fewer"
             )

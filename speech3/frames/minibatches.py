@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.frames.masks import FrequencyWarp, SpecAugment
 from speech3.frames.packed import PackedFrames
 from speech3.runtime import say, to_device
@@ -258,7 +258,7 @@ class Minibatches:
         warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, chunk_frames: int = 0, sharers: int = 1,
     ) -> None:  # fmt: skip
         if 0 < chunk_frames < PIECES * minibatch:
-            raise Speech3Error(
+            raise SettingError(
                 f"training.chunk_frames={chunk_frames}: must be 0 (shuffle the whole corpus) or at least {PIECES} "
                 f"minibatches, {PIECES * minibatch} frames"
             )

@@ -31,7 +31,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.data import DataDir, split_by_speaker
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, repeated_frames
 from speech3.io import ArkReader, IntArkReader
 from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
@@ -69,7 +69,7 @@ class Sections:
         """A section as a view into the memory map."""
         start, size = self._places[name]
         if size % np.dtype(dtype).itemsize or start + size > self.size:
-            raise Speech3Error(f"{self.path}: section {name} does not match its description; pack the file again")
+            raise FormatError(f"{self.path}: section {name} does not match its description; pack the file again")
         return self._raw[start : start + size].view(dtype)
 
     def block_of(self, name: str, offset: int) -> int:
@@ -86,7 +86,7 @@ class Sections:
             start = HEAD_BYTES + block * BLOCK_BYTES
             stop = min(start + BLOCK_BYTES, end)
             if zlib.crc32(self._raw[start:stop].data) != self._checksums[block]:
-                raise Speech3Error(
+                raise FormatError(
                     f"{self.path}: block {block} of {count} (bytes {start} to {stop - 1}) does not "
                     f"match its checksum: the file is damaged; pack it again"
                 )
@@ -113,24 +113,24 @@ class Sections:
 def open_sections(path: Path) -> Sections:
     """Memory-map a file of sections."""
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
+        raise MissingError(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
     with path.open("rb") as stream:
         status = os.fstat(stream.fileno())
         head = stream.read(_HEAD.size)
         if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-            raise Speech3Error(f"{path}: not a file of packed frames")
+            raise FormatError(f"{path}: not a file of packed frames")
         _, version, start, length, crc = _HEAD.unpack(head)
         if version != _VERSION:
-            raise Speech3Error(f"{path}: format {version}, but this speech3 reads {_VERSION}; pack it again")
+            raise FormatError(f"{path}: format {version}, but this speech3 reads {_VERSION}; pack it again")
         if status.st_size < start + length:
             block = max(0, status.st_size - HEAD_BYTES) // BLOCK_BYTES
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}: truncated in block {block}: {status.st_size} bytes of {start + length}; pack it again"
             )
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     footer = mapped[start : start + length]
     if zlib.crc32(footer) != crc:
-        raise Speech3Error(f"{path}: the footer does not match its checksum: the file is damaged; pack it again")
+        raise FormatError(f"{path}: the footer does not match its checksum: the file is damaged; pack it again")
     about = json.loads(footer)
     raw = np.frombuffer(mapped, np.uint8)
     places = {name: (at, size) for name, (at, size) in about.pop("sections").items()}
@@ -138,7 +138,7 @@ def open_sections(path: Path) -> Sections:
     table = raw[at : at + size]
     checksum = about.pop("checksums_crc")
     if zlib.crc32(table.data) != checksum:
-        raise Speech3Error(f"{path}: the table of checksums is damaged; pack it again")
+        raise FormatError(f"{path}: the table of checksums is damaged; pack it again")
     sections = Sections(
         path=path, about=about, checksum=checksum, size=status.st_size, mtime_ns=status.st_mtime_ns,
         _places=places, _checksums=table.view("<u4"), _map=mapped, _raw=raw,
@@ -285,7 +285,7 @@ class PackedFrames:
             if part.min() < 0 or part.max() >= self.num_senones:
                 frame = start + int(np.argmax((part < 0) | (part >= self.num_senones)))
                 block = self._sections.block_of("senones", frame * part.itemsize)
-                raise Speech3Error(
+                raise MismatchError(
                     f"{self.path}: block {block}: frame {frame} has senone {self.senones_N[frame]}, but there are "
                     f"{self.num_senones}; pack it again with the alignment of this model"
                 )
@@ -312,7 +312,7 @@ def open_packed(path: Path | str) -> PackedFrames:
     sections = open_sections(Path(path))
     about = sections.about
     if about["dim"] < 1 or about["frames"] < 1:
-        raise Speech3Error(
+        raise DataError(
             f"{path}: holds no frames ({about['frames']} of {about['dim']} feature bins); pack it again with some "
             f"utterances"
         )
@@ -358,14 +358,14 @@ def verify_once(packed: PackedFrames, record: Path | str) -> None:
 def _reopen(path: Path, digest: str) -> PackedFrames:
     packed = open_packed(path)
     if packed.digest != digest:
-        raise Speech3Error(f"{path}: was packed again while it was in use; run the same command again")
+        raise OccupiedError(f"{path}: was packed again while it was in use; run the same command again")
     return packed
 
 
 def _shaped(sections: Sections, name: str, dtype: str, count: int) -> np.ndarray:
     array = sections.array(name, dtype)
     if len(array) != count:
-        raise Speech3Error(f"{sections.path}: {len(array)} values in section {name} instead of {count}; pack it again")
+        raise DataError(f"{sections.path}: {len(array)} values in section {name} instead of {count}; pack it again")
     return array
 
 
@@ -375,7 +375,7 @@ def _check_offsets(packed: PackedFrames) -> None:
     if offsets_U1[0] == 0 and offsets_U1[-1] == len(packed) and not wrong.any():
         return
     utterance = int(np.argmax(wrong)) if wrong.any() else 0
-    raise Speech3Error(
+    raise FormatError(
         f"{packed.path}: block {packed._sections.block_of('offsets', 8 * utterance)}: the table of utterances does not "
         f"rise from 0 to {len(packed)} frames (utterance {utterance}: frames {offsets_U1[utterance]} up to "
         f"{offsets_U1[utterance + 1]}): the file is damaged; pack it again"
@@ -415,7 +415,7 @@ def write_frames(
     """
     path = Path(path)
     if not utterances:
-        raise Speech3Error(f"{path}: no utterance to pack")
+        raise DataError(f"{path}: no utterance to pack")
     skipped: dict[str, str] = {}
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         packer = _Packer(path, np.dtype(dtype).newbyteorder("<"), num_senones)
@@ -495,7 +495,7 @@ class _Packer:
     def _count(self, utterance: str, feats_TF: np.ndarray, senones_T: np.ndarray) -> None:
         if senones_T.min() < 0 or senones_T.max() >= self.num_senones:
             frame = int(np.argmax((senones_T < 0) | (senones_T >= self.num_senones)))
-            raise Speech3Error(
+            raise MismatchError(
                 f"{self.path}: utterance {utterance}, frame {frame}: senone {senones_T[frame]}, but there are "
                 f"{self.num_senones}; pass the alignment that belongs to this model"
             )
@@ -570,7 +570,7 @@ def pack_aligned(
             try:
                 skipped, reports = _pack_parts(data, parts, senones, num_pdfs, Path(scratch), config, jobs)
             except Speech3Error as error:
-                raise Speech3Error(str(error).replace(scratch, str(out))) from error
+                raise error.restated(str(error).replace(scratch, str(out))) from error
             for name in ("train.frames", "heldout.frames", "features.yaml"):
                 (Path(scratch) / name).replace(out / name)
     return Packed(reports["train"], reports["heldout"], {**missing, **skipped})
@@ -599,16 +599,16 @@ def _pack_parts(
 def _check_given(alignment: Path, hmm: Path) -> None:
     if not (alignment / "ali.ark").exists():
         if list(alignment.glob("ali.*.gz")):
-            raise Speech3Error(f"{alignment}: is a Kaldi alignment; import it with `speech3 import {alignment} OUT`")
-        raise Speech3Error(f"{alignment / 'ali.ark'}: no such file; make one with speech3 import or speech3 align")
+            raise FormatError(f"{alignment}: is a Kaldi alignment; import it with `speech3 import {alignment} OUT`")
+        raise MissingError(f"{alignment / 'ali.ark'}: no such file; make one with speech3 import or speech3 align")
     if not (hmm / "hmm.json").exists():
-        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; pass --hmm the model with which {alignment} was aligned")
+        raise MissingError(f"{hmm / 'hmm.json'}: no such file; pass --hmm the model with which {alignment} was aligned")
 
 
 def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[str, str]:
     missing = {key: "no alignment" for key in data.utterances if key not in senones}
     if senones and len(missing) == len(data.utterances):
-        raise Speech3Error(
+        raise MismatchError(
             f"{ark}: is an alignment of other utterances: {data.path} has {next(iter(data.utterances))} and so on, the"
             f" alignment has {next(iter(senones))}; pass the alignment of this data"
         )

@@ -182,7 +182,7 @@ class StoredAlignments(MutableMapping[str, Alignment]):
                 self._places[utterance] = stream.seek(0, 2)
                 stream.write(head + numbers.tobytes() + found.states.astype(np.int8, copy=False).tobytes() + tail)
         except Speech3Error as error:
-            raise Speech3Error(f"{error}; or set TMPDIR to a directory with more space") from error
+            raise error.restated(f"{error}; or set TMPDIR to a directory with more space") from error
 
     def __delitem__(self, utterance: str) -> None:
         del self._places[utterance]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError, SettingError, Speech3Error
 from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
 from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
@@ -192,11 +192,11 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     try:
         lines = read_utf8(path).splitlines()
     except Speech3Error as error:
-        raise Speech3Error(f"{error}; set hmm.extra_questions to a text file") from error
+        raise error.restated(f"{error}; set hmm.extra_questions to a text file") from error
     known = dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones)
     for place, line in enumerate(lines, 1):
         if unknown := [name for name in line.split() if name not in by_name]:
-            raise Speech3Error(
+            raise MissingError(
                 f"{path}:{place}: not in the lexicon: {', '.join(unknown)}; use its phones: {', '.join(known)}"
             )
     return [frozenset().union(*(by_name[name] for name in line.split())) for line in lines if line.split()]
@@ -251,7 +251,7 @@ def build_tree(
     """
     groups, phones, states = phone_groups(lexicon), len(lexicon.phones), topology.states
     if leaves < len(groups) * states:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}={leaves}: the lexicon's {len(groups)} phones need at least {len(groups) * states} leaves"
         )
     clustered = [group for group in groups if group[0] not in lexicon.context_free]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError
 from speech3.hmm.alignments import Alignment, evened_out
 from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, num_outputs
@@ -48,7 +48,7 @@ def to_first_and_loop(alignment: Alignment, subsampling: int = SUBSAMPLING) -> A
     outputs, phones = num_outputs(alignment.num_frames, subsampling), len(alignment.phones)
     if outputs < phones:
         part = "a third" if subsampling == 3 else f"1/{subsampling}"
-        raise Speech3Error(f"too short at {part} of the frame rate: {phones} phones, {outputs} outputs")
+        raise DataError(f"too short at {part} of the frame rate: {phones} phones, {outputs} outputs")
     # An output belongs to the phone of its middle frame.
     nearest = (alignment.starts + subsampling // 2) // subsampling
     nearest[-1] = outputs
@@ -71,7 +71,7 @@ def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
         The HMM has a different topology.
     """
     if hmm.topology.states != FIRST_AND_LOOP.states:
-        raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for the later ones")
+        raise MismatchError("LF-MMI needs an HMM with one pdf for a phone's first frame and one for the later ones")
     phones = np.arange(len(hmm.lexicon.phones) + 1, dtype=np.int32)
     pdfs_NN2 = np.zeros((len(phones), len(phones), 2), np.int32)
     windows_W3 = np.zeros((len(phones) - 1, 3), np.int32)
@@ -119,12 +119,12 @@ def train_tree(
         differ in length.
     """
     if not alignments:
-        raise Speech3Error("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")
+        raise DataError("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")
 
     def stats_of(utterance: str, alignment: Alignment) -> ContextStats:
         feats_KD = middle_frames(feats[utterance], subsampling)
         if len(feats_KD) != alignment.num_frames:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
                 f" {alignment.num_frames}: it was made from different features; align again"
             )

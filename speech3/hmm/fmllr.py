@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error, TrainingError
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
 
@@ -152,15 +152,15 @@ def fmllr(
     """
     dim = len(stats.linear)
     if stats.count <= dim + 1:
-        raise Speech3Error(
+        raise DataError(
             f"{speaker}: {stats.count:.0f} frames of speech are too few for a transform of {dim} values; it needs"
             f" more than {dim + 1}"
         )
     products_DVV = unpacked(stats.products)
     if not np.isfinite(products_DVV).all() or not np.isfinite(stats.linear).all():
-        raise Speech3Error(f"{speaker}: statistics for a transform are not finite; check the features of the speaker")
+        raise DataError(f"{speaker}: statistics for a transform are not finite; check the features of the speaker")
     if (inverses := inverses_of(products_DVV)) is None:
-        raise Speech3Error(
+        raise TrainingError(
             f"{speaker}: statistics for a transform are singular: there is too little speech, or features are constant"
         )
     transform = identity(dim) if start_DV is None else np.array(start_DV, np.float64)

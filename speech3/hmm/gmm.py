@@ -29,7 +29,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, TrainingError
 from speech3.io import load_tensors, save_tensors
 
 LEAST_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
@@ -105,7 +105,7 @@ class Gmm(FrameScorer):
         """
         dim = self.mean.shape[1]
         if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:
-            raise Speech3Error(
+            raise MismatchError(
                 f"features of shape {feats_TD.shape}, but the model was trained on {dim} values per frame; "
                 f"extract them with the model's feature preset"
             )
@@ -306,7 +306,7 @@ def extended_baum_welch(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, ta
     """
     arrays = [array for stats in (numerator, denominator) for array in (stats.count, stats.first, stats.second)]
     if not all(np.isfinite(array).all() for array in arrays):
-        raise Speech3Error("the statistics of the discriminative update are not finite: look for NaN in the features")
+        raise TrainingError("the statistics of the discriminative update are not finite: look for NaN in the features")
     weight = _weights(gmm, numerator.count, denominator.count)
     count, first, second = (one - other for one, other in zip(arrays[:3], arrays[3:], strict=True))
     d = np.maximum(tau + e * denominator.count, 2 * smallest_d(gmm, count, first, second))

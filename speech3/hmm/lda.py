@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, SettingError, TrainingError
 
 _SINGULAR = 1e-10  # smallest eigenvalue of the within-class covariance, relative to the largest
 
@@ -57,7 +57,7 @@ class Projection:
     def check(self, feats_TF: np.ndarray) -> None:
         """Raise `Speech3Error` unless the features have as many values as those that this was estimated on."""
         if feats_TF.ndim != 2 or feats_TF.shape[1] != self.inputs:
-            raise Speech3Error(
+            raise MismatchError(
                 f"features of shape {feats_TF.shape}, but the model was trained on {self.inputs} values per frame;"
                 " extract them with the model's feature preset"
             )
@@ -113,9 +113,9 @@ def lda(stats: LdaStats, dim: int) -> np.ndarray:
     """
     values, total = stats.first.shape[1], stats.count.sum()
     if not 1 <= dim <= values:
-        raise Speech3Error(f"LDA to {dim} of {values} spliced values: choose at most {values} (hmm.lda.dim)")
+        raise SettingError(f"LDA to {dim} of {values} spliced values: choose at most {values} (hmm.lda.dim)")
     if total <= values + len(stats.count):
-        raise Speech3Error(
+        raise DataError(
             f"LDA: {total:.0f} frames of speech are too few for {values} spliced values and {len(stats.count)} classes"
         )
     seen = stats.count > 0
@@ -127,7 +127,7 @@ def lda(stats: LdaStats, dim: int) -> np.ndarray:
     # Whiten the within-class covariance, then diagonalise the other one.
     spread, axes = np.linalg.eigh((within + within.T) / 2)
     if spread[0] <= _SINGULAR * spread[-1]:
-        raise Speech3Error(
+        raise TrainingError(
             "LDA: the within-class covariance is singular: a feature is constant, or depends on others; remove it"
         )
     whiten = (axes / np.sqrt(spread)) @ axes.T

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, TrainingError
 from speech3.hmm.gmm import LEAST_POSTERIOR, Gmm, GmmStats, accumulate, zero_stats
 
 _BLOCK = 1024  # frames whose products are in memory at once
@@ -224,9 +224,9 @@ def mllt(scatter_DDD: np.ndarray, count: float, sweeps: int = SWEEPS) -> np.ndar
     """
     dim = len(scatter_DDD)
     if count <= dim:
-        raise Speech3Error(f"MLLT: {count:.0f} frames of speech are too few for {dim} dimensions")
+        raise DataError(f"MLLT: {count:.0f} frames of speech are too few for {dim} dimensions")
     if (inverses := inverses_of(scatter_DDD)) is None:
-        raise Speech3Error("MLLT: the statistics are singular: a feature is constant, or depends on others")
+        raise TrainingError("MLLT: the statistics are singular: a feature is constant, or depends on others")
     matrix = np.eye(dim)
     for _ in range(sweeps):
         for i in range(dim):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError
 from speech3.io import load_tensors, save_tensors
 from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
 from speech3.runtime import read_json, write_json
@@ -88,7 +88,7 @@ def topology_named(name: str, path: Path) -> Topology:
         There is no topology of that name.
     """
     if name not in _KNOWN:
-        raise Speech3Error(
+        raise MissingError(
             f"{path}: no topology {name!r}, only {', '.join(_KNOWN)}; use the version of speech3 that wrote it"
         )
     return _KNOWN[name]
@@ -302,10 +302,10 @@ def load_hmm(directory: Path | str) -> Hmm:
     """
     directory = Path(directory)
     if not (directory / "hmm.json").exists():
-        raise Speech3Error(f"{directory / 'hmm.json'}: no such file, so {directory} is not a model directory")
+        raise MissingError(f"{directory / 'hmm.json'}: no such file, so {directory} is not a model directory")
     about = read_json(directory / "hmm.json")
     if isinstance(about, dict) and "pdfs_only" in about:
-        raise Speech3Error(
+        raise DataError(
             f"{directory}: only the number of its outputs is known, so it cannot align, and no graph can be built for"
             f" it: {about['pdfs_only']}; use the graph that came with it"
         )
@@ -319,17 +319,17 @@ def load_hmm(directory: Path | str) -> Hmm:
         topology = topology_named(about.get("topology", THREE_STATES.name), directory / "hmm.json")
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
-        raise Speech3Error(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
+        raise MismatchError(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
     lexicon = replace(
         read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
         silence_phones=silence_phones, noise_phones=noise_phones, position_dependent=positions, end=end,
     )  # fmt: skip
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
-        raise Speech3Error(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")
+        raise MismatchError(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")
     tree = Tree(*(arrays[name] for name in ARRAYS))
     if tree.states != topology.states:
-        raise Speech3Error(
+        raise DataError(
             f"{directory}: hmm.json says {topology.name}, but tree.safetensors has {tree.states} states per phone;"
             " restore both"
         )

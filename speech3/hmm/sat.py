@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import HmmConfig, SatConfig
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, load_gmm, zero_stats
@@ -216,12 +216,12 @@ def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> 
     """Raise `Speech3Error` unless all transforms are (dim, dim + 1) and finite; `path` is where they come from."""
     for speaker, transform in transforms.items():
         if transform.shape != (dim, dim + 1):
-            raise Speech3Error(
+            raise DataError(
                 f"{path}: {speaker}: a transform of {' x '.join(map(str, transform.shape))}, but the model's features"
                 f" have {dim} values and need {dim} x {dim + 1}; use the transforms that were made with this model"
             )
         if not np.isfinite(transform).all():
-            raise Speech3Error(f"{path}: {speaker}: the transform is not finite; estimate it again")
+            raise DataError(f"{path}: {speaker}: the transform is not finite; estimate it again")
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +290,7 @@ def train_lda(
     dim = min(stage.dim, statics * (2 * stage.context + 1))
     total: LdaStats = _summed(workers.run(lda_stats, tri.hmm, statics, stage.context))
     if not total.count.sum():
-        raise Speech3Error(NOTHING_ALIGNED)
+        raise DataError(NOTHING_ALIGNED)
     projection = Projection(lda(total, dim), statics, stage.context, inputs)
     workers.run(use_projection, projection, {})
 
@@ -408,7 +408,7 @@ def load_adapted(directory: Path) -> Adapted:
         The model does not adapt to speakers.
     """
     if not (directory / ADAPTED / MODEL).exists():
-        raise Speech3Error(f"{directory}: not trained with adaptation to speakers; use the model `sat` of a recipe")
+        raise MismatchError(f"{directory}: not trained with adaptation to speakers; use the model `sat` of a recipe")
     arrays, about = load_tensors(directory / ADAPTED / PRIOR, "prior")
     gmm = load_gmm(directory / ADAPTED / MODEL)
     settled = directory / ADAPTED / PASSES

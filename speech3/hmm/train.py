@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
@@ -240,7 +240,7 @@ def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> Co
     parts = [part for parts in workers.run(context_stats) for part in parts]
     if not parts:
         reasons = [f"\n  {utterance}: {reason}" for utterance, reason in sorted((failed or {}).items())[:5]]
-        raise Speech3Error(NOTHING_ALIGNED + "".join(reasons))
+        raise DataError(NOTHING_ALIGNED + "".join(reasons))
     return merge_stats(parts)
 
 
@@ -312,7 +312,7 @@ def reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
         total.frames += part.frames
         total.visits += part.visits
     if not total.stats.frames:
-        raise Speech3Error(NOTHING_ALIGNED)
+        raise DataError(NOTHING_ALIGNED)
     self_loop = np.where(total.frames > 0, 1.0 - total.visits / np.maximum(total.frames, 1), FIRST_SELF_LOOP)
     return replace(hmm, self_loop=np.clip(self_loop, 0.01, 0.99)), update(gmm, total.stats), total
 

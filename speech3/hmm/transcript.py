@@ -12,7 +12,7 @@ from functools import cached_property
 import numba
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.hmm.model import LEFT, RIGHT, Hmm, Tree
 from speech3.language import Lexicon, Silences
 
@@ -134,10 +134,12 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
         There are no words.
     """
     if not words:
-        raise Speech3Error("the transcript has no words to align")
+        raise DataError("the transcript has no words to align")
+    # A phone has one copy for each pair of neighbours that it can have in the alternatives of the transcript.
     phones, ends = _phone_graph(hmm.lexicon, words)
     copies = _copies(phones, ends, hmm.lexicon.context_free, hmm.tree)
     states, exits = hmm.topology.states, hmm.topology.exits
+    # Arcs into the first state of a copy come from the exits of copies before it, into others from the state before.
     ptr, src, logp, entry = [0], [], [], []
     for node, left, _ in copies:
         start = -math.inf
@@ -156,6 +158,7 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
             src.append(len(ptr) - 2)
             logp.append(0.0)
             ptr.append(len(src))
+    # A path ends in the exits of the copies whose phone ends the transcript and that expect nothing after it.
     final = np.full(len(entry), -np.inf, np.float32)
     at_end = dict(ends)
     for (node, _, right), copy in copies.items():

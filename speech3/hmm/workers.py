@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError
 from speech3.hmm.alignments import (
     StoredAlignments,
     WordLists,
@@ -167,7 +167,7 @@ class Workers:
             futures = [pool.submit(_call, work) for pool in self._pools]
             return [pickle.loads(future.result()) for future in futures]
         except BrokenProcessPool as error:
-            raise Speech3Error(
+            raise MachineError(
                 f"a worker process of the HMM stage died, {out_of_memory()}; run again with jobs=1"
             ) from error
 

@@ -20,7 +20,7 @@ from typing import IO, TypeVar, cast
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, Speech3Error
 from speech3.runtime import atomic_path, read_utf8, write_text
 
 TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
@@ -79,7 +79,7 @@ def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compres
         try:
             write_compressed(stream, array)
         except ValueError as error:
-            raise Speech3Error(f"{name}: {utterance}: {error}") from error
+            raise FormatError(f"{name}: {utterance}: {error}") from error
     elif array.ndim == 2:
         _kaldi_io.write_mat(stream, np.ascontiguousarray(array))
     else:
@@ -103,9 +103,9 @@ def read_scp(path: Path | str) -> dict[str, str]:
             continue
         key, *rest = line.split(maxsplit=1)
         if not rest:
-            raise Speech3Error(f"{path}:{number}: {key} has no value")
+            raise FormatError(f"{path}:{number}: {key} has no value")
         if key in entries:
-            raise Speech3Error(f"{path}:{number}: {key} occurs a second time; remove one of the two lines")
+            raise FormatError(f"{path}:{number}: {key} occurs a second time; remove one of the two lines")
         entries[key] = rest[0].strip()
     return entries
 
@@ -121,15 +121,15 @@ def read_matrix(location: str, directory: Path) -> np.ndarray:
         The message does not name the scp and the utterance; the caller adds them.
     """
     if location.endswith("|"):
-        raise Speech3Error("reading features through a pipe is not supported; write them to an ark")
+        raise DataError("reading features through a pipe is not supported; write them to an ark")
     match = _RANGE.search(location)
     try:
         with _open(location[: match.start()] if match else location, directory) as stream:
             matrix = _matrix(stream)
     except OSError as error:
-        raise Speech3Error(f"{location}: {error.strerror}") from error
+        raise FormatError(f"{location}: {error.strerror}") from error
     except Exception as error:
-        raise Speech3Error(f"{location} is truncated or not a Kaldi matrix; extract it again") from error
+        raise FormatError(f"{location} is truncated or not a Kaldi matrix; extract it again") from error
     return _part(matrix, match, location) if match else matrix
 
 
@@ -157,7 +157,7 @@ def _part(matrix: np.ndarray, match: re.Match[str], location: str) -> np.ndarray
     left, right = (int(match[3]), int(match[4])) if match[3] else (0, matrix.shape[1] - 1)
     # Like Kaldi, allow a range up to three rows beyond the end: features and segments are rounded differently.
     if not (first <= last < len(matrix) + 3 and first < len(matrix) and left <= right < matrix.shape[1]):
-        raise Speech3Error(f"{location}: the matrix has {len(matrix)} rows and {matrix.shape[1]} columns")
+        raise FormatError(f"{location}: the matrix has {len(matrix)} rows and {matrix.shape[1]} columns")
     return matrix[first : last + 1, left : right + 1]
 
 
@@ -188,7 +188,7 @@ def read_mat(path: Path | str) -> np.ndarray:
     try:
         return read_matrix(str(Path(path).resolve()), Path("/"))
     except Speech3Error as error:
-        raise Speech3Error(f"{path}: {str(error).removeprefix(f'{Path(path).resolve()}: ')}") from error
+        raise error.restated(f"{path}: {str(error).removeprefix(f'{Path(path).resolve()}: ')}") from error
 
 
 def write_mat(path: Path | str, matrix: np.ndarray) -> None:
@@ -210,11 +210,11 @@ def read_mat_ark(ark: Path | str) -> Iterator[tuple[str, np.ndarray]]:
             while key := _key(stream):
                 yield key, _matrix(stream)
     except OSError as error:
-        raise Speech3Error(f"{ark}: {error.strerror}") from error
+        raise FormatError(f"{ark}: {error.strerror}") from error
     except Speech3Error:
         raise
     except Exception as error:
-        raise Speech3Error(f"{ark}: truncated or not an archive of matrices; make it again") from error
+        raise FormatError(f"{ark}: truncated or not an archive of matrices; make it again") from error
 
 
 class ArkReader(Mapping[str, np.ndarray]):
@@ -229,7 +229,7 @@ class ArkReader(Mapping[str, np.ndarray]):
         try:
             return np.array(read_matrix(location, self.path.parent), dtype=np.float32)
         except Speech3Error as error:
-            raise Speech3Error(f"{self.path}: {utterance}: {error}") from error
+            raise error.restated(f"{self.path}: {utterance}: {error}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -257,7 +257,7 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if str(ark).endswith(".gz") else raw
             while key := _key(stream):
                 if key in vectors:
-                    raise Speech3Error(f"{ark}: {key} occurs a second time; make the archive again")
+                    raise FormatError(f"{ark}: {key} occurs a second time; make the archive again")
                 start = stream.tell()
                 vectors[key] = np.array(_kaldi_io.read_vec_int(stream), dtype=np.int32)
                 if stream.tell() == start:  # kaldi_io takes the end of the file for an empty vector
@@ -265,9 +265,9 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     except Speech3Error:
         raise
     except OSError as error:
-        raise Speech3Error(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
+        raise FormatError(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
     except Exception as error:
-        raise Speech3Error(f"{ark}: truncated or not an archive of integer vectors; make it again") from error
+        raise FormatError(f"{ark}: truncated or not an archive of integer vectors; make it again") from error
     return vectors
 
 
@@ -289,13 +289,13 @@ class IntArkReader(Mapping[str, np.ndarray]):
                 size = os.fstat(stream.fileno()).st_size
                 while key := _key(stream):
                     if key in self._places:
-                        raise Speech3Error(f"{ark}: {key} occurs a second time; make the archive again")
+                        raise FormatError(f"{ark}: {key} occurs a second time; make the archive again")
                     self._places[key] = stream.tell()
                     stream.seek(_INTEGER.itemsize * self._length(stream), os.SEEK_CUR)
                     if stream.tell() > size:
                         raise self._damaged()
         except OSError as error:
-            raise Speech3Error(f"{ark}: {error.strerror}") from error
+            raise FormatError(f"{ark}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise self._damaged() from error
 
@@ -317,7 +317,7 @@ class IntArkReader(Mapping[str, np.ndarray]):
         return int.from_bytes(head[-4:], "little")
 
     def _damaged(self) -> Speech3Error:
-        return Speech3Error(f"{self.path}: truncated or not an archive of integer vectors; make it again")
+        return FormatError(f"{self.path}: truncated or not an archive of integer vectors; make it again")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -366,9 +366,9 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
                 last = key
                 yield key, f"{ark.resolve()}:{start}"
     except OSError as error:
-        raise Speech3Error(f"{ark}: {error.strerror}") from error
+        raise FormatError(f"{ark}: {error.strerror}") from error
     except (EOFError, ValueError, struct.error) as error:
-        raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
+        raise FormatError(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
 
 
 def _skip_value(stream: IO[bytes]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError
 from speech3.runtime import atomic_path
 
 
@@ -39,7 +39,7 @@ def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, n
         about = _about(stream)
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     if kind is not None and about.get("kind") != kind:
-        raise Speech3Error(f"{path}: holds {about.get('kind', 'something unknown')!r}, expected {kind!r}")
+        raise FormatError(f"{path}: holds {about.get('kind', 'something unknown')!r}, expected {kind!r}")
     return tensors, about
 
 
@@ -52,12 +52,12 @@ def read_about(path: Path | str) -> dict[str, Any]:
 @contextmanager
 def _opened(path: Path | str) -> Iterator[Any]:
     if not Path(path).is_file():
-        raise Speech3Error(f"{path}: no such file")
+        raise MissingError(f"{path}: no such file")
     try:
         with safe_open(path, framework="numpy") as stream:
             yield stream
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
-        raise Speech3Error(f"{path}: not a safetensors file, or truncated ({error}); make it again") from error
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error}); make it again") from error
 
 
 def _about(stream: Any) -> dict[str, Any]:

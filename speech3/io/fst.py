@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError
 from speech3.runtime import atomic_path
 
 ARC = np.dtype([("ilabel", "<i4"), ("olabel", "<i4"), ("weight", "<f4"), ("nextstate", "<i4")])
@@ -108,20 +108,20 @@ def read_fst(path: Path | str) -> Fst:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Speech3Error(f"{path}: {error.strerror}; build the graph again") from error
+        raise FormatError(f"{path}: {error.strerror}; build the graph again") from error
     head = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else None
     if head is None or (head[0], head[2], head[4], head[5]) != (_MAGIC, b"const", b"standard", _VERSION):
-        raise Speech3Error(f"{path}: not an OpenFst file of type const/standard, or cut short; build the graph again")
+        raise FormatError(f"{path}: not an OpenFst file of type const/standard, or cut short; build the graph again")
     start, states, arcs = head[8:]
     if states < 0 or arcs < 0 or len(data) != _HEADER.size + states * _STATE.itemsize + arcs * ARC.itemsize:
-        raise Speech3Error(f"{path}: cut short ({len(data)} bytes); build the graph again")
+        raise FormatError(f"{path}: cut short ({len(data)} bytes); build the graph again")
     records = np.frombuffer(data, _STATE, states, _HEADER.size)
     arcs_A = np.frombuffer(data, ARC, arcs, _HEADER.size + states * _STATE.itemsize)
     counts = records["arcs"].astype(np.int64)
     consistent = counts.sum() == arcs and np.array_equal(records["pos"], np.cumsum(counts) - counts)
     next_A = arcs_A["nextstate"]
     if not consistent or not -1 <= start < states or (arcs and not (next_A.min() >= 0 and next_A.max() < states)):
-        raise Speech3Error(f"{path}: damaged: an arc leads to a state that does not exist; build the graph again")
+        raise FormatError(f"{path}: damaged: an arc leads to a state that does not exist; build the graph again")
     return Fst(start, records["final"], np.repeat(np.arange(states, dtype=np.int32), counts), arcs_A)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError
 
 _WORD = re.compile(rb"\s*(\S+)\s?")
 _VECTORS = {b"FV": "<f4", b"DV": "<f8"}
@@ -116,6 +116,6 @@ def opened_object(path: Path | str, what: str, remedy: str) -> Iterator[KaldiObj
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield KaldiObject(data)
     except OSError as error:
-        raise Speech3Error(f"{path}: {error.strerror}; {remedy}") from error
+        raise FormatError(f"{path}: {error.strerror}; {remedy}") from error
     except (ValueError, RecursionError) as error:
-        raise Speech3Error(f"{path}: not {what}, or damaged ({error}); {remedy}") from error
+        raise FormatError(f"{path}: not {what}, or damaged ({error}); {remedy}") from error

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from speech3.data import SYMBOLS
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError
 from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import JOINER, NOT_WORDS
 from speech3.language.mixtures import listed, normalized
@@ -89,29 +89,29 @@ def read_added(path: Path) -> list[AddedWord]:
         if before is entry:
             continue
         if (entry.weight, entry.like) not in ((None, None), (before.weight, before.like)):
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {entry.word} has another weight than in line {before.line}; keep one of them"
             )
         both = dict.fromkeys(before.pronunciations + entry.pronunciations)
         found[entry.word] = replace(before, pronunciations=tuple(both))
     if not found:
-        raise Speech3Error(f"{path}: contains no word to add; write one word per line")
+        raise DataError(f"{path}: contains no word to add; write one word per line")
     return list(found.values())
 
 
 def _entry(fields: Sequence[str], number: int, path: Path) -> AddedWord:
     word, *rest = composed(fields[0], path), *fields[1:]
     if word in _RESERVED:
-        raise Speech3Error(f"{path}:{number}: {word} is not a word that can be spoken; remove the line")
+        raise FormatError(f"{path}:{number}: {word} is not a word that can be spoken; remove the line")
     weight, like = None, None
     if rest and rest[0] == _LIKE:
         if len(rest) < 2:
-            raise Speech3Error(f"{path}:{number}: `{_LIKE}` needs a word that {word} is like: {word} {_LIKE} OTHER")
+            raise FormatError(f"{path}:{number}: `{_LIKE}` needs a word that {word} is like: {word} {_LIKE} OTHER")
         like, rest = composed(rest[1], path), rest[2:]
     elif rest and (weight := _number(rest[0])) is not None:
         rest = rest[1:]
         if not 0 < weight < math.inf:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {word}: weights must be above 0 (1: as probable as the median word), not {fields[1]}"
             )
     return AddedWord(word, weight, like, (tuple(rest),) if rest else (), number)
@@ -144,7 +144,7 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
             likes.setdefault(word.like, []).append(numbers[word.word])
             unigrams[place] = lm.prob_G[1 + lm.numbers[word.like]]
         else:
-            raise Speech3Error(
+            raise MissingError(
                 f"{source}:{word.line}: {word.word} is to be like {word.like}, which is not in the language model"
                 f" ({lm.source}); pass a word that is"
             )
@@ -211,13 +211,13 @@ def _median(lm: ArpaLm) -> float:
     probs = np.delete(lm.prob_G[lm.starts_N[1] : lm.starts_N[2]], none)
     probs = probs[probs > NEVER]
     if not len(probs):
-        raise Speech3Error(f"{lm.source}: has no words; add words to a language model that has some")
+        raise DataError(f"{lm.source}: has no words; add words to a language model that has some")
     return float(10.0 ** np.median(probs))
 
 
 def _check_share(added: float, source: Path) -> None:
     if added > _LARGEST_SHARE * (1 + added):
-        raise Speech3Error(
+        raise DataError(
             f"{source}: together, the words would take {added / (1 + added):.0%} of the probability; lower their"
             " weights (1: as probable as the median word)"
         )

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError, Speech3Error
 from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
 from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
 
@@ -173,10 +173,10 @@ def read_arpa(path: Path | str) -> ArpaLm:
             parser = _Parser(path, stream)
             return parser.parse()
     except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such language model") from error
+        raise MissingError(f"{path}: no such language model") from error
     except UNREADABLE as error:
         place = f", or cut short, after line {parser.number}" if parser else ""
-        raise Speech3Error(f"{path}: cannot be read{place} ({error}); copy it again") from error
+        raise FormatError(f"{path}: cannot be read{place} ({error}); copy it again") from error
 
 
 class _Parser:
@@ -189,7 +189,7 @@ class _Parser:
         self._numbers: dict[str, int] = {}
 
     def _error(self, what: str) -> Speech3Error:
-        return Speech3Error(f"{self.path}:{self.number}: {what}")
+        return FormatError(f"{self.path}:{self.number}: {what}")
 
     def _more(self) -> bool:
         while self._at == len(self._text):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MachineError, MissingError, SettingError
 from speech3.runtime import deferred_interrupt, progress
 
 # Constants of espeak-ng's public interface (speak_lib.h), which is stable across its releases.
@@ -96,11 +96,11 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
     try:
         import espeakng_loader
     except ImportError as error:
-        raise Speech3Error('the synthesiser espeak-ng is missing: pip install "speech3[espeak]"') from error
+        raise MachineError('the synthesiser espeak-ng is missing: pip install "speech3[espeak]"') from error
     try:
         library = ctypes.CDLL(espeakng_loader.get_library_path())
     except OSError as error:
-        raise Speech3Error(
+        raise MachineError(
             f'espeak-ng cannot be loaded ({error}): pip install --force-reinstall "speech3[espeak]"'
         ) from error
     try:
@@ -108,7 +108,7 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
         options = _PHONEME_EVENTS | _PHONEME_IPA | _DONT_EXIT
         rate = library.espeak_Initialize(_SYNCHRONOUS, 0, str(data).encode(), options)
         if rate <= 0:
-            raise Speech3Error(
+            raise MachineError(
                 f'{data}: espeak-ng finds no data there: pip install --force-reinstall "speech3[espeak]"'
             )
         # For breath and aspiration, espeak seeds one generator with the time of day and does not seed the C library's.
@@ -122,7 +122,7 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
 
 def _set_voice(library: Any, voice: str) -> None:
     if library.espeak_SetVoiceByName(voice.encode()) != 0:
-        raise Speech3Error(f"espeak-ng has no voice {voice!r}; speech3.language.espeak.voices() lists its voices")
+        raise MissingError(f"espeak-ng has no voice {voice!r}; speech3.language.espeak.voices() lists its voices")
 
 
 def synthesize(
@@ -181,7 +181,7 @@ def synthesize(
             raise KeyboardInterrupt
     events = _phone_events(raw, sample_rate_hz)
     if status != 0 or not any(event.ipa for event in events):
-        raise Speech3Error(f"espeak-ng said nothing for {text!r} with voice {voice}; use a text with words")
+        raise DataError(f"espeak-ng said nothing for {text!r} with voice {voice}; use a text with words")
     return Synthesis(np.concatenate(chunks).astype(np.float32) / 32768, sample_rate_hz, events)
 
 
@@ -243,7 +243,7 @@ def voice_of(language: str) -> str:
         return known[wanted]
     alike = [tag for tag in known if tag.split("-")[0] in (wanted.split("-")[0], wanted[:2])]
     near = list(dict.fromkeys(difflib.get_close_matches(wanted, known, 5, 0.6) + sorted(alike)))
-    raise Speech3Error(
+    raise SettingError(
         f"lang={language}: espeak-ng does not know this language; "
         + (f"near matches: {', '.join(near[:8])}" if near else f"it knows: {', '.join(sorted(known))}")
         + "; or set lexicon=graphemes, which spells words by their letters"
@@ -253,7 +253,7 @@ def voice_of(language: str) -> str:
 def check_english(language: str | None, corpus: str) -> None:
     """Raise an error if the language given for an English corpus is another one, as it would pass in silence."""
     if language and not language.lower().startswith("en"):
-        raise Speech3Error(f"lang={language}: {corpus} is in English; set lang=en-us, or remove it")
+        raise SettingError(f"lang={language}: {corpus} is in English; set lang=en-us, or remove it")
 
 
 def pronounce(texts: Sequence[str], voice: str) -> list[list[list[str]]]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speech3.data import APOSTROPHES, STDIN, lower_case, read_lines
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.language import graphones
 from speech3.language.doubtful import say_doubtful
@@ -223,7 +223,7 @@ def read_table(lexicon: Path) -> dict[str, list[Phones]]:
         The file cannot be read or is not a lexicon.
     """
     if not lexicon.is_file():
-        raise Speech3Error(f"{lexicon}: no such lexicon; give a file with lines `word phone phone ...`")
+        raise MissingError(f"{lexicon}: no such lexicon; give a file with lines `word phone phone ...`")
     silent, spoken = listed_phones(lexicon)
     noises = (NOISES | silent | {"SIL", "sil"}) - spoken
     table: dict[str, list[Phones]] = {}
@@ -249,7 +249,7 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
         There are fewer than `LEAST_WORDS` words.
     """
     if len(table) < LEAST_WORDS:
-        raise Speech3Error(
+        raise DataError(
             f"{source}: {len(table):,} words are too few to learn from them how words are pronounced; at least"
             f" {LEAST_WORDS} are needed"
         )
@@ -299,13 +299,13 @@ def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
         path = Path(argument)
         if path != STDIN and not path.is_file():
             if "/" in argument or path.suffix in (".txt", ".dict", ".gz", ".scp"):
-                raise Speech3Error(f"{path}: no such file")
+                raise MissingError(f"{path}: no such file")
             found.append(" ".join(argument.split()))
             continue
         lines = [line.split() for block in read_lines([path]) for line in composed(block.text, path).splitlines()]
         rows = [fields if whole_lines else fields[:1] for fields in lines if fields]
         if not rows:
-            raise Speech3Error(f"{path}: no words; give one per line")
+            raise DataError(f"{path}: no words; give one per line")
         found += [" ".join(fields) for fields in rows]
     return list(dict.fromkeys(each for each in found if each))
 

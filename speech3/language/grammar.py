@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speech3.data import sentences_of_file, symbols_in
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MissingError, Speech3Error
 from speech3.language.lexicon import NOT_WORDS
 from speech3.runtime import composed, read_utf8
 
@@ -84,7 +84,7 @@ def read_sentences(path: Path) -> WordGraph:
     """
     found = list(map(tuple, sentences_of_file(path, NOT_WORDS)))
     if not found:
-        raise Speech3Error(f"{path}: contains no sentence; write one per line")
+        raise DataError(f"{path}: contains no sentence; write one per line")
     return _prefix_tree(found, str(path))
 
 
@@ -92,7 +92,7 @@ def check_words(words: Iterable[str], path: Path) -> None:
     """Raise an error if a word is a special symbol, such as `<s>`."""
     for word in words:
         if word in NOT_WORDS or symbols_in([word]):
-            raise Speech3Error(f"{path}: {word} is not a word that can be spoken; remove it")
+            raise DataError(f"{path}: {word} is not a word that can be spoken; remove it")
 
 
 def _prefix_tree(sentences: Iterable[tuple[str, ...]], source: str) -> WordGraph:
@@ -124,7 +124,7 @@ class Parts:
     def state(self) -> int:
         """Add a state and return its number; raises Speech3Error if there are too many states."""
         if len(self._arcs) >= _MOST:
-            raise Speech3Error(
+            raise FormatError(
                 f"{self.source}: the grammar has more than {_MOST:,} states when its rules are expanded; make it"
                 " smaller, or use a language model (--text with sentences that it should accept)"
             )
@@ -143,7 +143,7 @@ class Parts:
         """
         alive = self._reaching(end)
         if start not in alive:
-            raise Speech3Error(f"{self.source}: the grammar accepts no sentence")
+            raise DataError(f"{self.source}: the grammar accepts no sentence")
         first, offset = self._subset({start: 0.0}, alive, end)
         queue = [tuple((state, cost + offset) for state, cost in first)]  # only the start subset keeps its lowest cost
         numbers: dict[Subset, int] = {}
@@ -167,12 +167,12 @@ class Parts:
                     queue.append(target)
                 arcs.append((at, word, cost, numbers[key]))
         if not arcs:
-            raise Speech3Error(f"{self.source}: the grammar accepts no sentence with a word in it")
+            raise DataError(f"{self.source}: the grammar accepts no sentence with a word in it")
         return WordGraph(tuple(arcs), finals, self.source)
 
     def _check_size(self, states: int) -> None:
         if states >= _FEW + _TIMES * len(self._arcs):
-            raise Speech3Error(
+            raise FormatError(
                 f"{self.source}: the grammar accepts the same words in too many ways, in loops with different weights;"
                 " remove alternatives that accept the same words, or their weights"
             )
@@ -281,7 +281,7 @@ def read_jsgf(path: Path) -> WordGraph:
         rules = _Parser(composed(read_utf8(path), path), path).rules()
         return _Builder(rules, path).graph()
     except RecursionError as error:
-        raise Speech3Error(
+        raise DataError(
             f"{path}: brackets or rules are nested too deeply; write inner expressions as rules of their own, and"
             " repetitions with `*`"
         ) from error
@@ -294,7 +294,7 @@ class _Parser:
         self._path = path
         header = _HEADER.match(text)
         if not header:
-            raise Speech3Error(f"{path}:1: a JSGF grammar begins with `#JSGF V1.0;`; is it a list of sentences?")
+            raise FormatError(f"{path}:1: a JSGF grammar begins with `#JSGF V1.0;`; is it a list of sentences?")
         self._tokens = list(self._cut(text, header.end()))
         self._at = 0
 
@@ -303,7 +303,7 @@ class _Parser:
         while at < len(text):
             match = _TOKEN.match(text, at)
             if not match:
-                raise Speech3Error(
+                raise FormatError(
                     f"{self._path}:{line}: `{text[at : at + 20].splitlines()[0]}` is not valid in a grammar; correct it"
                 )
             if match.lastgroup not in ("space", "tag"):
@@ -318,7 +318,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def _error(self, what: str, line: int | None = None) -> Speech3Error:
-        return Speech3Error(f"{self._path}:{line or self._now.line}: {what}")
+        return FormatError(f"{self._path}:{line or self._now.line}: {what}")
 
     def _take(self) -> _Token:
         self._at += 1
@@ -429,7 +429,7 @@ class _Builder:
     def graph(self) -> WordGraph:
         public = [rule for rule in self._rules.values() if rule.public]
         if not public:
-            raise Speech3Error(f"{self._path}: no rule is public; write `public` before the rule that users speak")
+            raise MissingError(f"{self._path}: no rule is public; write `public` before the rule that users speak")
         for rule in self._rules.values():
             self._check(rule.body)
         start, end = self._parts.state(), self._parts.state()
@@ -442,7 +442,7 @@ class _Builder:
         match node:
             case Reference(name, line) if name not in (*self._rules, "<NULL>", "<VOID>"):
                 known = ", ".join(self._rules)
-                raise Speech3Error(f"{self._path}:{line}: there is no rule {name}; there are {known}")
+                raise MissingError(f"{self._path}:{line}: there is no rule {name}; there are {known}")
             case Row(parts):
                 for part in parts:
                     self._check(part)
@@ -490,7 +490,7 @@ class _Builder:
         elif name in begun:
             first, last = begun[name]
             if last != end:
-                raise Speech3Error(
+                raise FormatError(
                     f"{self._path}:{line}: {name} refers to itself before its end, here or in rules that it uses;"
                     f" only right recursion is supported: put {name} last, or use * or +"
                 )

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.data import APOSTROPHES, lower_case
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError
 from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
 from speech3.runtime import read_utf8
 
@@ -178,10 +178,10 @@ def read_graphemes(path: Path) -> tuple[str, ...]:
         The file cannot be read, or has no line.
     """
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; set graphemes=FILE, one grapheme a line, such as ng")
+        raise MissingError(f"{path}: no such file; set graphemes=FILE, one grapheme a line, such as ng")
     found = tuple(_folded(line.split()[0]) for line in read_utf8(path).splitlines() if line.strip())
     if not found:
-        raise Speech3Error(f"{path}: is empty; write one grapheme a line, such as ng, or leave graphemes= out")
+        raise DataError(f"{path}: is empty; write one grapheme a line, such as ng, or leave graphemes= out")
     return tuple(dict.fromkeys(found))
 
 

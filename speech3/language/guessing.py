@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from speech3.data import case_doubts, lower_case
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
 from speech3.language import espeak, g2p
 from speech3.language.doubtful import say_doubtful
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
@@ -122,7 +122,7 @@ def guess_pronunciations(
     elif lang:
         words = _by_espeak(wanted, counts, lang)
     else:
-        raise Speech3Error(
+        raise MissingError(
             "no pronunciations: there is no lang/lexicon.txt; set the language, so that espeak-ng guesses them, as in"
             " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
         )
@@ -145,16 +145,16 @@ def _check_coverage(
         f" {', '.join(frequent)} ({script(missing)} letters)"
     )
     if lexicon:
-        raise Speech3Error(
+        raise MismatchError(
             f"{message}; {lexicon} has {script(known)} letters, as in {', '.join(sorted(known)[-3:])}:"
             " spell both the same way (script, upper or lower case), or set lang=CODE to let espeak-ng guess the rest"
         )
     if lang:
-        raise Speech3Error(
+        raise DataError(
             f"{message}: espeak-ng does not pronounce them in {lang}, or only names their letters; check that"
             f" lang={lang} is the language of the text, or set lexicon=graphemes to spell any script by its letters"
         )
-    raise Speech3Error(f"{message}: they have no letters; write numbers as words")
+    raise DataError(f"{message}: they have no letters; write numbers as words")
 
 
 def _lines(table: Mapping[str, Sequence[Phones]], probability: str = "") -> list[str]:
@@ -249,7 +249,7 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> P
     foreign = sum(counts.get(word, 0) for word, why in reasons.items() if why.startswith(_FOREIGN))
     if foreign > 0.5 * sum(counts.values()):
         read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
-        raise Speech3Error(
+        raise DataError(
             f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({script(counts)} letters) are"
             f" not in lang={lang}: espeak-ng {read}; set the language of the text"
         )
@@ -365,7 +365,7 @@ def _converted(
 def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < _ENOUGH_PAIRS:
-        raise Speech3Error(
+        raise DataError(
             f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {_ENOUGH_PAIRS}"
             " are needed to learn its phones; add pronunciations, remove the lexicon, or omit lang"
         )
@@ -407,7 +407,7 @@ def from_spelling(
     """
     spelled = _spelled_words(table)
     if len(spelled) < _ENOUGH_PAIRS:
-        raise Speech3Error(
+        raise DataError(
             f"{lexicon}: {len(spelled)} words with letters are too few to learn from them how words are pronounced (at"
             f" least {_ENOUGH_PAIRS})"
         )

@@ -34,7 +34,7 @@ from types import TracebackType
 import numpy as np
 
 from speech3.data import read_sentences, with_progress
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.language.arpa import write_rows
 from speech3.language.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Rows, from_rows
 from speech3.runtime import explained_disk_errors, progress
@@ -80,7 +80,7 @@ def estimate_lm(
 
 def check_order(order: int, source: str) -> None:
     if not 1 <= order <= 6:
-        raise Speech3Error(f"{source}: n-gram order {order}: must be from 1 to 6")
+        raise DataError(f"{source}: n-gram order {order}: must be from 1 to 6")
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ class Spool:
                         for piece in pieces:
                             stream.write(np.ascontiguousarray(piece).view(np.uint8).data)
         except Speech3Error as error:
-            raise Speech3Error(f"{error}; or set TMPDIR to a directory with more space") from error
+            raise error.restated(f"{error}; or set TMPDIR to a directory with more space") from error
         self._pieces.clear()
         self._held = 0
 
@@ -185,7 +185,7 @@ def estimated(
     from order to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
     """
     if not windows.order:
-        raise Speech3Error(f"{source}: no sentences to estimate a language model from")
+        raise DataError(f"{source}: no sentences to estimate a language model from")
     given = list(minimums) or [1]
     counts = count(windows, len(numbers), [*given, *given[-1:] * windows.order], spool)
     discounts_N4 = [discounts(seen) for seen in counts.of_counts_N4]
@@ -513,7 +513,7 @@ def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int]
         words: list[int] = []
         for sentence in some:
             if BOS in sentence or EOS in sentence:
-                raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; write the words alone")
+                raise DataError(f"{source}: {BOS} or {EOS} inside a sentence; write the words alone")
             words += map(numbers.__getitem__, sentence)
             words.append(numbers[EOS])
         yield np.array(words, np.int32)

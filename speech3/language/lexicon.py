@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from speech3.data import SYMBOLS, matching_paths
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, FormatError, MissingError, SettingError, listed
 from speech3.language.pronounce import Phones, letters
 from speech3.runtime import (
     UNREADABLE,
@@ -160,7 +160,7 @@ class Lexicon:
         words = list(words)
         missing = sorted({word for word in words if word not in self.by_word})
         if missing and UNKNOWN not in self.by_word:
-            raise Speech3Error(
+            raise MissingError(
                 f"not in the lexicon: {listed(missing)}; add them, or add a line `{UNKNOWN} {SPOKEN_NOISE}`"
             )
         return [word if word in self.by_word else UNKNOWN for word in words]
@@ -200,7 +200,7 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """
     path = Path(path)
     if not path.exists():
-        raise Speech3Error(f"{path}: no such lexicon")
+        raise MissingError(f"{path}: no such lexicon")
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
     for line in lexicon_lines(read_lexicon_text(path), path):
         pron = _pronunciation(line, path)
@@ -208,7 +208,7 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
             continue
         seen.setdefault((pron.word, pron.phones), pron)
     if not seen:
-        raise Speech3Error(f"{path}: the lexicon is empty")
+        raise DataError(f"{path}: the lexicon is empty")
     used = dict.fromkeys(phone for pron in seen.values() for phone in pron.phones)
     silent, spoken = listed_phones(path)
     in_words = {phone for pron in seen.values() if is_word(pron.word) for phone in pron.phones}
@@ -231,7 +231,7 @@ def _pronunciation(line: LexiconLine, path: Path) -> Pronunciation:
         return Pronunciation(line.word, line.phones, line.values[0] if line.values else 1.0)
     prob, after, given_silence, given_word = line.values
     if not (0 < prob <= 1 and 0 < after < 1 and 0 < given_silence < math.inf and 0 < given_word < math.inf):
-        raise Speech3Error(
+        raise FormatError(
             f"{path}:{line.number}: {line.word}: impossible numbers {' '.join(f'{value:g}' for value in line.values)};"
             " write probabilities between 0 and 1 and factors above 0"
         )
@@ -267,7 +267,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     # What the numbers after words mean, in the whole file.
     rows = lexicon_rows(text)
     if rows and sum(bool(_COMMAS.search(word)) for _, (word, *_) in rows) > 0.8 * len(rows):
-        raise Speech3Error(
+        raise FormatError(
             f"{path}: its words have commas or semicolons in them ({rows[0][1][0]}): separate the word and each phone"
             " by spaces or tabs"
         )
@@ -289,35 +289,35 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         except ValueError:
             values = ()
         if (fixed == 1 or (columns and count)) and not (values and 0 < values[0] <= 1):
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {word} needs a probability above 0 and up to 1 before its phones, as {path.name} has"
             )
         if len(values) < count:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {word} needs four numbers before its phones: its probability, that of silence after"
                 " it, and the factors for a preceding silence and a preceding word"
             )
         phones = tuple(rest[count:])
         if not phones:
-            raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
+            raise FormatError(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
         if strange := [phone for phone in phones if phone in no_phones]:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {word}: {strange[0]} is a number, not a phone; after a word there may be no number,"
                 " one (its probability) or four (with those of silence): correct the line, or rename the phone"
             )
         if marks := [phone for phone in phones if _DISAMBIGUATION.fullmatch(phone)]:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; give the"
                 " dictionary's lexicon.txt in place of this file"
             )
         if word.lower() in SYMBOLS:
             if len(phones) > 1:
-                raise Speech3Error(f"{path}:{number}: {word} is a symbol, not a word that is said; remove the line")
+                raise FormatError(f"{path}:{number}: {word} is a symbol, not a word that is said; remove the line")
             if word != "!SIL":  # of Sphinx's dictionaries: <s> SIL
                 continue
         yield LexiconLine(number, word, values[:1] if columns else values, phones)
     if not rows:
-        raise Speech3Error(f"{path}: the lexicon is empty")
+        raise DataError(f"{path}: the lexicon is empty")
 
 
 def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
@@ -388,7 +388,7 @@ def _count_of_columns(fields: list[str], path: Path, number: int) -> int:
     """The numbers after a word in a dictionary of MFA, some words of which may have fewer or none."""
     found = _numbers(fields) or _digits(fields)
     if found in (2, 3):
-        raise Speech3Error(
+        raise FormatError(
             f"{path}:{number}: {fields[0]} has {found} numbers before its phones; write none, one (its probability) or"
             " four (with those of silence)"
         )
@@ -464,13 +464,13 @@ def find_lang(directory: Path) -> LangDir:
     arpas = [path for path in matching_paths(directory, "*") if path.name.endswith(endings)]
     text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
     if len(arpas) > 1:
-        raise Speech3Error(
+        raise DataError(
             f"{directory}: contains {len(arpas)} language models ({', '.join(path.name for path in arpas)}); keep one"
         )
     if not (lexicons or arpas or text):
         kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: add its lexicon.txt"
         hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
-        raise Speech3Error(f"{directory}: contains none of {_LANG_FILES}{hint}")
+        raise DataError(f"{directory}: contains none of {_LANG_FILES}{hint}")
     return LangDir(lexicons[0] if lexicons else None, arpas[0] if arpas else None, text)
 
 
@@ -543,7 +543,7 @@ def text_lines(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise not_utf8(path, b"", error, number) from error
     except UNREADABLE as error:
-        raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
@@ -574,7 +574,7 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
         )  # fmt: skip
     except RuntimeError as error:
         needed = len(set("".join(words))) + 3
-        raise Speech3Error(
+        raise SettingError(
             f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
             f" ({str(error).strip().splitlines()[-1]});"
             f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MismatchError, SettingError
 from speech3.language.arpa import read_arpa
 from speech3.language.kneser_ney import Known
 from speech3.language.ngrams import BOS, EOS, ROOT, ArpaLm, Trie, backed_off, follow, score
@@ -90,7 +90,7 @@ def check_sums(lm: ArpaLm, mending: bool = False) -> None:
     """
     total_H, history_G = np.full(len(lm.first_H) - 1, total_of_words(lm)), lm.history_G()
     if total_H[ROOT] > 1 + TOLERANCE:
-        raise Speech3Error(f"{lm.source}: the 1-grams' probabilities sum to {total_H[ROOT]:.4g}; make the model again")
+        raise FormatError(f"{lm.source}: the 1-grams' probabilities sum to {total_H[ROOT]:.4g}; make the model again")
     for order in range(2, lm.order + 1):
         found = listed(lm, lm.trie, history_G, order)
         nodes = slice(found.first, found.first + len(found.sum_H))
@@ -108,7 +108,7 @@ def _refuse(lm: ArpaLm, sum_H: np.ndarray, first: int, what: str, remedy: str) -
         worst = int(sum_H.argmax())
         history = lm.ngram(first + worst)
         others = f" (and those of {bad - 1:,} more histories to more than one)" if bad > 1 else ""
-        raise Speech3Error(
+        raise FormatError(
             f"{lm.source}: after `{' '.join(history)}` {what} sum to {sum_H[worst]:.4g}{others}; {remedy}"
         )
 
@@ -139,11 +139,11 @@ def check_models(models: Sequence[ArpaLm]) -> None:
         There are fewer than two, or two of them have no word in common.
     """
     if len(models) < 2:
-        raise Speech3Error("interpolation needs at least two language models")
+        raise SettingError("interpolation needs at least two language models")
     for place, one in enumerate(models):
         for other in models[:place]:
             if not set(one.words) & set(other.words):
-                raise Speech3Error(
+                raise MismatchError(
                     f"{other.source} ({', '.join(other.words[:3])} ...) and {one.source} ({', '.join(one.words[:3])}"
                     " ...) have no word in common; spell both the same way (upper or lower case?)"
                 )
@@ -158,10 +158,10 @@ def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
         Their number is not the number of models, one is negative, or they do not sum to 1.
     """
     if len(weights) != len(models):
-        raise Speech3Error(f"{len(weights)} weights for {len(models)} models; pass one for each, such as 0.7,0.3")
+        raise SettingError(f"{len(weights)} weights for {len(models)} models; pass one for each, such as 0.7,0.3")
     if not all(weight >= 0 for weight in weights) or abs(sum(weights) - 1) > 1e-4:
         given = ", ".join(f"{weight:g}" for weight in weights)
-        raise Speech3Error(f"the weights {given} sum to {sum(weights):g}; they must be at least 0 and sum to 1")
+        raise SettingError(f"the weights {given} sum to {sum(weights):g}; they must be at least 0 and sum to 1")
 
 
 def best_weights(
@@ -192,7 +192,7 @@ def best_weights(
     prob_MT = np.concatenate(columns, axis=1) if columns else np.zeros((len(models), 0))
     prob_MT = prob_MT[:, prob_MT.any(axis=0)]
     if not prob_MT.shape[1]:
-        raise Speech3Error(f"{source}: no word of the language models; use another text to tune the weights on")
+        raise MismatchError(f"{source}: no word of the language models; use another text to tune the weights on")
     weight_M = np.full(len(models), 1 / len(models))
     for _ in range(_ROUNDS):
         share_MT = weight_M[:, None] * prob_MT

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from speech3.data import lower_case
-from speech3.errors import Speech3Error, listed
+from speech3.errors import MissingError, listed
 
 Phones = tuple[str, ...]
 
@@ -378,7 +378,7 @@ def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) ->
         return
     utterance = next(key for key, text in texts.items() if set((text or "").split()) & unknown.keys())
     spelled = [word for word in known if not word.startswith(("<", "!"))] or list(known)
-    raise Speech3Error(
+    raise MissingError(
         f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
         f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"
         f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN_WORDS)}\n"

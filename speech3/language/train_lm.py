@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from speech3.data import STDIN, Lines, read_lines, with_progress
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError
 from speech3.language.kneser_ney import (
     BOS_NUMBER,
     EOS_NUMBER,
@@ -82,7 +82,7 @@ def train(
         unknown = int(windows.occurs_V[numbers[UNKNOWN] :][:1].sum()) if UNKNOWN in numbers else 0
         if vocabulary and words and unknown == words:
             known = ", ".join(list(numbers)[2 : min(listed, 5)])
-            raise Speech3Error(
+            raise MismatchError(
                 f"{vocabulary}: none of the text's words is among its {listed - 2:,} ({known} ...); spell both the same"
                 " way (upper or lower case?)"
             )
@@ -94,7 +94,7 @@ def train(
 def _check_minimums(minimums: Sequence[int], order: int) -> None:
     rising = all(one <= other for one, other in pairwise(minimums))
     if minimums and (minimums[0] != 1 or not rising or len(minimums) > order):
-        raise Speech3Error(
+        raise SettingError(
             f"minimum counts {','.join(map(str, minimums))}: pass one for each order, 1 for words and not decreasing"
             f" from order to order, such as {','.join(str(min(length, 2)) for length in range(1, order + 1))}"
         )
@@ -111,7 +111,7 @@ def read_words(path: Path) -> list[str]:
     rows = (fields for _, fields in lexicon_rows(composed(read_utf8(path), path)))
     words = [word for word, *_ in rows if is_word(word) or word == UNKNOWN]
     if not words:
-        raise Speech3Error(f"{path}: no words; pass one word or lexicon entry per line")
+        raise DataError(f"{path}: no words; pass one word or lexicon entry per line")
     return words
 
 
@@ -145,7 +145,7 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
         if rows:
             yield np.array(rows, np.int32), np.array(counts, np.int64)
     if longest and not found:
-        raise Speech3Error(
+        raise MissingError(
             f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: --order {longest},"
             f" or count again with ngram-count -order {order}"
         )
@@ -154,9 +154,9 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
 def _count(fields: list[str], lines: Lines, number: int) -> int:
     place, *_, last = f"{lines.path}:{number}", *fields
     if len(fields) < 2 or not last.isdecimal():
-        raise Speech3Error(f"{place}: not words and a whole number: `{' '.join(fields)[:60]}`; remove the line")
+        raise FormatError(f"{place}: not words and a whole number: `{' '.join(fields)[:60]}`; remove the line")
     if BOS in fields[1:-1] or EOS in fields[:-2]:
-        raise Speech3Error(
+        raise FormatError(
             f"{place}: {BOS} or {EOS} in the middle of `{' '.join(fields[:-1])[:60]}`; count each sentence separately"
         )
     return int(last)
@@ -222,7 +222,7 @@ def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
     """
     found = measure(lm, read_tokens(texts, Known(lm.numbers)))
     if not found.sentences:
-        raise Speech3Error(f"{', '.join(map(str, texts))}: no sentences; pass a text with one sentence per line")
+        raise DataError(f"{', '.join(map(str, texts))}: no sentences; pass a text with one sentence per line")
     return found
 
 
@@ -257,5 +257,5 @@ def perplexity(lm: ArpaLm, sentences: Sequence[Sequence[str]]) -> tuple[float, i
     with_unknown = UNKNOWN in lm.numbers
     value = found.all if with_unknown else found.known
     if math.isnan(value):
-        raise Speech3Error(f"{lm.source}: no word of the text is in the language model")
+        raise MismatchError(f"{lm.source}: no word of the text is in the language model")
     return value, 0 if with_unknown else found.unknown

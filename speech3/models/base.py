@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import ModelConfig
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError
 
 
 class AcousticModel(nn.Module):
@@ -115,7 +115,7 @@ def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
 def check_features(shape: tuple[int, ...], feat_dim: int) -> None:
     """Raise an error unless `shape` is that of one utterance's features (T, F)."""
     if len(shape) != 2 or shape[1] != feat_dim:
-        raise Speech3Error(
+        raise MismatchError(
             f"features of shape {tuple(shape)}, but the model was trained on {feat_dim} bins a frame; "
             f"extract them with the model's own feature preset"
         )

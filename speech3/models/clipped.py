@@ -115,6 +115,7 @@ class _ClippedLstm(torch.autograd.Function):
         w_hr_RC: Tensor | None,
         clip: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # The input product of all frames at once.
         frames, streams, _ = x_TBI.shape
         x_NI = x_TBI.reshape(frames * streams, -1)
         gates_TBG = multiply(x_NI, w_ih_GI, bias_G).view(frames, streams, -1)
@@ -124,6 +125,7 @@ class _ClippedLstm(torch.autograd.Function):
         h_SBR[0] = h0_BR
         out_TBC = h_SBR[1:] if w_hr_RC is None else x_TBI.new_empty(frames, *c0_BC.shape)
         step = _forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
+        # Frame by frame: only the recurrent product, and the cell in place.
         w_many_hh_GR = _for_many(w_hh_GR, frames, streams)
         w_many_hr_RC = None if w_hr_RC is None else _for_many(w_hr_RC, frames, streams)
         for t, h_BR in enumerate(h_SBR[:frames].unbind()):
@@ -151,6 +153,7 @@ class _ClippedLstm(torch.autograd.Function):
         if w_hr_RC is not None:
             d_y_TBR = d_y_TBR.clone()
             d_out_TBC = multiply(d_y_TBR.view(-1, d_y_TBR.shape[-1]), w_hr_RC.t()).view(frames, streams, -1)
+        # Back through time: gradients of the gates.
         d_gates_TBG = torch.empty_like(gates_TBG)
         step = _backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, ctx.clip)
         for t, d_gates_BG in reversed(list(enumerate(d_gates_TBG.unbind()))):
@@ -162,6 +165,7 @@ class _ClippedLstm(torch.autograd.Function):
             if t or need_h0:
                 d_next_BR = multiply(d_gates_BG, w_hh_GR.t())
 
+        # Weights: one product each, over all frames.
         d_gates_NG, h_NR = d_gates_TBG.flatten(0, 1), h_SBR[:frames].flatten(0, 1)
         d_gates_GN = d_gates_NG.t().contiguous()  # reduces oneDNN's time for each of two products to 3/4
         d_hr_RC = None if w_hr_RC is None else multiply(d_y_TBR.flatten(0, 1).t(), out_TBC.flatten(0, 1).t())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import CnnConfig, ConvolutionConfig
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.models.dnn import Dropout, Hidden, WindowModel, add_outputs, gain_of, glorot, norm
 from speech3.models.linear import autocasts, multiply
 
@@ -34,7 +34,7 @@ class Cnn(WindowModel):
         super().__init__(config, feat_dim, num_senones)
         bins, rest = divmod(feat_dim, config.channels)
         if rest:
-            raise Speech3Error(
+            raise SettingError(
                 f"model.channels={config.channels}: features of {feat_dim} values per frame do not divide into "
                 f"that many blocks of bins; set model.channels=1 for features without deltas, or extract others "
                 f"(fbank40_d2 has 3 blocks of 40)"
@@ -208,12 +208,12 @@ def _shape_after(each: ConvolutionConfig, shape_KWC: tuple[int, int, int], key: 
     bins, frames, _ = shape_KWC
     rows, columns = each.kernel
     if rows > bins or columns > frames:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}.kernel={rows} x {columns}: larger than its input, {bins} in frequency x {frames} frames; make it "
             f"smaller, pool less before it, or widen model.left_context and model.right_context"
         )
     if each.pool > bins - rows + 1:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}.pool={each.pool}: the convolution leaves {bins - rows + 1} bins in frequency; pool fewer, or make "
             f"the kernel smaller"
         )

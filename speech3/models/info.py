@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from speech3.config import FeatureConfig, ModelConfig, load_preset, parse, presets, read_yaml
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError
 from speech3.hmm import Gmm, load_gmm
 from speech3.io import read_about
 from speech3.models.base import AcousticModel, logits
@@ -114,7 +114,7 @@ def model_info(model: Path | str) -> ModelInfo:
     directory = Path(model).parent if Path(model).is_file() else Path(model)
     path = directory / "model.safetensors"
     if not path.is_file():
-        raise Speech3Error(f"{directory}: no model directory: it has no model.safetensors; pass one, such as exp/dnn")
+        raise MissingError(f"{directory}: no model directory: it has no model.safetensors; pass one, such as exp/dnn")
     about, features = read_about(path), features_of_model(directory)
     if about.get("kind") == "gmm":
         return _of_gmm(path, load_gmm(path), features, about)

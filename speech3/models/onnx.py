@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError
 from speech3.hmm import LARGEST_PSEUDO
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn, Convolution
@@ -363,7 +363,7 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     try:
         from onnx import checker, helper
     except ImportError as error:
-        raise Speech3Error("onnx, which writes the file, is not installed: pip install speech3[onnx]") from error
+        raise MachineError("onnx, which writes the file, is not installed: pip install speech3[onnx]") from error
     graph = Graph()
     logits_TS, facts = _FAMILIES[type(model)](model, graph)
     if about.get("objective") == "lfmmi":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MachineError, MismatchError, MissingError
 from speech3.models.base import check_features, spans
 from speech3.models.onnx import FORMAT
 
@@ -121,16 +121,16 @@ def _session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise Speech3Error(f"{path}: to run ONNX files, pip install speech3[onnx]") from error
+        raise MachineError(f"{path}: to run ONNX files, pip install speech3[onnx]") from error
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file")
+        raise MissingError(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal errors only: errors are raised, too
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes are private and have no common base
-        raise Speech3Error(
+        raise FormatError(
             f"{path}: not an ONNX file, or damaged; write it again with speech3 export ({_first_line(error)})"
         ) from error
 
@@ -144,7 +144,7 @@ def _about(session: Any, path: Path) -> dict[str, Any]:
         about = json.loads(session.get_modelmeta().custom_metadata_map["speech3"])
         version = about["format"]
     except (KeyError, TypeError, ValueError) as error:
-        raise Speech3Error(f"{path}: not written by speech3 export; pass a file that is") from error
+        raise FormatError(f"{path}: not written by speech3 export; pass a file that is") from error
     if version != FORMAT:
-        raise Speech3Error(f"{path}: from another version of speech3 (format {version}, not {FORMAT}); export it again")
+        raise MismatchError(f"{path}: of another version of speech3 (format {version}, not {FORMAT}); export it again")
     return dict(about)

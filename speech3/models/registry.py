@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from speech3.config import ModelConfig, parse
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError
 from speech3.io import load_tensors
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
@@ -71,7 +71,7 @@ def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict
     path = Path(directory) / "model.safetensors"
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: its metadata lacks {', '.join(sorted(missing))}; it was written by another version of speech3,"
             " train the model again"
         )
@@ -81,6 +81,6 @@ def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict
     found = {name: array.shape for name, array in tensors.items()}
     if found != expected or log_prior_S.shape != (about["num_senones"],):
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        raise Speech3Error(f"{path}: tensors are not those of the model it describes ({', '.join(wrong)})")
+        raise MismatchError(f"{path}: tensors are not those of the model it describes ({', '.join(wrong)})")
     model.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
     return model.eval(), log_prior_S, about

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn, Hidden
@@ -53,7 +53,7 @@ def check_split(model: AcousticModel, members: int) -> None:
     """
     family, key = model.family, "training.model_partitions"
     if not isinstance(model, Dnn | Cnn):
-        raise Speech3Error(
+        raise SettingError(
             f"{key}={members}: a model of family {family} cannot be split over devices: {_reason(model)}; set {key}=1 "
             f"and more training.workers, or choose family dnn or cnn"
         )
@@ -61,7 +61,7 @@ def check_split(model: AcousticModel, members: int) -> None:
         units = len(model.get_parameter(f"{layer.name}.weight"))
         shares = [len(share) for share in torch.arange(units).chunk(members)]
         if len(shares) < members:
-            raise Speech3Error(
+            raise SettingError(
                 f"{key}={members}: layer {layer.name} of the {family} has {units} units ({layer.key}), divided into "
                 f"{' + '.join(map(str, shares))}, so {members - len(shares)} of the devices would have none; set "
                 f"{key}={len(shares)} at most, or widen the layer"

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import CnnTdnnConfig, TdnnConfig
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 from speech3.frames import ChunkInputs
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Convolution
@@ -82,7 +82,7 @@ class ConvolutionalFront(nn.Module):
         for number, each in enumerate(config.convolutions):
             rows, times = each.kernel
             if rows > bins:
-                raise Speech3Error(
+                raise SettingError(
                     f"model.convolutions[{number}].kernel={rows} x {times}: larger than its input, {bins} in frequency;"
                     f" make it smaller, or choose features with more bins (fbank40)"
                 )

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.data import DataDir, plain_words
 from speech3.decode import Recognizer, Word, align_samples, load_recognizer
-from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
+from speech3.errors import MOST_UNALIGNED, DataError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
@@ -130,7 +130,7 @@ def find_pronunciations(
         There is neither a lexicon nor a language, or most words cannot be pronounced.
     """
     if not (lexicon or rules.lang or rules.spelled):
-        raise Speech3Error(
+        raise DataError(
             f"{data.path}: where do pronunciations come from? Pass --lang CODE (espeak-ng, such as --lang en-us),"
             " --lexicon FILE (`word phone phone ...`), --graphemes (letters are the phones), or --model DIR (a trained"
             " aligner)"
@@ -140,14 +140,14 @@ def find_pronunciations(
     counts = Counter(word for utterance in data.utterances.values() for word in (utterance.text or "").split())
     wanted = tuple(word for word in sorted(counts) if word not in NOT_WORDS)
     if not wanted:
-        raise Speech3Error(f"{data.path}: has no transcripts; write what is said, or pass --text for one recording")
+        raise MissingError(f"{data.path}: has no transcripts; write what is said, or pass --text for one recording")
     try:
         found = guess_pronunciations(
             wanted, counts, None if rules.spelled else lexicon, rules.lang or None, spelled=rules.spelled
         )
     except Speech3Error as error:
         message = str(error).replace("lang=", "--lang ").replace("lexicon=graphemes", "--graphemes")
-        raise Speech3Error(message) from error
+        raise error.restated(message) from error
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in found.lines))
     for name in _PHONE_LISTS:
         (out / name).unlink(missing_ok=True)
@@ -374,7 +374,7 @@ class Aligner:
             `path` exists.
         """
         if Path(path).exists():
-            raise Speech3Error(f"{path}: exists; choose a new directory")
+            raise OccupiedError(f"{path}: exists; choose a new directory")
         shutil.copytree(self.recognizer.directory, path)
 
     def align(self, samples: ArrayLike, rate: int, text: str) -> AlignedText:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from speech3.data import DataDir
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MachineError, OccupiedError
 from speech3.hmm import Limits, Segment
 from speech3.recipe.aligner import (
     TextRules,
@@ -140,7 +140,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     State(settings, digest(stored), marks, request.corrected is not None, limits, results).save(out)
     if all(result.status == FAILED for result in results):
         reasons = "".join(f"\n  {result.id}: {result.reason}" for result in results[:_SHOWN])
-        raise Speech3Error(f"{path}: none of {_counted(len(results), 'utterance')} could be aligned:{reasons}")
+        raise DataError(f"{path}: none of {_counted(len(results), 'utterance')} could be aligned:{reasons}")
     return summary
 
 
@@ -198,7 +198,7 @@ def _counted(count: int, what: str) -> str:
 def _check_place(path: Path, out: Path) -> None:
     """Refuse an output directory whose TextGrids would be read as transcripts."""
     if out.resolve() == path.resolve() or path.resolve().is_relative_to(out.resolve()):
-        raise Speech3Error(
+        raise OccupiedError(
             f"{out}: holds what is to be aligned, and its TextGrids would be taken for transcripts; choose another"
             " directory for the results, such as a new one in it"
         )
@@ -208,14 +208,14 @@ def _check_place(path: Path, out: Path) -> None:
             (out / WRITTEN).write_text("[]\n", encoding="utf-8")
         (out / WRITTEN).touch()
     except OSError as error:
-        raise Speech3Error(f"{out}: cannot be written ({error.strerror}); choose another output directory") from error
+        raise MachineError(f"{out}: cannot be written ({error.strerror}); choose another output directory") from error
 
 
 def _check_files(targets: Mapping[str, Target], out: Path, formats: Sequence[Format]) -> None:
     """Refuse to replace what was not written by an earlier run."""
     ours = set(read_json(out / WRITTEN))
     if others := [file for file in files_of(targets, formats) if (out / file).exists() and file not in ours]:
-        raise Speech3Error(
+        raise OccupiedError(
             f"{out / others[0]}: exists and was not written by speech3 align; nothing is replaced: choose another"
             " directory"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from speech3.corpora import AUDIO, find_pairs, has_recordings, read_elan, read_folder, read_textgrid
 from speech3.data import DATADIR_FILES, DataDir, Fault, Utterance, audio, plain_words, read_datadir, read_headers
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.hmm import file_name
 from speech3.language import find_lang
 from speech3.runtime import say
@@ -93,18 +93,18 @@ def read_source(
         There is nothing to align, or `text` is passed with more than one recording.
     """
     if not source.exists():
-        raise Speech3Error(f"{source}: no such recording, folder or data directory")
+        raise MissingError(f"{source}: no such recording, folder or data directory")
     source = source.absolute()
     if source.is_file():
         return _one(source, text, tier, lang)
     if text is not None:
-        raise Speech3Error(f"--text is the transcript of one recording, but {source} is a directory; pass a file")
+        raise SettingError(f"--text is the transcript of one recording, but {source} is a directory; pass a file")
     if any((source / name).is_file() for name in DATADIR_FILES):
         if tier:
-            raise Speech3Error(f"{source}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
+            raise DataError(f"{source}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
         return _kaldi(source)
     if not has_recordings(source):
-        raise Speech3Error(
+        raise MissingError(
             f"{source}: no recordings (wav, flac, mp3, ...) and no wav.scp are in it; pass a folder of recordings with"
             " transcripts of their names (.txt, .lab, .TextGrid, .eaf), a Kaldi data directory, or one recording"
         )
@@ -123,7 +123,7 @@ def read_source(
 
 def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
     if path.suffix.lower() not in AUDIO:
-        raise Speech3Error(f"{path}: is not a recording (wav, flac, ogg, mp3, ...); pass one, or a directory")
+        raise DataError(f"{path}: is not a recording (wav, flac, ogg, mp3, ...); pass one, or a directory")
     duration_s, key = audio.info(path).duration_s, "_".join(path.stem.split())
     if text is None:
         data, faults = read_folder(path.parent, tier, WIDE_HZ, (), lang, only=path)
@@ -134,7 +134,7 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
         return Source(data, targets, True, _rate(data), None, faults)
     words = plain_words(text, (), lang)
     if not words:
-        raise Speech3Error(f"--text {text!r}: has no words; write what is said in {path.name}")
+        raise SettingError(f"--text {text!r}: has no words; write what is said in {path.name}")
     data = DataDir(path.parent, {key: str(path)}, {key: Utterance(key, key, key, words)})
     return Source(data, {key: Target(path.stem, str(path), duration_s)}, True, _rate(data))
 
@@ -142,7 +142,7 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
 def _kaldi(source: Path) -> Source:
     data = read_datadir(source)
     if not data.recordings:
-        raise Speech3Error(f"{source}: has features, but no recordings (wav.scp): use speech3 align MODEL DIR OUT")
+        raise DataError(f"{source}: has features, but no recordings (wav.scp): use speech3 align MODEL DIR OUT")
     headers = read_headers(data)
     targets = {
         key: Target(file_name(key), data.recordings[key], about.duration_s) for key, about in headers.infos.items()

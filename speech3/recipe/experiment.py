@@ -75,7 +75,7 @@ from speech3.corpora import (
 )
 from speech3.data import lengths_s, read_datadir
 from speech3.decode import DECODE_SETTINGS
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, SettingError
 from speech3.io import read_about
 from speech3.recipe.steps import check_places, ended_ns, recorded_settings, settings_of, up_to_date
 from speech3.runtime import available_jobs, say
@@ -235,12 +235,12 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
         name = LFMMI if about.get("objective") == LFMMI else senones
         if name not in features:
             how, remedy = ("with LF-MMI", "set lfmmi={}") if name == LFMMI else ("on senones", "remove hmm.flat_start")
-            raise Speech3Error(f"init={path}: was trained {how}, but this recipe trains no such network: {remedy}")
+            raise SettingError(f"init={path}: was trained {how}, but this recipe trains no such network: {remedy}")
         directories = {name: path}
     else:
         directories = {name: path / name for name in features if (path / name / _MODEL).is_file()}
     if not directories:
-        raise Speech3Error(
+        raise SettingError(
             f"init={path}: no trained network is there ({_MODEL}): pass a model directory such as exp/minilibri/lfmmi,"
             f" or the directory of a recipe's run that has {' or '.join(features)}"
         )
@@ -257,10 +257,10 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
     file = directory / _MODEL
     about = read_about(file)
     if about.get("kind") != "nn" or "model" not in about:
-        raise Speech3Error(f"init={directory}: holds no network of this version of speech3; pass one that does")
+        raise SettingError(f"init={directory}: holds no network of this version of speech3; pass one that does")
     there = parse(ModelConfig, about["model"], file)
     if there.system != here.system:
-        raise Speech3Error(
+        raise SettingError(
             f"init={directory}: is a {there.system}, but {prefix}model is a {here.system}: set {prefix}model to a"
             f" {there.system}, or choose another init"
         )
@@ -268,12 +268,12 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
     theirs = parse(FeatureConfig, read_yaml(given), given)
     ours = load_preset(FeatureConfig, "features", preset)
     if differ := _differences(theirs.model_dump(), ours.model_dump(), _OF_DATA):
-        raise Speech3Error(
+        raise SettingError(
             f"init={directory}: was trained on other features than {prefix}features={preset} ({differ}): set"
             f" {prefix}features={given}"
         )
     if rate_hz is not None and theirs.sample_frequency != rate_hz:
-        raise Speech3Error(
+        raise SettingError(
             f"init={directory}: was trained on recordings of {theirs.sample_frequency} Hz, but sample_rate={rate_hz}:"
             f" set sample_rate={theirs.sample_frequency}"
         )
@@ -558,7 +558,7 @@ class Experiment:
         presets = {name: load_preset(FeatureConfig, "features", name) for name in names}
         for one, other in combinations(presets, 2):
             if Path(one).stem == Path(other).stem and presets[one] != presets[other]:
-                raise Speech3Error(f"{one}, {other}: different features of one name; rename a file")
+                raise MismatchError(f"{one}, {other}: different features of one name; rename a file")
         if self.recipe.sample_rate is None:
             return presets | self._at_rates_of_starts(presets)
         return {
@@ -595,14 +595,14 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     """
     path = shipped("recipes") / name / "recipe.yaml"
     if not path.exists():
-        raise Speech3Error(f"{name}: no such recipe; choose one of: {', '.join(recipes())}")
+        raise MissingError(f"{name}: no such recipe; choose one of: {', '.join(recipes())}")
     recipe = load_config(RecipeConfig, path, overrides)
     if recipe.corpus not in CORPORA:
-        raise Speech3Error(f"{path}: corpus: {recipe.corpus!r} is unknown; choose one of: {', '.join(CORPORA)}")
+        raise MissingError(f"{path}: corpus: {recipe.corpus!r} is unknown; choose one of: {', '.join(CORPORA)}")
     if recipe.corpus not in MAKES_ITS_OWN and source is None:
-        raise Speech3Error(f"{name}: pass the directory of the corpus: recipes/run.sh {name} --source DIR")
+        raise DataError(f"{name}: pass the directory of the corpus: recipes/run.sh {name} --source DIR")
     if source is not None and recipe.corpus in MAKES_ITS_OWN:
-        raise Speech3Error(f"{name}: makes its own corpus; remove --source")
+        raise DataError(f"{name}: makes its own corpus; remove --source")
     starts = find_starts(recipe)
     recipe = with_architectures(recipe, starts)
     directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
@@ -611,7 +611,7 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     sources = {"--source ": source, "untranscribed=": more}
     check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
-        raise Speech3Error(
+        raise SettingError(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"
             " remove augment"
         )

@@ -30,7 +30,7 @@ from speech3.decode import (
     one_word_grammar,
     spelling_with,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.evaluate import ERROR_RATES, Metric
 from speech3.hmm import Hmm, load_hmm
 from speech3.language import (
@@ -131,14 +131,14 @@ def _make_letters(e: Experiment, lm: ArpaLm) -> None:
     cut = re.compile("|".join(map(re.escape, letters)))
     spellings = [parts for word in lm.words if len(parts := cut.findall(word)) > 1 and "".join(parts) == word]
     if not spellings:
-        raise Speech3Error(f"{e.lexicon}: no word has two letters, so unseen words cannot be spelled; set lm.letters=0")
+        raise DataError(f"{e.lexicon}: no word has two letters, so unseen words cannot be spelled; set lm.letters=0")
     write_arpa(letter_model(map(letter_units, spellings), e.recipe.letters), e.out / "lm" / _LETTERS)
 
 
 def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
     path = e.out / "data" / LETTERS
     if not path.exists():
-        raise Speech3Error(
+        raise MissingError(
             f"{path}: no such file, so unseen words cannot be spelled; prepare the data again (--from data), or set"
             " lm.letters=0"
         )
@@ -182,7 +182,7 @@ def check_given(e: Experiment) -> None:
 
 
 def _no_text(order: int) -> Speech3Error:
-    return Speech3Error(
+    return SettingError(
         f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: set lm.text, or an ARPA file as"
         " lm.rescore"
     )

@@ -19,7 +19,7 @@ import soundfile
 from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, check_frequencies
 from speech3.corpora import AUDIO, commonvoice, librispeech
 from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.features import static_dim
 from speech3.hmm import lfmmi_passes, triphone_leaves
 from speech3.models import build
@@ -270,14 +270,14 @@ def _check_convolutions(model: ModelConfig, features: FeatureConfig, prefix: str
         try:
             build(model, dim_of(features), 1, seed=0)
         except Speech3Error as error:
-            raise Speech3Error(f"{prefix}{error}") from error
+            raise error.restated(f"{prefix}{error}") from error
 
 
 def _check_outputs(model: ModelConfig) -> None:
     """Refuse a network that cannot learn the triphones' senones, before they are made."""
     for key, wrong in (("subsampling=3", model.subsampling == 3), ("two_outputs=true", model.two_outputs)):
         if wrong:
-            raise Speech3Error(
+            raise SettingError(
                 f"model.{key}: only for LF-MMI, whose network is lfmmi.model; model learns the triphones' senones, by"
                 " cross-entropy, with one output for every frame: remove the key"
             )

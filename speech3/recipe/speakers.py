@@ -32,7 +32,7 @@ from speech3.decode import (
     tune_recognizer,
     write_speakers,
 )
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import DataError, MissingError, check_bad
 from speech3.features import silent_in
 from speech3.hmm import (
     ADAPTED,
@@ -76,7 +76,7 @@ def spliced_values(features: Path) -> tuple[int, int]:
     """
     config = parse(FeatureConfig, read_yaml(features), features)
     if config.left_context or config.right_context:
-        raise Speech3Error(f"{features}: LDA splices frames itself; set left_context and right_context to 0")
+        raise DataError(f"{features}: LDA splices frames itself; set left_context and right_context to 0")
     first = next(iter(ArkReader(features.parent / "feats.scp").values()))
     return first.shape[1] // (config.deltas + 1), first.shape[1]
 
@@ -138,7 +138,7 @@ def train_sat_system(e: Experiment) -> None:
 def _projection(model: Path) -> Projection:
     found = load_projection(model)
     if found is None:
-        raise Speech3Error(f"{model}: has no projection (lda.safetensors); run the recipe again --from hmm")
+        raise MissingError(f"{model}: has no projection (lda.safetensors); run the recipe again --from hmm")
     return found
 
 

@@ -32,7 +32,7 @@ from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_ya
 from speech3.corpora import HELD_OUT_LEXICON
 from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
 from speech3.decode import Recognizer, load_recognizer
-from speech3.errors import MOST_UNALIGNED, Speech3Error, check_bad
+from speech3.errors import MOST_UNALIGNED, DataError, SettingError, Speech3Error, check_bad
 from speech3.features import extract
 from speech3.frames import segment_labels, segment_numbers, segment_starts, write_frames
 from speech3.hmm import (
@@ -84,7 +84,7 @@ _DRAWN = 4  # random pronunciations drawn for each transcript, so that most of i
 def make_data(e: Experiment) -> None:
     prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
-        raise Speech3Error(
+        raise SettingError(
             "units=sentencepiece estimates its language model on pieces: set lm.order instead, and text in"
             " lang/text of the source"
         )
@@ -95,16 +95,16 @@ def make_data(e: Experiment) -> None:
     default = type(e.recipe).model_fields
     for key in set(of_corpus) - set(passed):
         if of_recipe[key] != default[key].default:
-            raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} does not use it; remove it")
+            raise SettingError(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} does not use it; remove it")
     for key, value in e.recipe.corpus_options.items():
         if key not in known:
-            raise Speech3Error(
+            raise SettingError(
                 f"corpus_options: unknown key {key!r}; the corpus {e.recipe.corpus} has {', '.join(known) or 'none'}"
             )
         try:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
-            raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
+            raise SettingError(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
     check_given(e)
 
@@ -329,7 +329,7 @@ def train_group(config: TrainConfig, out: Path, group: str) -> None:
     try:
         train(config, out)
     except Speech3Error as error:
-        raise Speech3Error(_KEYS.sub(rf"{group}.\g<0>", str(error))) from error
+        raise error.restated(_KEYS.sub(rf"{group}.\g<0>", str(error))) from error
 
 
 def train_bmmi(e: Experiment) -> None:
@@ -480,7 +480,7 @@ def _pack(
     if too_long:
         say(f"  {too_long} of {len(feats)} utterances of {split} are longer than {config.longest_s:g} s: not used here")
     if not frames_of:
-        raise Speech3Error(
+        raise DataError(
             f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}; increase it"
         )
     speeds = list(e.recipe.speed_perturb)

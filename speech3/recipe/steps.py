@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from speech3.data import files_below
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
 from speech3.runtime import (
     console,
     end_with_parent,
@@ -87,7 +87,7 @@ class Background:
                 try:
                     future.result()
                 except BrokenProcessPool as error:
-                    raise Speech3Error(
+                    raise MachineError(
                         f"{name}: its process died, {out_of_memory()}; run the same command again with jobs=1, which"
                         " trains one network after the other"
                     ) from error
@@ -142,13 +142,13 @@ def check_places(
     """
     for name, given in sources.items():
         if given and out.is_relative_to(Path(given).resolve()):
-            raise Speech3Error(
+            raise OccupiedError(
                 f"{out}: is inside {name}{Path(given).resolve()}, so every run would change its own input and start"
                 " again; choose another --out"
             )
     for name, model in models.items():
         if isinstance(model, str | Path) and Path(model).resolve().is_relative_to(out / "lm"):
-            raise Speech3Error(f"{name}={model}: is made by this recipe; copy it elsewhere, or choose another --out")
+            raise OccupiedError(f"{name}={model}: is made by this recipe; copy it elsewhere, or choose another --out")
 
 
 def check_owned(owned: Mapping[str, Path]) -> None:
@@ -161,7 +161,7 @@ def check_owned(owned: Mapping[str, Path]) -> None:
     """
     for name, directory in owned.items():
         if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-            raise Speech3Error(
+            raise OccupiedError(
                 f"{directory}: exists, but was not made by a recipe, which would replace it ({name}); move it away, or"
                 " choose another --out"
             )
@@ -178,7 +178,7 @@ def check_inputs(inputs: Sequence[Path], owned: Mapping[str, Path]) -> None:
     for path in inputs:
         for name, directory in owned.items():
             if path.resolve().is_relative_to(directory.resolve()):
-                raise Speech3Error(
+                raise OccupiedError(
                     f"{path}: is in {directory}, which {name} makes anew; copy it elsewhere, or choose another --out"
                 )
 
@@ -337,18 +337,18 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
     stages = list(dict.fromkeys(step.stage for step in steps))
     for stage in (from_stage, to_stage):
         if stage is not None and stage not in stages:
-            raise Speech3Error(f"no stage {stage!r}; the stages are: {', '.join(stages)}")
+            raise SettingError(f"no stage {stage!r}; the stages are: {', '.join(stages)}")
     first = stages.index(from_stage) if from_stage else 0
     last = stages.index(to_stage) if to_stage else len(stages) - 1
     if first > last:
-        raise Speech3Error(f"--from {from_stage} comes after --to {to_stage}; the stages are: {', '.join(stages)}")
+        raise SettingError(f"--from {from_stage} comes after --to {to_stage}; the stages are: {', '.join(stages)}")
     check_owned({step.name: step.owns for step in steps if step.owns and not _known(step, out)})
     check_inputs([path for step in steps for path in step.inputs], {s.name: s.owns for s in steps if s.owns})
     plans: dict[str, Plan] = {}
     for step in steps:
         for path in step.inputs:
             if not path.exists():
-                raise Speech3Error(f"{path}: no such file or directory (needed by {step.name})")
+                raise MissingError(f"{path}: no such file or directory (needed by {step.name})")
         parents = [plans[name] for name in step.needs]
         stamps = {str(path): _stamp(path) for path in step.inputs}
         fingerprints = [parent.fingerprint for parent in parents]
@@ -358,7 +358,7 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
         why = _why(step, out, fingerprint, contents, parents)
         place = stages.index(step.stage)
         if from_stage and place < first and why:
-            raise Speech3Error(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
+            raise SettingError(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
         if from_stage and first <= place:
             why = why or "requested by --from"
         if place <= last:
@@ -479,7 +479,7 @@ def _alone(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Speech3Error(
+            raise OccupiedError(
                 f"{out}: another run is using this directory; wait until it ends, or choose another --out"
             ) from error
         yield
@@ -534,7 +534,7 @@ def _run(plan: Plan, out: Path) -> float:
         raise
     missing = [str(path) for path in step.outputs if not path.exists()]
     if missing:
-        raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
+        raise MachineError(f"{step.name} ended without writing {missing[0]}; please report this")
     seconds = time.monotonic() - start
     write_json(_marker(out, step), {
         **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MachineError, OccupiedError
 from speech3.runtime.text import read_utf8
 
 
@@ -45,11 +45,11 @@ def explained_disk_errors(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise Speech3Error(
+            raise MachineError(
                 f"{path}: no space left on the disk; free some space and run the same command again"
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-            raise Speech3Error(
+            raise MachineError(
                 f"{path}: cannot be written ({error.strerror}); choose another output directory"
             ) from error
         raise
@@ -77,7 +77,7 @@ def read_json(path: Path | str) -> Any:
     try:
         return json.loads(read_utf8(path))
     except json.JSONDecodeError as error:
-        raise Speech3Error(f"{path}: not valid JSON ({error}); make it again") from error
+        raise FormatError(f"{path}: not valid JSON ({error}); make it again") from error
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Tail:
             afresh = self._reopen()
             new = self._stream.read() if self._stream else b""
         except OSError as error:
-            raise Speech3Error(f"{self.path}: cannot be read ({error.strerror})") from error
+            raise FormatError(f"{self.path}: cannot be read ({error.strerror})") from error
         *lines, self._rest = (self._rest + new).split(b"\n")
         records, damaged = [], []
         for number, line in enumerate(lines, self._lines + 1):
@@ -194,7 +194,7 @@ def locked_directory(path: Path, busy: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Speech3Error(busy) from error
+            raise OccupiedError(busy) from error
         except OSError:
             pass  # a file system without locks
         yield

@@ -24,7 +24,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, Speech3Error
 from speech3.runtime.reporting import progress, say
 
 _FILES = 65_536  # open files that are allowed if the system lets us: each process, archive and pipe needs some
@@ -122,7 +122,7 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
             yield pickle.loads(futures.popleft().result())
             futures.extend(pool.submit(_call, without_shared_memory(item)) for item in islice(left, 1))
     except BrokenProcessPool as error:
-        raise Speech3Error(
+        raise MachineError(
             f"{label}: a worker process died, {out_of_memory()}; run the command again with fewer jobs"
         ) from error
     finally:
@@ -248,26 +248,26 @@ def explained_limit(error: BaseException) -> Speech3Error | None:
     words = str(error)
     if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in words:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return Speech3Error(
+        return MachineError(
             f"too many open files: {soft:,} are allowed; allow more (ulimit -n {_FILES}, or docker run --ulimit"
             f" nofile={_FILES}), or use fewer jobs or workers"
         )
     if number == errno.EAGAIN or "can't start new thread" in words or "Resource temporarily unavailable" in words:
         limit = container_limit("processes")
         here = f" ({limit:,} are allowed in this container)" if limit else ""
-        return Speech3Error(
+        return MachineError(
             f"no more processes or threads can be started{here}; allow more (ulimit -u, docker run --pids-limit, or"
             " pids.max of the cgroup), or use fewer jobs or workers"
         )
     if isinstance(error, MemoryError) or number == errno.ENOMEM or "Cannot allocate memory" in words:
         limit = container_limit("memory")
         here = f": this container may use {limit / 2**30:.1f} GiB" if limit else ""
-        return Speech3Error(
+        return MachineError(
             f"memory ran out{here}; use fewer jobs or workers, or allow more (docker run --memory, or memory.max of the"
             " cgroup; ulimit -v)"
         )
     if "/torch_" in words and ("No space left" in words or "unable to" in words):
-        return Speech3Error(
+        return MachineError(
             "the shared memory of this machine or container (/dev/shm) is full: make it larger (docker run"
             " --shm-size=8g, or mount -o remount,size=8g /dev/shm)"
         )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError, Speech3Error
 
 UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a file, compressed or not, may raise
 
@@ -69,7 +69,7 @@ _BINARY: tuple[tuple[bytes, str, str], ...] = (  # the first bytes, what has the
 )
 
 
-class NotTextError(Speech3Error):
+class NotTextError(FormatError):
     """A file that is not text: `where` it is, the `problem`, the `remedy`."""
 
     def __init__(self, where: str, problem: str, remedy: str) -> None:
@@ -104,11 +104,11 @@ def read_bytes(path: Path | str) -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such file") from error
+        raise MissingError(f"{path}: no such file") from error
     except IsADirectoryError as error:
-        raise Speech3Error(f"{path}: is a directory; pass a text file") from error
+        raise FormatError(f"{path}: is a directory; pass a text file") from error
     except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable") from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
 
 
 def decode(content: bytes, path: Path | str, otherwise: str = "") -> str:
@@ -125,7 +125,7 @@ def decode(content: bytes, path: Path | str, otherwise: str = "") -> str:
 def not_utf8(path: Path | str, content: bytes, error: UnicodeDecodeError, first: int = 1) -> Speech3Error:
     """The error for text that is not UTF-8; `first` is the number of the first line of `content`."""
     number = first + content.count(b"\n", 0, error.start)
-    return Speech3Error(f"{path}:{number}: not UTF-8 text ({error}); convert it, for instance with iconv")
+    return FormatError(f"{path}:{number}: not UTF-8 text ({error}); convert it, for instance with iconv")
 
 
 def to_utf8(content: bytes, path: Path | str) -> tuple[bytes, str]:

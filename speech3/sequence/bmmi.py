@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from speech3.config import BmmiConfig
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, TrainingError
 from speech3.hmm import Gmm, GmmStats, Hmm, Workers, WorkerShare, accumulate_weighted, extended_baum_welch, zero_stats
 from speech3.io import IntArkReader
 from speech3.language import UNKNOWN
@@ -117,7 +117,7 @@ def collect(
         log_posterior, weight_NS = weights(gmm, criterion, feats_ND, senones_N, batch[0].frames)
         if not math.isfinite(log_posterior):
             names = ", ".join(sorted({chunk.utterance for chunk in batch}))
-            raise Speech3Error(
+            raise TrainingError(
                 f"the criterion of boosted MMI is {log_posterior}: the features of one of these utterances are not"
                 f" finite, or so far from all GMMs that no path is left: {names}"
             )
@@ -180,10 +180,10 @@ def train(
     """
     senones = IntArkReader(alignment)
     if (largest := max((int(each.max()) for each in senones.values()), default=0)) >= gmm.num_pdfs:
-        raise Speech3Error(f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again")
+        raise MismatchError(f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again")
     said = [each[first:end] for each in senones.values() for first, end in stretches(each, left_out_S)]
     if not said:
-        raise Speech3Error(f"{alignment}: no known word is aligned, so there is nothing to learn from")
+        raise DataError(f"{alignment}: no known word is aligned, so there is nothing to learn from")
     frames, known = sum(map(len, senones.values())), sum(map(len, said))
     if known < frames:
         say(f"  {frames - known:,} of {frames:,} frames ({1 - known / frames:.1%}) are unknown words and are left out")

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError
 from speech3.hmm import Hmm
 from speech3.sequence import forward_backward
 from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate_phone_lm, graph_arrays, sources
@@ -171,7 +171,7 @@ class Discriminative:
         """
         senones_BT = senones_N.view(y_BTS.shape[:2])
         if y_BTS.shape[2] != self.graph.num_pdfs:
-            raise Speech3Error(
+            raise MismatchError(
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.graph.num_pdfs} senones: it "
                 "was made from an alignment with another tree"
             )

@@ -138,6 +138,7 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
     chunks, frames, _ = y.shape
     log_z, posterior = np.full(chunks, -np.inf), np.zeros_like(y)
     for c in range(chunks):
+        # Forward: alpha[t, k] is the log sum over paths that are in phone k after t frames.
         base, size, yc, post = ptr[c], ptr[c + 1] - ptr[c], y[c], posterior[c]
         alpha, beta = np.full((frames + 1, size), NEVER), np.full((frames + 1, size), NEVER)
         alpha[0] = begin[base : base + size]
@@ -150,6 +151,7 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
                 for a in range(arc_ptr[g], arc_ptr[g + 1]):
                     into = _log_add(into, alpha[t, src[a]] + weight[a])
                 alpha[t + 1, k] = _log_add(into + yc[t, first[g]], alpha[t, k] + yc[t, loop[g]])
+        # The total over final phones; a chunk without a path has none, one with a NaN gets a NaN.
         total = NEVER
         for k in range(size):
             if final[base + k]:
@@ -160,6 +162,7 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
                 log_z[c] = np.nan
             continue
         log_z[c] = total
+        # Backward, and the posteriors: a frame in k was either a loop or the first of the phone.
         for t in range(frames - 1, -1, -1):
             for k in range(size):
                 g = base + k

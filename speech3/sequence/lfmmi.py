@@ -41,7 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError
 from speech3.frames import Chunk, padded_frames, segment_labels, segment_numbers
 from speech3.hmm import (
     FIRST_AND_LOOP,
@@ -114,7 +114,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
     """
     phones = len(hmm.lexicon.phones)
     if phones < int(lm.phone_J.max()):
-        raise Speech3Error(
+        raise MismatchError(
             f"the phone language model has phone {int(lm.phone_J.max())}, but the lexicon of the model has only "
             f"{phones} phones, so it was made for another lexicon; build the denominator again"
         )
@@ -131,7 +131,7 @@ def load_denominator(directory: Path | str) -> Denominator:
     """
     path = Path(directory).resolve() / _NAME
     if not path.exists():
-        raise Speech3Error(
+        raise MissingError(
             f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi use the "
             "HMM that the stage `hmm/lfmmi` of a recipe makes"
         )
@@ -155,7 +155,7 @@ def check_tree(directory: Path | str) -> None:
     """
     denominator, hmm = load_denominator(directory), load_hmm(directory)
     if denominator.num_pdfs != hmm.num_pdfs or not np.array_equal(denominator.pdfs_PP2, left_biphone_pdfs(hmm)):
-        raise Speech3Error(
+        raise MismatchError(
             f"{directory}: its denominator, with {denominator.num_pdfs} pdfs, belongs to another tree than the one"
             f" there, which has {hmm.num_pdfs}; run the recipe's stage hmm again"
         )
@@ -205,7 +205,7 @@ class LfMmi:
         """
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:
-            raise Speech3Error(
+            raise MismatchError(
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
                 "was made for another tree; build the denominator again"
             )
@@ -221,7 +221,7 @@ class LfMmi:
         if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
             if len(said_BT) < _MANY_CHUNKS:
                 return 0.0 * loss, said_BT.sum()
-            raise Speech3Error(
+            raise MismatchError(
                 "LF-MMI: no chunk matches its transcript: the labels are those of another alignment, "
                 "or training.lfmmi.tolerance is too small for training.speeds; pack the frames again or raise it"
             )
@@ -301,6 +301,7 @@ class AlignmentNumerators:
 
 @numba.njit(cache=True, nogil=True)
 def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, left, phone, ptr, arc_phone, nxt, prob):  # type: ignore[no-untyped-def] # pragma: no cover
+    # Frames that matter: the chunk, the tolerance around it, and a few phones before it for the language model.
     frames = len(labels)
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
@@ -309,6 +310,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         known += labels[first] & 1
         first -= 1
     last = min(frames, int(start + outputs * sub * speed) + reach + 1)
+    # Phones, and the output in which each begins.
     count = 0
     for t in range(first, last):
         count += labels[t] & 1 or t == first
@@ -321,6 +323,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
             phones[n] = labels[t] >> 1
             x = ((t - start) / speed - (sub // 2)) / sub  # an output stands for its middle frame
             begins[n] = int(np.ceil(x - 1e-9))
+    # Follow the phone language model along them: pdfs, costs of entering, outputs in which each may be.
     size = n + 1
     pdf_first, pdf_loop = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     enter, begin = np.full(size, NEVER), np.full(size, NEVER)
@@ -341,7 +344,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
                 arc = a
         if arc >= 0:
             state = nxt[arc]
-        else:
+        else:  # not in the language model: continue from the bigram state, entered by the leak
             state = -1
             for j in range(1, len(phone)):
                 if phone[j] == phones[k] and left[j] == before:
@@ -356,6 +359,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         if at_start:
             low[k] = max(low[k], 0)
         before = phones[k]
+    # Drop phones that lie outside of the chunk even with the tolerance.
     from_k, to_k = 0, size
     while from_k < size - 1 and high[from_k] < -1:
         from_k += 1
@@ -379,10 +383,10 @@ def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarr
         There are no words, or more phones in their shortest pronunciations than outputs at a third of the frame rate.
     """
     if not words:
-        raise Speech3Error("has no transcript")
+        raise DataError("has no transcript")
     phones = sum(min(len(pron.phones) for pron in lexicon.by_word[word]) for word in words)
     if (outputs := num_outputs(frames, SUBSAMPLING)) < phones:
-        raise Speech3Error(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
+        raise DataError(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
     numbers_W = np.array([lexicon.word_numbers[word] for word in words])
     return segment_labels(numbers_W, np.linspace(0, frames, len(words) + 1).round().astype(np.int64))
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from speech3.config import FeatureConfig, TrainingConfig
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError
 from speech3.frames import PackedFrames
 from speech3.hmm import Hmm, PdfsOnly, load_outputs
 from speech3.models import (
@@ -72,7 +72,7 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     """
     info = model_info(directory)
     if missing := {"info", "history", "versions"} - info.trained.keys():
-        raise Speech3Error(
+        raise MissingError(
             f"{info.path}: lacks {', '.join(sorted(missing))}, so no model card can be written; pass the directory of "
             f"a trained network"
         )

@@ -8,7 +8,7 @@ from speech3.config import (
     TrainConfig,
     TrainingConfig,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError, OccupiedError, SettingError
 from speech3.hmm import PdfsOnly, load_outputs
 from speech3.models import (
     BF16_WORTH_IT,
@@ -26,25 +26,25 @@ def check_group_lasso(config: TrainConfig) -> None:
     training, model = config.training, config.model
     key = f"training.group_lasso={training.group_lasso:g}"
     if not has_units(model):
-        raise Speech3Error(
+        raise SettingError(
             f"{key}: removes hidden units or cells of layers that are not normalised over them (set "
             f"model.normalization or cell_normalization to batch or none), and this {model.family} has none; "
             f"remove the key"
         )
     if training.schedule == "halving":
-        raise Speech3Error(
+        raise SettingError(
             f"{key}: with training.schedule=halving an epoch that raises the held-out loss is undone, but removing "
             f"units raises it; choose cosine or exponential"
         )
     if training.pushes_gradients:
-        raise Speech3Error(f"{key}: is applied to the shards' own parameters; set training.asgd.local_updates=true")
+        raise SettingError(f"{key}: is applied to the shards' own parameters; set training.asgd.local_updates=true")
     if training.model_partitions > 1:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}: each of training.model_partitions={training.model_partitions} processes has only some of a unit's "
             f"weights; set it to 1 and more training.workers"
         )
     if training.by_sandblaster:
-        raise Speech3Error(f"{key}: not with sandblaster, which takes no steps of its own; choose another world")
+        raise SettingError(f"{key}: not with sandblaster, which takes no steps of its own; choose another world")
 
 
 def check_sequences(config: TrainConfig) -> None:
@@ -52,25 +52,25 @@ def check_sequences(config: TrainConfig) -> None:
     training = config.training
     key = f"training.objective={training.objective}"
     if config.init is None:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}: continues a network that was trained by cross-entropy; pass it with --init (or the key init)"
         )
     if (subsampling := read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)) != 1:
-        raise Speech3Error(
+        raise SettingError(
             f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; pass the "
             f"HMM of the network's senones, or train with training.objective=lfmmi"
         )
     if training.objective == "smbr" and training.discriminative.boost:
-        raise Speech3Error(
+        raise SettingError(
             f"training.discriminative.boost={training.discriminative.boost:g}: only for training.objective=mmi; set it "
             f"to 0"
         )
     if training.sequence == 0:
-        raise Speech3Error(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")
+        raise SettingError(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")
     if isinstance(load_outputs(Path(config.hmm)), PdfsOnly):
         say(f"{key}: {config.hmm} does not say which senones are silence, so silence counts like speech")
     if training.cuda_graph:
-        raise Speech3Error(f"{key}: cannot be recorded as a CUDA graph; set training.cuda_graph=false")
+        raise SettingError(f"{key}: cannot be recorded as a CUDA graph; set training.cuda_graph=false")
 
 
 def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
@@ -97,73 +97,76 @@ def check_out(config: TrainConfig, out: Path) -> None:
     for name, path in read.items():
         directory = Path(path).parent if Path(path).is_file() else Path(path)
         if directory.resolve() == out.resolve():
-            raise Speech3Error(f"{out}: is also {name}, which the new model would replace; choose another --out")
+            raise OccupiedError(f"{out}: is also {name}, which the new model would replace; choose another --out")
 
 
 def check_objective(config: TrainConfig) -> None:
     """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two."""
     training, model = config.training, config.model
     if not (Path(config.hmm) / "hmm.json").exists():
-        raise Speech3Error(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")
+        raise MissingError(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")
     if training.of_sequences:
         check_sequences(config)
     if isinstance(model, TIME_DELAY):
         _check_time_delay(training)
     if training.group_lasso:
         check_group_lasso(config)
+    # The outputs of the network against those of the HMMs.
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi":
         check_tree(config.hmm)
     subsampling = about.get("subsampling", 1)
     if model.frames_per_output != subsampling:
-        raise Speech3Error(
+        raise SettingError(
             f"model.subsampling={model.frames_per_output}: {config.hmm} has one score per {subsampling} frames; set "
             f"model.subsampling to the same number"
         )
     if model.two_outputs and training.objective != "lfmmi":
-        raise Speech3Error(
+        raise SettingError(
             f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
             f"{training.objective.replace('_', '-')}"
         )
+    # Keys that belong to one objective only.
     if training.objective == "lfmmi":
         if training.schedule == "halving":
-            raise Speech3Error(
+            raise SettingError(
                 "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
                 "most of that loss comes from phone sequences not seen in training; choose cosine or exponential"
             )
         if training.lfmmi.cross_entropy and not model.two_outputs:
-            raise Speech3Error(
+            raise SettingError(
                 f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
                 f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
             )
     if training.objective != "cross_entropy":
         if training.label_smoothing:
-            raise Speech3Error(
+            raise SettingError(
                 f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
                 f"remove it"
             )
         if training.model_partitions > 1:
-            raise Speech3Error(
+            raise SettingError(
                 f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
                 f"set it to 1 and more training.workers"
             )
+    # Keys that exclude each other.
     if training.speeds and training.model_partitions > 1:
-        raise Speech3Error(
+        raise SettingError(
             f"training.speeds={list(training.speeds)}: not with training.model_partitions={training.model_partitions}; "
             f"remove one of them"
         )
     if training.label_smoothing and training.model_partitions > 1:
-        raise Speech3Error(
+        raise SettingError(
             f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
             f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
         )
     if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
-        raise Speech3Error(
+        raise SettingError(
             "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
             "chunks; remove it (single chunks, as for LF-MMI or training.speeds, always hold their targets)"
         )
     if of_chunks(config) and training.chunk_frames:
-        raise Speech3Error(
+        raise SettingError(
             f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
             f"chunks; remove it"
         )
@@ -178,12 +181,12 @@ def of_chunks(config: TrainConfig) -> bool:
 def _check_time_delay(training: TrainingConfig) -> None:
     """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
     if training.pushes_gradients:
-        raise Speech3Error(
+        raise SettingError(
             "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "
             "time-delay network semi-orthogonal; set it to true"
         )
     if training.by_sandblaster:
-        raise Speech3Error(
+        raise SettingError(
             "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
             "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from speech3.engine import ShardReport, shares
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError
 from speech3.runtime import explained_disk_errors, read_json, read_metrics, say
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def read_curve(run_dir: Path | str) -> Curve:
     training = read_json(run).get("training", {}) if run.exists() else {}
     curve = curve_of(path.resolve().name, read_metrics(path / "metrics.jsonl"), training.get("workers", 1))
     if curve is None and run.exists():
-        raise Speech3Error(f"{path}: no held-out accuracy in metrics.jsonl yet; wait for the run's first epoch")
+        raise MissingError(f"{path}: no held-out accuracy in metrics.jsonl yet; wait for the run's first epoch")
     if curve is None:
-        raise Speech3Error(f"{path}: not the directory of a training run")
+        raise FormatError(f"{path}: not the directory of a training run")
     return curve
 
 

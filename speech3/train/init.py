@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, parse, read_yaml
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, Speech3Error
 from speech3.frames import PackedFrames
 from speech3.hmm import Hmm, PdfsOnly, load_outputs, output_difference
 from speech3.io import load_tensors, read_about
@@ -63,7 +63,7 @@ class Init:
         new = [name for name in state if name not in kept]
         wrong = len(kept) < len(there) or any(state[name].shape != kept[name].shape for name in kept)
         if wrong or any(not name.startswith((*_OUTPUT, *_SECOND)) for name in new):
-            raise Speech3Error(f"{self.path}: its tensors do not match the model it describes; train it again")
+            raise DataError(f"{self.path}: its tensors do not match the model it describes; train it again")
         model.load_state_dict(kept, strict=False)
         if new:
             why = "but the second output layer is new" if self.same_senones else "so the output layer is new"
@@ -87,12 +87,12 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     path = Path(config.init)
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; pass --init the directory of a trained network")
+        raise MissingError(f"{path}: no such file; pass --init the directory of a trained network")
     if read_about(path).get("kind") == "gmm":
-        raise Speech3Error(f"{path}: holds Gaussians; pass --init the directory of a trained network")
+        raise FormatError(f"{path}: holds Gaussians; pass --init the directory of a trained network")
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: lacks {', '.join(sorted(missing))}; it was written by another version of speech3, train it again"
         )
     there = _check_architecture(path, about, config, frames)
@@ -100,7 +100,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
     same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
     if not same and config.training.of_sequences:
-        raise Speech3Error(
+        raise DataError(
             f"{path}: {senones}, but training.objective={config.training.objective} continues a network with the same "
             f"senones; train it on this tree by cross-entropy first, or pass the frames and the HMM of its own tree"
         )
@@ -129,7 +129,7 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
     old, model = parse(ModelConfig, about["model"], path), config.model
     there, here = old.model_dump(), model.model_dump()
     if there["family"] != here["family"]:
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: is a {there['family']}, but this run's model is a {here['family']}; pass --init another model, "
             f"or train one of that family"
         )
@@ -138,7 +138,7 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
     if differ:
         changes = ", ".join(f"{key} {_written(there[key])} there, {_written(here[key])} here" for key in differ)
         remedy = " ".join(f"model.{key}={_written(there[key])}" for key in differ)
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: this run's model has another architecture ({changes}); set {remedy}, or pass --init another model"
         )
     if about["feat_dim"] != frames.dim:
@@ -149,7 +149,7 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
                 f"run the recipe with lfmmi.features={features} lfmmi.model={old.family} and another --out, and pass "
                 f"its frames/lfmmi and lfmmi_hmm as frames and hmm"
             )
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: trained on {about['feat_dim']} feature bins per frame, {frames.path} has {frames.dim}; {remedy}"
         )
     return old
@@ -178,7 +178,7 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
         old = load_outputs(path.parent) if (path.parent / "hmm.json").exists() else None
         new = load_outputs(hmm)
     except Speech3Error as error:
-        raise Speech3Error(f"{error} (needed to compare the senones of {path} with those of {hmm})") from error
+        raise error.restated(f"{error} (needed to compare the senones of {path} with those of {hmm})") from error
     if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
         unknown = hmm if isinstance(new, PdfsOnly) else path.parent
         return True, f"{here} senones in both (assumed to be the same, as {unknown} has no tree to compare)"

@@ -29,7 +29,7 @@ from speech3.config import (
     read_yaml,
 )
 from speech3.engine import CudaGraphs, Loss, WorkerParts, autocast_of, use_precision
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, SettingError, TrainingError
 from speech3.frames import (
     Chunks,
     FrequencyWarp,
@@ -84,7 +84,7 @@ def units_left(config: TrainConfig, model: nn.Module) -> dict[str, Any]:
     assert isinstance(model, AcousticModel)
     left = {layer: int(used_U.sum()) for layer, used_U in used_units(model).items()}
     if gone := [layer for layer, count in left.items() if not count]:
-        raise Speech3Error(
+        raise TrainingError(
             f"training.group_lasso={config.training.group_lasso:g}: emptied layer {', '.join(gone)} (of "
             f"{len(left)} layers); lower it, or lower model.layers"
         )
@@ -190,19 +190,19 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     for frames in packed.values():
         verify_once(frames, out / "verified.json")
         if not len(frames):
-            raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
+            raise DataError(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
             kind = {
                 "senones": "senones",
                 "phones": "labels (two for each of its phones, and two more)",
                 "words": "labels (two for each of its words)",
             }[config.training.labels]
-            raise Speech3Error(
+            raise MismatchError(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
             )
         if frames.dim != packed["train"].dim:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
                 f"the same features"
             )
@@ -314,7 +314,7 @@ def minibatches(
     sequence = training.sequence_of(model)
     inside = training.targets_inside
     if 0 < sequence <= model.delay and not inside:
-        raise Speech3Error(
+        raise SettingError(
             f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "
             f"first output comes after its end; make it longer ({4 * model.delay}, say), or reduce the delay"
         )
@@ -347,12 +347,12 @@ def _chunks(
     step = network.subsampling
     chunk = default_chunk(np.diff(frames.offsets_U1), step) if training.sequence is None else training.sequence
     if not chunk:
-        raise Speech3Error(
+        raise SettingError(
             "training.sequence=0: whole utterances are for networks that carry a state from chunk to chunk; here"
             " minibatches are of single chunks of one length: remove it, or set a chunk length"
         )
     if chunk < step or chunk % step:
-        raise Speech3Error(
+        raise SettingError(
             f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "
             f"{max(1, round(chunk / step)) * step}"
         )
@@ -380,7 +380,7 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
     if training.frequency_warp or training.frequency_masks or training.speeds:
         path = Path(config.frames) / "features.yaml"
         if not path.exists():
-            raise Speech3Error(
+            raise MissingError(
                 f"{path}: no such file, but training.frequency_warp, frequency_masks and speeds need to know the "
                 f"features; pack the frames again with speech3 pack, or set these keys to 0, 0 and []"
             )

@@ -39,7 +39,7 @@ from speech3.engine import (
     threads,
     times_of,
 )
-from speech3.errors import MOST_BAD, Speech3Error
+from speech3.errors import MOST_BAD, DataError, TrainingError
 from speech3.frames import Chunks, Minibatches, PackedFrames, Sequences
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
@@ -125,7 +125,7 @@ def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainC
 def check_left_out(what: str, frames: int, left_out: int) -> None:
     """Raise an error if more than 5 % of all frames are of chunks without a path through their numerators (LF-MMI)."""
     if left_out > MOST_BAD * (frames + left_out):
-        raise Speech3Error(
+        raise DataError(
             f"{what}: {left_out / (frames + left_out):.1%} of the frames cannot be used, more than"
             f" {100 * MOST_BAD:g} %: no path through the transcripts of their chunks fits; the labels are those of"
             " another alignment, the transcripts are too long for the recordings, or training.lfmmi.tolerance is too"
@@ -470,7 +470,7 @@ class _Run:
         self.one.sgd.parameters.load(self.trainer.tensors["parameters"] if parameters is None else parameters)
         loss, accuracy = self._evaluate(self.model)
         if not math.isfinite(loss):
-            raise Speech3Error(
+            raise TrainingError(
                 f"epoch {self.standing.epoch}: the held-out loss is {loss}; the learning rate "
                 f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
             )

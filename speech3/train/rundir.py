@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from speech3.engine import Progress, ShardReport
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError, Speech3Error
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import locked_directory, read_json, read_metrics, say, write_json, write_text
@@ -173,7 +173,7 @@ class RunDirectory:
         """
         run = self.path / "run.json"
         if self.model.exists() and not run.exists():
-            raise Speech3Error(f"{self.model}: was not made by a run in this directory; choose another --out")
+            raise OccupiedError(f"{self.model}: was not made by a run in this directory; choose another --out")
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
             for directory in ("checkpoints", *GRAPHS):
                 shutil.rmtree(self.path / directory, ignore_errors=True)
@@ -223,7 +223,7 @@ class RunDirectory:
                 say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
                 continue
             if _without_workers(about["identity"]) != _without_workers(self._plain_identity()):
-                raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
+                raise OccupiedError(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
             schedule = Schedule(**values["schedule"])

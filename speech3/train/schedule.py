@@ -31,7 +31,7 @@ from torch import nn
 
 from speech3.config import TrainingConfig
 from speech3.engine import WorkerParts
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError
 from speech3.io import load_tensors
 from speech3.models import BatchNorm
 from speech3.runtime import progress
@@ -87,7 +87,7 @@ def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
     for path in paths[1:]:
         tensors, _ = load_tensors(path, KIND)
         if {name: array.shape for name, array in tensors.items()} != {n: a.shape for n, a in first.items()}:
-            raise Speech3Error(
+            raise MismatchError(
                 f"{path}: cannot be averaged with {paths[0].name}: it has other tensors, so it is of another model; "
                 f"begin again with --restart"
             )

@@ -39,7 +39,7 @@ from speech3.engine import (
     simulated_method,
     throughputs,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, SettingError, Speech3Error, TrainingError
 from speech3.frames import open_packed
 from speech3.models import AcousticModel, gemm_library, layers_of
 from speech3.runtime import parallel_map, say
@@ -128,7 +128,7 @@ def refuse_split(config: TrainConfig) -> None:
     """
     partitions = config.training.model_partitions
     if partitions > 1:
-        raise Speech3Error(
+        raise SettingError(
             f"training.model_partitions={partitions}: a model that is split over processes cannot be simulated; "
             f"simulate the whole model with training.model_partitions=1"
         )
@@ -147,7 +147,7 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     names = list(dict.fromkeys(names))
     for stem, same in groupby(sorted(names, key=_stem), key=_stem):
         if len(alike := list(same)) > 1:
-            raise Speech3Error(f"--methods {','.join(alike)}: the rows of both would be called {stem}; rename a file")
+            raise SettingError(f"--methods {','.join(alike)}: the rows of both would be called {stem}; rename a file")
     whole = [change for change in overrides if change.startswith("training=")]  # presets take precedence over these
     rest = [change for change in overrides if change not in whole]
     methods = []
@@ -196,11 +196,11 @@ def simulate(
         learning rate that is too high. Errors in the config of a row are raised before the first row is trained.
     """
     if not workers or min(workers) < 1:
-        raise Speech3Error(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
+        raise SettingError(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
     if wrong := [rate for rate in rates if not 0 < rate < math.inf]:
-        raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: learning rates must be above 0")
+        raise SettingError(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: learning rates must be above 0")
     if wrong := [seed for seed in seeds if seed < 0]:
-        raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: seeds must be at least 0")
+        raise SettingError(f"--seeds {','.join(map(str, wrong))}: seeds must be at least 0")
     numbers, rates, seeds = sorted({1, *workers}), list(dict.fromkeys(rates)), list(dict.fromkeys(seeds))
     _check(_variants(methods, numbers))  # before anything is measured or trained
     methods = _in_one_precision(methods, out)
@@ -211,7 +211,7 @@ def simulate(
     found = {v: {t.learning_rate: c for t, c in curves.items() if t.variant == v} for v in variants}
     failed = [variant for variant, kept in found.items() if not kept]
     if variants[0] in failed:
-        raise Speech3Error(f"{variants[0].name}: training failed at every learning rate tried; try smaller rates")
+        raise TrainingError(f"{variants[0].name}: training failed at every learning rate tried; try smaller rates")
     variants = [variant for variant in variants if variant not in failed]
     target = SHARES[-1] * max(curve.best for curve in found[variants[0]].values())
     chosen = {variant: _best_rate(found[variant], target) for variant in variants}
@@ -232,13 +232,13 @@ def _check(variants: Sequence[Variant]) -> None:
     """Refuse rows that `train` would refuse, and two rows with the same name."""
     base = variants[0].method.config
     if isinstance(base.training.simulation.compute_s, tuple):
-        raise Speech3Error("training.simulation.compute_s: set one time for all workers, as their number varies")
+        raise SettingError("training.simulation.compute_s: set one time for all workers, as their number varies")
     device_of(base.training.device)
     frames = open_packed(Path(base.frames) / "train.frames")
     init = read_init(base, frames)
     for name, same in groupby(sorted(variants, key=_name), key=_name):
         if len(alike := [f"{each.method.name} with {each.workers} workers" for each in same]) > 1:
-            raise Speech3Error(f"--methods: {' and '.join(alike)} would both be called {name}; rename one of the files")
+            raise SettingError(f"--methods: {' and '.join(alike)} would both be called {name}; rename one of the files")
     for variant in variants:
         config = _config(Trial(variant, 1.0, 1))
         training = config.training
@@ -251,7 +251,7 @@ def _check(variants: Sequence[Variant]) -> None:
             epoch = len(minibatches(config, frames, torch.device("cpu")))
             check_epoch(training, epoch, 0.0 if init and init.same_senones else training.asgd.warm_start)
         except Speech3Error as error:
-            raise Speech3Error(f"{variant.name}: {error}") from error
+            raise error.restated(f"{variant.name}: {error}") from error
 
 
 def _name(variant: Variant) -> str:
@@ -269,7 +269,7 @@ def _train(out: Path, trial: Trial) -> str:
     try:
         train(_config(trial), out / trial.name)
     except AnotherRun as error:  # there is no `simulate --restart`
-        raise Speech3Error(
+        raise DataError(
             f"{error.fault}; choose another --out, or remove {out / trial.name} (or all of {out}, which may also hold "
             f"times measured for that config)"
         ) from error
@@ -406,14 +406,14 @@ def throughput(
         these are raised before the first network is measured.
     """
     if not workers or min(workers) < 1:
-        raise Speech3Error(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")
+        raise SettingError(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")
     try:
         check_levels(max(workers))
     except Speech3Error as error:
-        raise Speech3Error(f"--throughput: {error}") from error
+        raise error.restated(f"--throughput: {error}") from error
     if not gigabits or not all(0 < each < math.inf for each in gigabits):
         given = ",".join(f"{each:g}" for each in gigabits)
-        raise Speech3Error(f"--gigabits {given}: must be finite numbers of Gbit/s above 0, as in 1,10")
+        raise SettingError(f"--gigabits {given}: must be finite numbers of Gbit/s above 0, as in 1,10")
     refuse_split(config)
     device_of(config.training.device)
     config = with_precision(config, None)
@@ -447,5 +447,5 @@ def _configs(config: TrainConfig, models: Sequence[str]) -> dict[str, TrainConfi
         try:
             make_parts(each, frames, torch.device("cpu"))
         except Speech3Error as error:
-            raise Speech3Error(f"{name}: {error}") from error
+            raise error.restated(f"{name}: {error}") from error
     return configs

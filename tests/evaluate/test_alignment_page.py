@@ -68,8 +68,8 @@ def test_a_click_on_a_word_plays_it(page: Path) -> None:
     </script>"""
     copy = page.with_name("clicked.html")
     copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{script}</body>"), encoding="utf-8")
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}",
-               "--allow-file-access-from-files", "--virtual-time-budget=10000", "--dump-dom", copy.as_uri()]  # fmt: skip
+    options = ["--headless", "--no-sandbox", f"--user-data-dir={page.parent}/profile", "--virtual-time-budget=10000"]
+    command = [chromium, *options, "--allow-file-access-from-files", "--dump-dom", copy.as_uri()]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:

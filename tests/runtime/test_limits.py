@@ -89,4 +89,4 @@ def test_too_few_open_files_for_so_many_processes_is_an_error() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=script, timeout=60
     )  # fmt: skip
-    assert done.returncode == 1 and "Speech3Error: too many open files: 24 are allowed; allow more" in done.stderr
+    assert done.returncode == 1 and "MachineError: too many open files: 24 are allowed; allow more" in done.stderr

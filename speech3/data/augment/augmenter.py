@@ -40,7 +40,7 @@ from speech3.data.augment.noises import (
 )
 from speech3.data.datadir import DataDir, Utterance
 from speech3.data.resampling import torchaudio_functional
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 
 TELEPHONE_HZ = 8000
 _BAND_HZ = (300.0, 3400.0)
@@ -215,9 +215,9 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
     rng = np.random.default_rng(seed)
     noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
     if config.noise_dir and config.noise_prob and not noises:
-        raise Speech3Error(f"{config.noise_dir}: has only speech, but noise_prob asks for noise; set noise_prob to 0")
+        raise DataError(f"{config.noise_dir}: has only speech, but noise_prob asks for noise; set noise_prob to 0")
     if config.noise_dir and not config.noise_prob and not babblers:
-        raise Speech3Error(
+        raise DataError(
             f"{config.noise_dir}: holds no speech (a directory of that name, as in MUSAN) for babble, and noise_prob is"
             " 0: leave noise_dir out for babble of the data's own speakers, or set noise_prob"
         )
@@ -225,7 +225,7 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
     voices: list[Sound] = []
     if config.overlap_prob or (config.babble_prob and not babblers):
         if len(data.utterances) < 2:
-            raise Speech3Error(
+            raise DataError(
                 f"{data.path}: there is no other utterance, but babble_prob or overlap_prob asks for other speakers;"
                 " set them to 0, or augment more utterances together"
             )

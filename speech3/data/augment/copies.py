@@ -19,7 +19,7 @@ from speech3.data.augment.augmenter import Augmenter, make_augmenter
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.data.paths import moved_value
 from speech3.data.resampling import resample
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, check_bad
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
@@ -63,7 +63,7 @@ def augment_data(
         used; `out` is the directory to augment.
     """
     if out.resolve() == data.path.resolve():
-        raise Speech3Error(f"{out}: this is the directory to augment; choose another one for the copies")
+        raise OccupiedError(f"{out}: this is the directory to augment; choose another one for the copies")
     augmenter = make_augmenter(config, data, seed)
     ids = list(data.utterances)
     for utterance in data.utterances.values():
@@ -143,7 +143,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     """
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
-            raise Speech3Error(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
+            raise SettingError(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
     recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
     items = [(_part(data, [utterance]), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances]
@@ -151,7 +151,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     for alone, _, prefix in items:
         for name in (prefix + key for key in alone.utterances):
             if name in names:
-                raise Speech3Error(f"{name}: {data.path} already has this copy, or the factor is given twice")
+                raise DataError(f"{name}: {data.path} already has this copy, or the factor is given twice")
             names.add(name)
     skipped: dict[str, str] = {}
     for made in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):

@@ -17,7 +17,7 @@ import soundfile
 from speech3.data import audio
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.data.paths import files_below, resolve_path
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError
 from speech3.runtime import read_utf8
 
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", ".aiff", ".au"})
@@ -52,7 +52,7 @@ def find_sounds(directory: Path) -> list[Sound]:
         return utterance_sounds(read_datadir(directory))
     found = [path for path in _files(directory) if path.suffix.lower() in SUFFIXES]
     if not found:
-        raise Speech3Error(
+        raise MissingError(
             f"{directory}: no audio file ({', '.join(sorted(SUFFIXES))}) and no wav.scp; pass a directory of recordings"
         )
     return [Sound(str(path.relative_to(directory)), str(path), directory) for path in found]
@@ -84,14 +84,14 @@ def _listed(listed: Path, name: str) -> Path:
     for directory in (Path.cwd(), *listed.resolve().parents):
         if (directory / name).is_file():
             return directory / name
-    raise Speech3Error(
+    raise MissingError(
         f"{listed}: {name}: no such file in the current directory or in any above the list; correct the path"
     )
 
 
 def _files(directory: Path) -> list[Path]:
     if not directory.is_dir():
-        raise Speech3Error(
+        raise MissingError(
             f"{directory}: {'not a' if directory.exists() else 'no such'} directory; pass one with audio"
         )
     return sorted(path for path in files_below(directory) if not path.name.startswith("."))
@@ -132,7 +132,7 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
     """Read an impulse response, float32 (R,): the first channel, since the mean of several is not a room's response."""
     about = audio.info(sound.location, directory=sound.directory)
     if about.duration_s > _LONGEST_RESPONSE_S:
-        raise Speech3Error(
+        raise DataError(
             f"{sound.location}: {about.duration_s:.1f} s is too long for an impulse response"
             f" (at most {_LONGEST_RESPONSE_S:g} s); keep noise out of rir_dir"
         )
@@ -145,7 +145,7 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
             sound.location, directory=sound.directory, sample_rate_hz=sample_rate_hz, resample=True, mix_channels=True
         )
     if not np.any(response_R):
-        raise Speech3Error(f"{sound.location}: every sample is zero, so this is not an impulse response; remove it")
+        raise DataError(f"{sound.location}: every sample is zero, so this is not an impulse response; remove it")
     return response_R
 
 

@@ -57,7 +57,7 @@ from speech3.engine.interface import (
     turns,
 )
 from speech3.engine.optimizers import SLOTS, STATE, AdamW, Sgd, optimizer_of
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, Speech3Error
 from speech3.runtime import end_processes
 
 REPORT_STEPS = 50  # most steps between two reports, for each of which the processes add up their results
@@ -339,7 +339,7 @@ class Ddp:
         """Run an epoch; yields progress at each report of the first process, and ten times a second, for Ctrl-C."""
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
         if self.error:
-            raise Speech3Error(self.error)
+            raise MachineError(self.error)
         for pipe in self.workers.pipes:
             with suppress(OSError):  # a process died, which is noticed below
                 # NumPy arrays: a tensor would be sent through /dev/shm, which is often small in containers.
@@ -392,7 +392,7 @@ class Ddp:
             self.error = f"world ddp: process {death.rank} died (exit status {death.status}){_RESUME}"
         except Speech3Error as error:
             self.error = str(error)
-        raise Speech3Error(self.error)
+        raise MachineError(self.error)
 
     def _end_hung(self, late_s: float) -> NoReturn:
         """Stop all processes; the one that hangs has begun the fewest half steps, except if it hangs in an exchange."""
@@ -402,4 +402,4 @@ class Ddp:
         what = f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat)"
         if left := end_processes(self.processes):
             raise Unkillable(what, left)
-        raise Speech3Error(f"{what}{_RESUME}")
+        raise MachineError(f"{what}{_RESUME}")

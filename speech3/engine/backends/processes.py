@@ -39,7 +39,7 @@ import torch.multiprocessing
 
 from speech3.engine.gradient import use_device
 from speech3.engine.server import Status
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, Speech3Error
 from speech3.runtime import NOT_BEGUN, end_processes, end_with_parent, memory_left, starting_workers
 
 IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
@@ -371,10 +371,10 @@ class Workers:
             self.note = f"{hang} and was killed"
         killed = [death for death in died if death.status < 0]
         if failed and not killed:
-            raise Speech3Error(f"{self.names[number]}: {min(failed, key=lambda each: each.at).why}")
+            raise MachineError(f"{self.names[number]}: {min(failed, key=lambda each: each.at).why}")
         first = (killed or died or [Death(0, -9)])[0]  # if none had exited in time, they were killed here
         if first.status == 1:
-            raise Speech3Error(f"{self.names[number]} {NOT_BEGUN}")
+            raise MachineError(f"{self.names[number]} {NOT_BEGUN}")
         return first
 
     def replace(self, number: int, death: Death, *, progressed: bool) -> None:
@@ -388,12 +388,12 @@ class Workers:
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         hang = self._hung.pop(number, "")
         if self.deaths[number] >= DEATHS and hang:
-            raise Speech3Error(
+            raise MachineError(
                 f"{hang}, and so did its replacements: it was killed {DEATHS} times; check its device (dmesg), or "
                 f"train with fewer workers"
             )
         if self.deaths[number] >= DEATHS:
-            raise Speech3Error(
+            raise MachineError(
                 f"{self.names[number]} died {DEATHS} times without a {self.unit} in between (exit status "
                 f"{death.status}; -9 often means that the kernel killed it for lack of memory): use "
                 f"fewer workers or a smaller model"
@@ -453,7 +453,7 @@ def memory_file(name: str, size: int) -> Iterator[str]:
 
 def _allocate(descriptor: int, size: int) -> None:
     if (left := memory_left()) is not None and size > left:  # the kernel would kill the process
-        raise Speech3Error(
+        raise MachineError(
             f"the server needs {size / 1e6:,.0f} MB of memory, but this container may use only {left / 1e6:,.0f} MB"
             f" more: use a smaller model, or allow more (docker run --memory, or memory.max of the cgroup)"
         )
@@ -463,7 +463,7 @@ def _allocate(descriptor: int, size: int) -> None:
         elif size:
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        raise Speech3Error(
+        raise MachineError(
             f"{size / 1e6:,.0f} MB of shared memory for the server cannot be allocated ({error.strerror}); use a "
             f"smaller model, or raise the limit of this machine or container (docker run --memory)"
         ) from error

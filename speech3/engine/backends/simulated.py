@@ -173,12 +173,14 @@ class _Epoch:
                     seconds = times.compute_s[worker] * float(np.exp(spread))
                     report[[Status.MINIBATCHES, Status.COMPUTE_S]] += 1, seconds
                     return self._later(worker, time + seconds, None)
+                # The server is busy: wait for it if the shard must, else it computes another minibatch.
                 case Sync(partition, wait) if (free_at := self.free_at[partition]) > time:
                     report[Status.BUSY] += 1
                     if wait:
                         report[Status.WAIT_S] += free_at - time
                         return self._later(worker, free_at, request)
                     answer = False
+                # A real push, through the codec; the server is held for as long as the model of the network says.
                 case Sync(partition):
                     push = shard.pushes[partition]
                     push.pack()

@@ -25,7 +25,7 @@ from torch import Tensor
 from speech3.config import CodecConfig
 from speech3.engine.codecs.codec import TernaryLayout, add_sums, as_floats, key_of, layout, pack, statistics
 from speech3.engine.flat import Flat
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError
 
 MOST_WORKERS = 2**14 - 1  # so that 2 N, the largest digit, is an int16
 _WORD = 2.0**32
@@ -40,7 +40,7 @@ def check_levels(workers: int) -> None:
         There are more than `MOST_WORKERS`.
     """
     if workers > MOST_WORKERS:
-        raise Speech3Error(
+        raise SettingError(
             f"{workers:,} workers: the mean of ternary codes is written in 16 bits per value before it is packed, for "
             f"{MOST_WORKERS:,} workers at most; use fewer"
         )

@@ -24,7 +24,7 @@ from speech3.engine.fitting.dataset import Data
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
 from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
-from speech3.errors import Speech3Error, listed
+from speech3.errors import MachineError, SettingError, Speech3Error, listed
 from speech3.runtime import available_jobs
 
 _OF_PRESETS = {
@@ -57,23 +57,23 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
         The strategy, an argument or an option is unknown or out of range.
     """
     if strategy not in STRATEGIES:
-        raise Speech3Error(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
+        raise SettingError(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
     if arguments_of_fit := [name for name in _ARGUMENTS if name in options]:
-        raise Speech3Error(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
+        raise SettingError(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
     if unknown := sorted(set(options) - set(OPTIONS)):
-        raise Speech3Error(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
+        raise SettingError(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
     for name in ("workers", "max_epochs", "minibatch"):
         if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
-            raise Speech3Error(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
+            raise SettingError(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
     if arguments.get("precision") == "auto":
-        raise Speech3Error("precision=auto is for speech3 train; give float32, tf32 or bf16")
+        raise SettingError("precision=auto is for speech3 train; give float32, tf32 or bf16")
     clock = options.get("simulation") or {}
     if clock and not simulate:
-        raise Speech3Error("options: simulation sets the virtual clock, which needs simulate=True")
+        raise SettingError("options: simulation sets the virtual clock, which needs simulate=True")
     if "method" in clock:
-        raise Speech3Error("options: simulation.method is set by the strategy; remove it")
+        raise SettingError("options: simulation.method is set by the strategy; remove it")
     if arguments.get("schedule") == "halving":
-        raise Speech3Error(
+        raise SettingError(
             "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
             "and early stopping by on_epoch"
         )
@@ -91,7 +91,7 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
     _check_used(strategy, options, training)
     if strategy == "sgd" and training.workers > 1:
-        raise Speech3Error(f"workers={training.workers}: strategy sgd has one; leave workers out, or use asgd or ddp")
+        raise SettingError(f"workers={training.workers}: strategy sgd has one; leave workers out, or use asgd or ddp")
     return training
 
 
@@ -104,7 +104,7 @@ def _check_used(strategy: str, options: Mapping[str, Any], training: TrainingCon
     }
     for name, (what, used) in needed.items():
         if name in options and not used:
-            raise Speech3Error(f"options: {name} has no effect here, as it needs {what} (strategy={strategy!r})")
+            raise SettingError(f"options: {name} has no effect here, as it needs {what} (strategy={strategy!r})")
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 def check_guard() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise Speech3Error(
+        raise SettingError(
             "fit was called by one of its own worker processes, when that imported your script: put the call under "
             '`if __name__ == "__main__":`'
         )
@@ -126,29 +126,29 @@ def check_guard() -> None:
 def check_numbers(**arguments: int | None) -> None:
     for name, value in arguments.items():
         if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-            raise Speech3Error(f"{name}={value!r}: must be a whole number of at least 1")
+            raise SettingError(f"{name}={value!r}: must be a whole number of at least 1")
 
 
 def check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None, options: Mapping[str, Any]) -> bool:
     """Refuse arguments that contradict each other; returns whether the optimizer is the caller's own."""
     if isinstance(optimizer, torch.optim.Optimizer):
-        raise Speech3Error(
+        raise SettingError(
             f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; give "
             f"a function that makes it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=1e-3)"
         )
     if not callable(optimizer):
         if callable(schedule):
-            raise Speech3Error(
+            raise SettingError(
                 "schedule: a scheduler needs an optimizer of torch.optim; give that as a function, too, for example "
                 "optimizer=functools.partial(torch.optim.SGD, lr=0.1), or a schedule by its name"
             )
         return False
     if learning_rate is not None:
-        raise Speech3Error(
+        raise SettingError(
             f"learning_rate={learning_rate}: your own optimizer has its learning rate; set lr there, and remove this"
         )
     if inside := sorted({"momentum", "weight_decay", "betas"} & set(options)):
-        raise Speech3Error(f"options: {', '.join(inside)}: your own optimizer has its own; set it there")
+        raise SettingError(f"options: {', '.join(inside)}: your own optimizer has its own; set it there")
     return True
 
 
@@ -156,26 +156,26 @@ def check_training(model: nn.Module, data: Data, training: TrainingConfig, seed:
     """Refuse arguments that make training impossible, at all or with this number of workers."""
     device_of(training.device)
     if seed < 0:
-        raise Speech3Error(f"seed={seed}: must be at least 0")
+        raise SettingError(f"seed={seed}: must be at least 0")
     _check_model(model)
     if data.stream and training.by_sandblaster:
-        raise Speech3Error(
+        raise SettingError(
             "dataset: sandblaster reads the minibatches again and again, in any order, which a stream cannot do; make "
             "a list of the items of the IterableDataset, or use another strategy"
         )
     if data.accumulate > 1 and training.cuda_graph:
-        raise Speech3Error("accumulate: a minibatch in parts cannot be recorded; set options cuda_graph to false")
+        raise SettingError("accumulate: a minibatch in parts cannot be recorded; set options cuda_graph to false")
     workers, minibatches = training.workers, len(data.source(seed, torch.device("cpu"), own_loss=False))
     if workers > minibatches:
         items = "" if data.stream else f"{len(data.dataset)} items by "
         parts = f", accumulate={data.accumulate}" if data.accumulate > 1 else ""
-        raise Speech3Error(
+        raise SettingError(
             f"workers={workers}: an epoch has only {minibatches} minibatches ({items}minibatch={training.minibatch}"
             f"{parts}); use fewer workers, or smaller minibatches"
         )
     on_cores = training.world not in ("sgd", "simulated") and not training.device.startswith("cuda")
     if on_cores and workers > available_jobs():
-        raise Speech3Error(
+        raise MachineError(
             f"workers={workers}: this machine has {available_jobs()} cores for training; use fewer workers, or "
             f"simulate more of them with simulate=True"
         )
@@ -185,21 +185,21 @@ def check_training(model: nn.Module, data: Data, training: TrainingConfig, seed:
 
 def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise Speech3Error(f"model: a {type(model).__name__} is not a torch.nn.Module")
+        raise SettingError(f"model: a {type(model).__name__} is not a torch.nn.Module")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise Speech3Error(f"model: {name} has no shape yet; call the model once with an input of the dataset")
+            raise SettingError(f"model: {name} has no shape yet; call the model once with an input of the dataset")
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise Speech3Error(f"model: {name} is {parameter.dtype}; the engine trains float32: use model.float()")
+            raise SettingError(f"model: {name} is {parameter.dtype}; the engine trains float32: use model.float()")
     if not trained(model):
-        raise Speech3Error("model: has no parameter with requires_grad=True; there is nothing to train")
+        raise SettingError("model: has no parameter with requires_grad=True; there is nothing to train")
 
 
 def check_loss(loss: Any) -> None:
     """Refuse a loss with parameters to train: only those of the model are trained."""
     for module in _modules_of(loss):
         if names := [name for name, parameter in module.named_parameters() if parameter.requires_grad]:
-            raise Speech3Error(
+            raise SettingError(
                 f"loss: {listed([f'{type(module).__name__}.{name}' for name in names], 5)} would not be trained, as "
                 f"only the parameters of the model are; make {type(module).__name__} a part of the model, which then "
                 f"returns what it computes, or freeze its parameters (requires_grad_(False))"
@@ -235,7 +235,7 @@ def copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model).cpu()
     except Exception as error:
-        raise Speech3Error(no_copy("model", error)) from error
+        raise SettingError(no_copy("model", error)) from error
 
 
 def no_copy(name: str, error: Exception) -> str:
@@ -257,4 +257,4 @@ def as_arguments(*, own: bool) -> Iterator[None]:
         if own:
             text = re.sub(r"the learning rate \([^)]*\)", "the learning rate", text)
             text = text.replace("lower learning_rate", "lower the lr of your optimizer")
-        raise Speech3Error(text) from error.__cause__
+        raise error.restated(text) from error.__cause__

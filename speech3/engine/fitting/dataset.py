@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, de
 
 from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded
 from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed
-from speech3.errors import Speech3Error, listed
+from speech3.errors import SettingError, Speech3Error, listed
 from speech3.runtime import to_device
 
 LABELS = "labels"  # the entry of a minibatch of named tensors that is its target, as in Hugging Face's models
@@ -69,7 +69,7 @@ class Reader:
             try:
                 return self.collate_fn(items)
             except Exception as error:
-                raise Speech3Error(
+                raise SettingError(
                     f"collate_fn raised {type(error).__name__} for items {listed(map(str, indices_B), 5)} of the "
                     f"dataset: {error}; it gets a list of items and returns a pair (inputs, targets), or a dictionary"
                 ) from error
@@ -89,7 +89,7 @@ class Reader:
         if isinstance(batch, Mapping):
             inputs: Any = Named(batch)
             if not self.own_loss and LABELS not in inputs:
-                raise Speech3Error(
+                raise SettingError(
                     f"the minibatches have the entries {', '.join(map(str, inputs))}, but not {LABELS!r}, which is the "
                     f"target for the loss; name it so (collate_fn can), or leave loss out if the model returns a loss"
                 )
@@ -98,7 +98,7 @@ class Reader:
             inputs, targets = batch
         else:
             long = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
-            raise Speech3Error(
+            raise SettingError(
                 f"a minibatch is a {type(batch).__name__}{long}; it must be a pair (inputs, targets), where either may "
                 f"be a tuple or a dictionary, or a dictionary with {LABELS!r}: give collate_fn a function that returns "
                 f"one"
@@ -217,12 +217,12 @@ class Items:
         try:
             item = self.dataset[index]
         except Exception as error:
-            raise Speech3Error(
+            raise SettingError(
                 f"dataset[{index}] raised {type(error).__name__}: {error}; repair that item, or leave it out "
                 f"(torch.utils.data.Subset)"
             ) from error
         if self.reader.collate_fn is None and not self._whole and not isinstance(item, Mapping) and not _pair(item):
-            raise Speech3Error(
+            raise SettingError(
                 f"dataset[{index}] is of type {type(item).__name__}; it must be a pair (input, target) or a "
                 f"dictionary, or collate_fn must make minibatches of such items"
             )
@@ -269,7 +269,7 @@ def _stacked(values: Sequence[Any], name: str, indices_B: Sequence[int]) -> Any:
     try:
         return default_collate(list(values))
     except Exception as error:
-        raise Speech3Error(
+        raise SettingError(
             f"the {name} of items {listed(map(str, indices_B), 5)} of the dataset cannot be stacked into a minibatch"
             f" ({error}); make them tensors of one shape, for example by padding them in a collate_fn, or use "
             f"minibatch=1"
@@ -305,7 +305,7 @@ class MeanLoss:
         """
         value, right = self.measure(outputs, targets)
         if not value.requires_grad:
-            raise Speech3Error(
+            raise SettingError(
                 "the loss has no gradient: it was computed without the model's outputs, or they were detached "
                 "(.item(), .detach(), torch.no_grad()); compute it from the outputs with PyTorch operations"
             )
@@ -321,13 +321,13 @@ class MeanLoss:
         """
         value = _entry(outputs, "loss") if self.loss is None else self.loss(outputs, targets.stacked)
         if self.loss is None and value is None:
-            raise Speech3Error(
+            raise SettingError(
                 f"loss: was left out, but the model returned a {type(outputs).__name__} without an entry or attribute "
                 f"'loss'; give a loss, or let the model return a dictionary with one"
             )
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         if not isinstance(value, Tensor) or value.dim():
-            raise Speech3Error(
+            raise SettingError(
                 f"the loss returned {found}; it must return a tensor with one number, the mean over the minibatch "
                 f"(reduction='mean', or .mean())"
             )
@@ -433,7 +433,7 @@ class Stream:
             self._begin(self._pass + 1)
             batch = self._batch()
         if batch is _END:
-            raise Speech3Error(
+            raise SettingError(
                 f"dataset: the stream ended after {self._read} minibatches, but an epoch has {self.batches}; "
                 + ("it must not be empty" if self.continues else "correct its __len__, or give steps_per_epoch")
             )
@@ -448,7 +448,7 @@ class Stream:
         except Speech3Error:
             raise
         except Exception as error:
-            raise Speech3Error(
+            raise SettingError(
                 f"dataset: raised {type(error).__name__} after {self._read} minibatches: {error}; repair that item, or "
                 f"skip it in the dataset; items of different shapes need a collate_fn"
             ) from error
@@ -515,14 +515,14 @@ def data_of(
         loader: DataLoader[Any] = DataLoader(dataset, minibatch or MINIBATCH, collate_fn=collate_fn)
         return _of_stream(loader, steps_per_epoch, accumulate)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise Speech3Error(
+        raise SettingError(
             f"dataset: a {type(dataset).__name__} has no length or cannot be indexed; use a map-style dataset, with "
             f"__len__ and __getitem__, a torch.utils.data.IterableDataset, or a DataLoader"
         )
     if steps_per_epoch is not None:
-        raise Speech3Error(_STEPS)
+        raise SettingError(_STEPS)
     if not len(dataset):
-        raise Speech3Error("dataset: is empty; there is nothing to train on")
+        raise SettingError("dataset: is empty; there is nothing to train on")
     return Data(dataset, minibatch or MINIBATCH, collate_fn, accumulate=accumulate)
 
 
@@ -530,30 +530,30 @@ def _of_loader(
     loader: DataLoader[Any], minibatch: int | None, collate_fn: Collate | None, steps: int | None, accumulate: int
 ) -> Data:
     if minibatch is not None:
-        raise Speech3Error(
+        raise SettingError(
             f"minibatch={minibatch}: the DataLoader has batch_size={loader.batch_size}; set the number of items there"
         )
     if collate_fn is not None:
-        raise Speech3Error("collate_fn: the DataLoader has its own; pass it there")
+        raise SettingError("collate_fn: the DataLoader has its own; pass it there")
     if isinstance(loader.dataset, IterableDataset):
         return _of_stream(loader, steps, accumulate)
     if steps is not None:
-        raise Speech3Error(_STEPS)
+        raise SettingError(_STEPS)
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         if isinstance(sampler, DistributedSampler):
-            raise Speech3Error(
+            raise SettingError(
                 "dataset: the DataLoader has a DistributedSampler, which chooses the share of one process; fit "
                 "distributes the minibatches itself: leave the sampler out and give shuffle=True"
             )
     try:
         batches = len(loader)
     except TypeError as error:
-        raise Speech3Error(
+        raise SettingError(
             f"dataset: the DataLoader has no length ({error}); give its sampler a __len__, which is the number of "
             f"minibatches in an epoch"
         ) from error
     if not batches:
-        raise Speech3Error("dataset: the DataLoader has no minibatches; there is nothing to train on")
+        raise SettingError("dataset: the DataLoader has no minibatches; there is nothing to train on")
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
     # With batch_size=None the items are whole minibatches, which the DataLoader's default leaves as they are.
     collate = None if loader.batch_sampler is None else loader.collate_fn
@@ -568,12 +568,12 @@ def _of_stream(loader: DataLoader[Any], steps: int | None, accumulate: int) -> D
     except TypeError:
         batches = None
     if steps is None and batches is None:
-        raise Speech3Error(
+        raise SettingError(
             f"dataset: a {type(loader.dataset).__name__} has no length, so nobody knows when an epoch ends; give "
             f"steps_per_epoch, the number of minibatches in an epoch"
         )
     if steps is None and not batches:
-        raise Speech3Error("dataset: is empty; there is nothing to train on")
+        raise SettingError("dataset: is empty; there is nothing to train on")
     count = batches if steps is None else steps * accumulate
     return Data(
         loader.dataset, loader.batch_size or 1, None, loader, count, continues=steps is not None, accumulate=accumulate

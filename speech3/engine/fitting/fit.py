@@ -52,7 +52,7 @@ from speech3.engine.gradient import precision as use_while
 from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
-from speech3.errors import Speech3Error, listed
+from speech3.errors import DataError, MachineError, SettingError, Speech3Error, listed
 from speech3.runtime import Interrupt, deferred_interrupt, keep_freed_memory, progress, say
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
@@ -363,7 +363,7 @@ class Validation:
             try:
                 data = data_of(dataset, build.data.minibatch, None, None, 1)
             except Speech3Error as error:
-                raise Speech3Error(str(error).replace("dataset:", "validation:", 1)) from None
+                raise error.restated(str(error).replace("dataset:", "validation:", 1)) from None
             collate = build.data.collate_fn or (build.data.loader.collate_fn if build.data.loader else None)
             dataset = DataLoader(data.dataset, data.minibatch, collate_fn=collate)
         return cls(dataset, reader, build.seed)
@@ -385,16 +385,16 @@ class Validation:
                     classes = classes and correct is not None
                     right += 0 if correct is None else int(correct)
         except Speech3Error as error:
-            raise Speech3Error(f"validation: {error}") from error
+            raise error.restated(f"validation: {error}") from error
         except Exception as error:
-            raise Speech3Error(
+            raise SettingError(
                 f"validation: raised {type(error).__name__}: {error}; its items must be like those of dataset"
             ) from error
         finally:
             for module, mode in modes.items():
                 module.training = mode
         if not items:
-            raise Speech3Error("validation: is empty; leave it out")
+            raise SettingError("validation: is empty; leave it out")
         return sums / items, right / items if classes else None
 
 
@@ -421,12 +421,12 @@ def _own_optimizer(build: "Build", make: MakeOptimizer, schedule: str | MakeSche
     """Try the caller's optimizer, and run its schedule before training."""
     training, minibatches = build.training, len(build.source(torch.device("cpu")))
     if training.by_sandblaster:
-        raise Speech3Error(
+        raise SettingError(
             "optimizer: sandblaster is L-BFGS, whose workers take no steps of their own; leave it out, or use another "
             "strategy"
         )
     if training.pushes_gradients and asynchronous(training):
-        raise Speech3Error(
+        raise SettingError(
             "optimizer: the workers of this strategy push sums of gradients and take no steps with them; use "
             "optimizer='sgd', or a strategy with local updates, such as asgd"
         )
@@ -492,7 +492,7 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
         except TypeError as error:
             if not isinstance(inputs, Named):
                 raise
-            raise Speech3Error(
+            raise SettingError(
                 f"model: called with the entries of a minibatch as keyword arguments ({', '.join(map(str, inputs))}): "
                 f"{error}; leave entries that the model does not take out of the items, in the dataset or by collate_fn"
             ) from error
@@ -519,7 +519,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     except Speech3Error as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
-            raise Speech3Error(
+            raise MachineError(
                 "dataset: copying it to the workers needs an open file for each of its tensors, more than this system "
                 "allows (ulimit -n); allow more, or use few large tensors, as in torch.utils.data.TensorDataset"
             ) from cause
@@ -535,7 +535,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
             try:
                 ForkingPickler.dumps(value)
             except Exception as why:
-                raise Speech3Error(no_copy(name, why)) from error
+                raise SettingError(no_copy(name, why)) from error
         raise
     if backend:
         opened.callback(backend.close)
@@ -553,6 +553,4 @@ def _write_back(own: nn.Module, model: nn.Module) -> None:
 def _with_items(error: Diverged, source: Items | Stream) -> Speech3Error:
     """The error, naming the minibatch's items that are not finite: the caller knows items, not minibatches."""
     found = source.not_finite(error.epoch, error.number)
-    return Speech3Error(
-        f"{error}; not finite in the dataset: items {listed(map(str, found), 5)}" if found else str(error)
-    )
+    return DataError(f"{error}; not finite in the dataset: items {listed(map(str, found), 5)}" if found else str(error))

@@ -28,7 +28,7 @@ from torch.storage import TypedStorage, UntypedStorage
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, SettingError
 from speech3.runtime import end_with_parent, starting_workers
 
 _LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
@@ -187,7 +187,7 @@ def order_of(loader: DataLoader[Any], seed: int) -> list[list[int]]:
         chosen = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         order = [[each] if isinstance(each, int) else list(each) for each in chosen]
     if len(order) != len(loader):
-        raise Speech3Error(
+        raise SettingError(
             f"dataset: the sampler of the DataLoader chose {len(order)} minibatches, but len() of the DataLoader is "
             f"{len(loader)}; every epoch must have that number: correct the sampler's __len__"
         )
@@ -233,7 +233,7 @@ class Loaders:
         try:
             return reading.result()
         except BrokenProcessPool as error:
-            raise Speech3Error(
+            raise MachineError(
                 "dataset: a process that reads it for the DataLoader died, most likely because memory ran out or the "
                 "dataset cannot be pickled; use a smaller num_workers, or num_workers=0, which shows the error itself"
             ) from error

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from speech3.engine.interface import Progress, ShardReport, shares
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError
 from speech3.io import load_tensors, save_tensors
 from speech3.runtime import explained_disk_errors, locked_directory
 
@@ -161,7 +161,7 @@ class FitDirectory:
         mine = json.loads(json.dumps(dict(self.identity)))
         for name, value in about["identity"].items():
             if mine.get(name) != value:
-                raise Speech3Error(
+                raise OccupiedError(
                     f"out={self.path}: holds a training with {name}={_short(value)}, and this one has "
                     f"{_short(mine.get(name))}; give another out, or remove that directory (workers, epochs and device "
                     f"may differ)"

@@ -51,7 +51,7 @@ from speech3.engine.papers.sandblaster_vectors import (
     reset_buffers,
 )
 from speech3.engine.papers.sandblaster_workers import WorkerGroup
-from speech3.errors import Speech3Error
+from speech3.errors import TrainingError
 
 _DECREASE, _CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions for quasi-Newton steps (Nocedal and Wright)
 _NOISE = 1e-7  # relative difference of two losses below which float32 cannot tell them apart
@@ -407,7 +407,7 @@ class Sandblaster:
         loss, _, squared = yield from self._evaluate(self.base, batch)
         if not math.isfinite(loss + squared):
             where = f", minibatch {self.tried.bad}" if self.tried.bad is not None else ""
-            raise Speech3Error(
+            raise TrainingError(
                 f"epoch {epoch}{where}: the loss or its gradient is not finite before any step is made, so no step "
                 f"can be judged: look for NaN in the data (features: speech3 inspect), or begin with another model "
                 f"(speech3 train: --init)"

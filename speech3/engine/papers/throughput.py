@@ -25,7 +25,7 @@ from speech3.engine.flat import wait_for_gpus
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import WorkerParts
 from speech3.engine.optimizers import Sgd
-from speech3.errors import Speech3Error
+from speech3.errors import TrainingError
 
 LEVEL = 0.02  # gains with a smaller relative difference count as equal: measured times vary that much between runs
 _ROUNDS = 15
@@ -108,7 +108,7 @@ def measure_costs(parts: WorkerParts, codec: CodecConfig, workers: Sequence[int]
     numbers = [number % len(parts.source) for number in range(_ROUNDS)]
     step, g = gradient(parts, 1, 0)
     if not step.finite:
-        raise Speech3Error(
+        raise TrainingError(
             f"the loss of the first minibatch is {step.loss:g}, or its gradient is not finite: look for NaN or "
             f"infinity in the features"
         )

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from speech3.data import SILENCE, broad_class, is_arpabet, is_silence
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.hmm.alignment.times import FrameClock, Segment
 from speech3.hmm.alignments import Alignment
 from speech3.language import Lexicon
@@ -60,7 +60,7 @@ def fit(errors: Mapping[str, Sequence[tuple[Pair, float]]]) -> Offsets:
     """
     used = {recording: rows for recording, rows in errors.items() if rows}
     if len(used) < 2:
-        raise Speech3Error(
+        raise DataError(
             f"only {len(used)} of the corrected recordings could be compared; correct at least two, keeping their"
             " phones and their file names"
         )

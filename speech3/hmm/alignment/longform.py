@@ -31,7 +31,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.data import segment_name
-from speech3.errors import Speech3Error
+from speech3.errors import DataError
 from speech3.features import add_deltas, normalise, repeated_frames, splice
 from speech3.hmm.alignment.times import FrameClock, Segment, frame_clock, spread
 from speech3.hmm.model import Hmm
@@ -218,7 +218,7 @@ class _Search:
         try:
             self._run(loglikes_TP, garbage_T.astype(np.float32), way)
         except MemoryError as error:
-            raise Speech3Error(
+            raise DataError(
                 f"too many word hypotheses after {int(self.now[0])} scores (over {_RECORDS:,}); cut the recording in "
                 f"two"
             ) from error
@@ -254,6 +254,7 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
     reach_a_frame,
 ):  # fmt: skip
     for row in range(len(loglikes)):
+        # Records are word ends; those that no token refers to are collected when the table is nearly full.
         t, half, count, used, record = now[0], now[1], now[2], now[3], now[4]
         other = 1 - half
         if used > len(records) - 2 * count - 1000:
@@ -261,6 +262,7 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
             memo[0, :] = -1
             if used > len(records) - 2 * count - 1000:
                 raise MemoryError
+        # Within the transcript: stay, move on, or leave at the end of a word (the best one is kept for garbage).
         new = 0
         inside, source = np.float32(-np.inf), -1
         for i in range(count):
@@ -299,11 +301,13 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
                 on = word[d] - base
                 price = jump * (0.5 if 0 <= on < _NEXT else 1.0 if abs(on) < _NEAR else _FAR_PRICE)
                 new = _relax(d, waiting - price, record, t, t, scores[other], tokens[other], active[other], new)
+        # Into garbage, if leaving a word is better than having waited.
         if inside > waiting:
             s = source
             used, record = _record(records, used, memo, s, t, word[s], tokens[half, 1, s], tokens[half, 0, s])
             waiting = inside
         waiting += garbage_T[row]
+        # Add this frame's scores, prune, and make the best score zero.
         best = waiting
         for i in range(new):
             d = active[other, i]
@@ -404,12 +408,12 @@ def check_rate(words: int, duration_s: float) -> None:
         It has too few or too many words per second.
     """
     if words < _SLOWEST * duration_s:
-        raise Speech3Error(
+        raise DataError(
             f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: not a"
             " transcript of the whole recording; add the other words, or select their part of it (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
-        raise Speech3Error(
+        raise DataError(
             f"{words:,} words for {duration_s:,.0f} s of audio, {words / duration_s:.0f} per second: too fast for"
             " speech; keep only the words of this recording"
         )
@@ -448,7 +452,7 @@ def lay_out_long(
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
-        raise Speech3Error(
+        raise DataError(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
             f" found in {len(feats_TF) / rate:,.0f} s of audio; use the transcript of this recording, and a model of"
             " its language"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.language import (
     LEAST_WORDS,
@@ -101,7 +101,7 @@ def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str)
     for pron in new:
         if strange := [phone for phone in pron.phones if phone not in lexicon.phone_ids]:
             known = ", ".join(dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones))
-            raise Speech3Error(
+            raise MismatchError(
                 f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is not a phone of the model; use its phones:"
                 f" {known}"
             )
@@ -165,7 +165,7 @@ def by_espeak(
         try:
             found = guess_pronunciations(words, counts, path, lang, spelled=False, kept=kept)
         except Speech3Error as error:
-            raise Speech3Error(str(error).replace(str(path), _ITS_LEXICON)) from error
+            raise error.restated(str(error).replace(str(path), _ITS_LEXICON)) from error
     how = found.by.replace(path.name, _ITS_LEXICON)
     return _guesses(hmm, found.guessed, how, found.unpronounced)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import FeatureConfig
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError
 from speech3.features import frame_sizes
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
@@ -197,12 +197,12 @@ def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
             utterance, _, start, duration, label, *rest = line.split()
             start_s, duration_s, *confidence = (float(each) for each in (start, duration, *rest[:1]))
         except ValueError as error:
-            raise Speech3Error(
+            raise FormatError(
                 f"{path}:{number}: not a line of a CTM: write utterance, channel, start, duration, word and, where it "
                 f"is known, its confidence"
             ) from error
         if not (0 <= start_s < math.inf and 0 <= duration_s < math.inf):
-            raise Speech3Error(f"{path}:{number}: start {start} and duration {duration} must be seconds, not below 0")
+            raise FormatError(f"{path}:{number}: start {start} and duration {duration} must be seconds, not below 0")
         tracks.setdefault(utterance, []).append(
             Segment(start_s, start_s + duration_s, label, confidence[0] if confidence else None)
         )

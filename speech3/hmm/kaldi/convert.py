@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MismatchError, MissingError, Speech3Error
 from speech3.hmm.kaldi.model import (
     NO_PDF,
     KaldiTree,
@@ -77,12 +77,12 @@ class KaldiAlignment:
         for part in self.parts:
             for utterance, ids_T in read_int_ark(part).items():
                 if utterance in yielded:
-                    raise Speech3Error(f"{part}: {utterance} occurs in {self.path} a second time; align again")
+                    raise FormatError(f"{part}: {utterance} occurs in {self.path} a second time; align again")
                 yielded.add(utterance)
                 wrong_T = (ids_T < 1) | (ids_T >= len(self.model.pdf_K))
                 if wrong_T.any():
                     frame = int(wrong_T.argmax())
-                    raise Speech3Error(
+                    raise MismatchError(
                         f"{part}: {utterance}, frame {frame}: transition-id {ids_T[frame]}, but {self.path}/final.mdl"
                         f" has {len(self.model.pdf_K) - 1}; pass the final.mdl that made this alignment"
                     )
@@ -108,7 +108,7 @@ class KaldiAlignment:
         names = {kaldi: phone for phone, kaldi in named.phone_ids.items()}
         for phone in number:
             if phone not in self.model.topology:
-                raise Speech3Error(
+                raise MissingError(
                     f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; pass the lang directory that the"
                     " model was trained with"
                 )
@@ -155,22 +155,22 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
     """
     path = Path(path)
     if not path.is_dir():
-        raise Speech3Error(f"{path}: no such directory; pass a directory with final.mdl, tree and ali.*.gz")
+        raise MissingError(f"{path}: no such directory; pass a directory with final.mdl, tree and ali.*.gz")
     model, tree = read_transition_model(path / "final.mdl"), read_tree(path / "tree")
     if model.num_pdfs != tree.num_pdfs:
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}/final.mdl has {model.num_pdfs} pdfs, {path}/tree has {tree.num_pdfs}: they belong to"
             " different models; take both from one directory"
         )
     numbers = sorted(int(p.name.split(".")[1]) for p in path.glob("ali.*.gz") if p.name.split(".")[1].isdigit())
     jobs = path / "num_jobs"
     if not numbers:
-        raise Speech3Error(f"{path}: has no ali.*.gz; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
+        raise MissingError(f"{path}: has no ali.*.gz; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
     expected = (
         int(text) if jobs.exists() and (text := jobs.read_text(encoding="utf-8").strip()).isdigit() else numbers[-1]
     )
     if missing := sorted(set(range(1, expected + 1)) - set(numbers)):
-        raise Speech3Error(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; copy it too, or align again")
+        raise MissingError(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; copy it too, or align again")
     return KaldiAlignment(path, model, tree, [path / f"ali.{number}.gz" for number in numbers])
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError, MissingError
 from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree
 from speech3.io import KaldiObject, opened_object
 from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
@@ -187,7 +187,7 @@ class _Builder:
     def build(self, node: Node | None, phone: int, state: int) -> int:
         """Build `node` for `state` of Kaldi's `phone`; return the number of the node of our tree."""
         if node is None:
-            raise Speech3Error(f"phone {phone}, state {state}: has no pdf")
+            raise FormatError(f"phone {phone}, state {state}: has no pdf")
         if not isinstance(node, Leaf) and node.key in (_CLASS, self.tree.centre):
             return self.build(_way(node, state if node.key == _CLASS else phone), phone, state)
         asked = self.asked(node)
@@ -229,7 +229,7 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
         The window of the tree is wider, or it has no pdf for a phone of `number`.
     """
     if tree.width - tree.centre > 2 or tree.centre > 1:
-        raise Speech3Error(f"the tree's window is {tree.width} phones wide, the phone itself at index {tree.centre}")
+        raise DataError(f"the tree's window is {tree.width} phones wide, the phone itself at index {tree.centre}")
     builder = _Builder(tree, number)
     root = np.zeros((max(number.values()) + 1, THREE_STATES.states), np.int32)
     for phone, ours in number.items():
@@ -452,15 +452,15 @@ def read_lang(directory: Path | str) -> Lang:
     for number, line in enumerate(_lines(path), 1):
         word, *rest = line.split()
         if len(rest) < 2:
-            raise Speech3Error(f"{path}:{number}: not a line `word word phone ...`; make it again with prepare_lang.sh")
+            raise FormatError(f"{path}:{number}: not a line `word word phone ...`; make it again with prepare_lang.sh")
         if word != _EPSILON:
             prons[Pronunciation(to_one_form(word), tuple(rest[1:]))] = None
         for phone in rest[1:]:
             if phone not in ids:
-                raise Speech3Error(f"{path}:{number}: phone {phone} is not in {directory / 'phones.txt'}")
+                raise MissingError(f"{path}:{number}: phone {phone} is not in {directory / 'phones.txt'}")
     silence = "".join(_lines(directory / "phones" / "optional_silence.txt")).strip()
     if silence not in ids:
-        raise Speech3Error(f"{directory}/phones/optional_silence.txt: phone {silence!r} is not in phones.txt")
+        raise MissingError(f"{directory}/phones/optional_silence.txt: phone {silence!r} is not in phones.txt")
     silences = directory / "phones" / "silence.txt"
     noises = tuple(_lines(silences)) if silences.is_file() else (SPOKEN_NOISE,)
     lexicon = Lexicon(
@@ -482,7 +482,7 @@ def read_symbols(path: Path | str) -> dict[str, int]:
     for number, line in enumerate(_lines(Path(path)), 1):
         fields = line.split()
         if len(fields) != 2 or not fields[1].isdigit():
-            raise Speech3Error(f"{path}:{number}: not a line `symbol number`: {line.strip()!r}")
+            raise FormatError(f"{path}:{number}: not a line `symbol number`: {line.strip()!r}")
         symbols[fields[0]] = int(fields[1])
     return symbols
 
@@ -491,7 +491,7 @@ def read_symbol_table(path: Path | str, remedy: str) -> tuple[str, ...]:
     """The words of such a file, composed (NFC), by their numbers 0, 1, 2, ...; errors end with `remedy`."""
     symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
     if [number for _, number in symbols] != list(range(len(symbols))):
-        raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")
+        raise FormatError(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")
     return tuple(to_one_form(symbol) for symbol, _ in symbols)
 
 
@@ -500,7 +500,7 @@ def check_same_phones(one: Path, other: Path) -> None:
     first, second = read_symbols(one), read_symbols(other)
     for phone in [*first, *second]:
         if not phone.startswith("#") and first.get(phone) != second.get(phone):
-            raise Speech3Error(
+            raise MismatchError(
                 f"{one} and {other} have different phone sets: {phone} is {first.get(phone)} in the first and"
                 f" {second.get(phone)} in the second; pass the lang directory that the model was trained with"
             )
@@ -532,5 +532,5 @@ def _with_unknown(lexicon: Lexicon, directory: Path) -> Lexicon:
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; pass a lang directory of Kaldi's prepare_lang.sh")
+        raise MissingError(f"{path}: no such file; pass a lang directory of Kaldi's prepare_lang.sh")
     return [line for line in read_utf8(path).splitlines() if line.strip()]

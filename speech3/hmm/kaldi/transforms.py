@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MismatchError, MissingError
 from speech3.hmm.lda import Projection
 from speech3.io import ArkReader, read_mat, read_mat_ark, write_ark, write_mat
 from speech3.runtime import read_utf8, write_text
@@ -40,7 +40,7 @@ def read_projection(path: Path, statics: int, context: int, inputs: int | None =
     """
     matrix, columns = read_mat(path), statics * (2 * context + 1)
     if matrix.shape[1] != columns:
-        raise Speech3Error(
+        raise MismatchError(
             f"{path}: has {matrix.shape[1]} columns, but {statics} values of {2 * context + 1} frames are {columns};"
             " give the features and the context that it was estimated on"
         )
@@ -57,7 +57,7 @@ def transform_feats(matrix: np.ndarray, feats_TF: np.ndarray) -> np.ndarray:
     """
     values = feats_TF.shape[1]
     if matrix.shape[1] not in (values, values + 1):
-        raise Speech3Error(
+        raise MismatchError(
             f"a transform of {matrix.shape[1]} columns for features of {values} values, which need {values} or"
             f" {values + 1}"
         )
@@ -97,12 +97,12 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
         return {speaker: each.astype(np.float64) for speaker, each in ArkReader(path).items()}
     parts = sorted(each for each in path.glob("trans.*") if _PART.fullmatch(each.name)) if path.is_dir() else [path]
     if not parts or not parts[0].exists():
-        raise Speech3Error(f"{path}: no transforms (trans.scp, trans.1, ...); give a directory that has some")
+        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); give a directory that has some")
     found: dict[str, np.ndarray] = {}
     for part in parts:
         for speaker, matrix in read_mat_ark(part):
             if speaker in found:
-                raise Speech3Error(f"{part}: {speaker} occurs a second time; remove one of the two transforms")
+                raise FormatError(f"{part}: {speaker} occurs a second time; remove one of the two transforms")
             found[speaker] = matrix.astype(np.float64)
     return found
 
@@ -120,7 +120,7 @@ def read_spk2utt(path: Path) -> dict[str, str]:
         speaker, *utterances = line.split() or [""]
         for utterance in utterances:
             if speaker_of.setdefault(utterance, speaker) != speaker:
-                raise Speech3Error(
+                raise MismatchError(
                     f"{path}:{number}: {utterance} belongs to {speaker} here, but to {speaker_of[utterance]} above"
                 )
     return speaker_of

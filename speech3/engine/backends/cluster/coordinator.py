@@ -55,7 +55,7 @@ from speech3.engine.backends.processes import DEATHS, LOOK_S, Clock, patience_s
 from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.interface import WAITING, BuildOn, Progress, Rate, Snapshot, WorkerParts
 from speech3.engine.pool import MinibatchStates, combined
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError
 
 COPY_S = 5.0  # least time between two copies of the server
 COPY_SHARE = 0.05  # share of the time that copies may take
@@ -214,7 +214,7 @@ class Cluster:
         if any(worker.placed for worker in self.workers):
             self.placed_at = time.monotonic()
         elif time.monotonic() - self.placed_at > TIMEOUT_S:
-            raise Speech3Error(f"no Ray node had room for a shard for {TIMEOUT_S:.0f} s: {advice()}")
+            raise MachineError(f"no Ray node had room for a shard for {TIMEOUT_S:.0f} s: {advice()}")
 
     def _wait_for_shards(self, seconds: float) -> None:
         """Wait until all shards are prepared; after `seconds`, begin without those that found no room, if any can."""
@@ -273,7 +273,7 @@ class Cluster:
             self.server_deaths += 1
             self.deaths_since_copy += 1
             if self.deaths_since_copy >= DEATHS:
-                raise Speech3Error(
+                raise MachineError(
                     f"partitions of the server died {DEATHS} times and nothing was trained in between; the last "
                     f"error: {lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
                 ) from lost
@@ -350,7 +350,7 @@ class Cluster:
         if worker.placed:  # else its node died before it was placed
             deaths, self.restarts = 1 if did else deaths + 1, self.restarts + 1
         if deaths >= DEATHS:
-            raise Speech3Error(
+            raise MachineError(
                 f"shard {number} died {DEATHS} times without a minibatch in between (often the kernel kills it for "
                 f"lack of memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
             )

@@ -24,7 +24,7 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from speech3.engine.backends.cluster.actors import Facts, PartitionActor, PartitionPlan, PartitionReport
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MachineError, SettingError, Speech3Error
 
 _PROBE_S = 5.0
 _PORT = 6379  # Ray's own default
@@ -94,7 +94,7 @@ def connect(address: str | None, workers: int) -> bool:
             ray.init(address or "local", **options)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         because = str(error.__cause__ or "").strip().splitlines()[-1:]  # the cause has Ray's explanation
-        raise Speech3Error(_why_not(address, " ".join([str(error), *because]))) from error
+        raise MachineError(_why_not(address, " ".join([str(error), *because]))) from error
     return True
 
 
@@ -114,7 +114,7 @@ def _auto() -> str:
     with suppress(ConnectionError, ValueError):
         found = canonicalize_bootstrap_address("auto")
     if found is None:
-        raise Speech3Error(
+        raise MachineError(
             f"--address auto: no Ray was started on this host; run `ray start --head` on the first host, and `ray "
             f"start --address=HOST:{_PORT}` on the others"
         )
@@ -126,7 +126,7 @@ def _probe(address: str, found: str) -> None:
     said = address if address == found else f"{address} ({found})"
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in found:
-        raise Speech3Error(f"--address {said}: must be HOST:PORT of Ray's head node ({_PORT} is usual), or auto")
+        raise SettingError(f"--address {said}: must be HOST:PORT of Ray's head node ({_PORT} is usual), or auto")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as connection:
             if "RAY_USE_TLS" not in os.environ:
@@ -134,7 +134,7 @@ def _probe(address: str, found: str) -> None:
                 if connection.recv(4)[3:] != b"\x04":  # the other side's SETTINGS
                     raise OSError("what listens there is not Ray")
     except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: an impossible host name
-        raise Speech3Error(
+        raise MachineError(
             f"--address {said}: no Ray answers there ({error}); start it with `ray start --head --port={port}` on "
             f"that host, or omit --address to have it started here"
         ) from error
@@ -158,7 +158,7 @@ def check_room(workers: int, gpus: int) -> None:
     """Raise an error if the cluster has fewer CPUs than shards, or fewer GPUs than they take."""
     there = resources()
     if workers > there.cpus or workers * gpus > there.gpus:
-        raise Speech3Error(
+        raise MachineError(
             f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and the cluster has {there}; use "
             f"fewer workers, or start more nodes (`ray start --address=...`)"
         )
@@ -172,7 +172,7 @@ def failure(who: str, error: RayTaskError) -> Speech3Error:
     """The error of an actor; only its message if that is meant for the user, else its traceback."""
     while isinstance(error.cause, RayTaskError):
         error = error.cause
-    return Speech3Error(f"{who}: {error.cause if isinstance(error.cause, Speech3Error) else error.traceback_str}")
+    return DataError(f"{who}: {error.cause if isinstance(error.cause, Speech3Error) else error.traceback_str}")
 
 
 def check(who: str, facts: Facts, ours: Facts) -> None:
@@ -184,7 +184,7 @@ def check(who: str, facts: Facts, ours: Facts) -> None:
         The message names the node and what differs.
     """
     if differs := facts.differs(ours):
-        raise Speech3Error(
+        raise MachineError(
             f"{who} on node {facts.node} differs from the others: {differs}; install the same speech3 on all nodes, "
             f"and put the same files at the same paths"
         )
@@ -238,7 +238,7 @@ class RemoteServer:
                 return
             except Lost as lost:
                 if time.monotonic() > end:
-                    raise Speech3Error(
+                    raise MachineError(
                         f"for {TIMEOUT_S:.0f} s no Ray node was found on which the server's partitions stay alive: "
                         f"{advice()}; the last error: {lost}"
                     ) from lost
@@ -314,7 +314,7 @@ class RemoteServer:
         while placed:  # a node starts several of them one after the other
             came, placed = ray.wait(placed, timeout=TIMEOUT_S)
             if not came:
-                raise Speech3Error(
+                raise MachineError(
                     f"no Ray node had room for a partition of the server for {TIMEOUT_S:.0f} s: {advice()}"
                 )
         prepared = self._get([self.actors[number].prepare.remote(self.plans[number]) for number in missing])
