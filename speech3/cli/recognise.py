@@ -108,7 +108,9 @@ def decode(
     model: Annotated[
         Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
     ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of recordings or Kaldi data directory; needs no text.")
+    ],
     out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
     nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
     lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
@@ -145,7 +147,7 @@ def decode(
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
-    from speech3.data import read_datadir
+    from speech3.corpora import read_speech
     from speech3.decode import (
         NBEST_FILE,
         UtteranceParts,
@@ -167,7 +169,7 @@ def decode(
     from speech3.runtime import available_jobs
 
     recognizer, jobs = replace_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
-    more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
+    more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
@@ -457,7 +459,10 @@ def tune(
         Path,
         typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.", autocompletion=_verb.models),
     ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory, neither train nor test.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder with transcripts or Kaldi data directory, neither train nor test."),
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the search and its grid.")
     ] = None,
@@ -476,7 +481,6 @@ def tune(
     from tempfile import TemporaryDirectory
 
     from speech3.config import changed
-    from speech3.data import read_datadir
     from speech3.decode import (
         DECODE_SETTINGS,
         TUNING_FILE,
@@ -487,11 +491,12 @@ def tune(
         tune_recognizer,
     )
     from speech3.evaluate import ERROR_RATES
+    from speech3.recipe import read_for
     from speech3.runtime import available_jobs
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
-    data = read_datadir(directory)
+    data = read_for(recognizer, directory)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
     if silent := [key for key, words in texts.items() if not words]:
         raise DataError(

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
-from speech3.data import DataDir, plain_words
+from speech3.corpora import read_speech
+from speech3.data import DATADIR_FILES, DataDir, plain_words
 from speech3.decode import Recognizer, Word, align_samples, load_recognizer
 from speech3.errors import MOST_UNALIGNED, DataError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, silent_in
@@ -252,6 +253,14 @@ def model_rules(recognizer: Recognizer) -> TextRules:
     """What ``aligner.json`` says; for a model that has none, its lexicon's spelling and no language."""
     path = recognizer.directory / ABOUT
     return TextRules(**read_json(path)) if path.exists() else TextRules(given=True)
+
+
+def read_for(recognizer: Recognizer, source: Path) -> DataDir:
+    """A Kaldi data directory as it is, or a folder of recordings with its transcripts in the spelling of a model."""
+    data, _ = read_speech(source)
+    if any((source / name).is_file() for name in DATADIR_FILES):
+        return data
+    return in_vocabulary(data, model_rules(recognizer), recognizer.hmm.lexicon.by_word)
 
 
 def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:
