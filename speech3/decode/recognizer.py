@@ -6,6 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import jiwer
 import numpy as np
@@ -13,10 +14,12 @@ from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, parse
 from speech3.decode.apply import transcribe_samples
+from speech3.decode.hot_words import replace_graph
 from speech3.decode.search import decode_settings
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune
+from speech3.errors import SettingError
 from speech3.io import ComputedMapping
 from speech3.runtime import progress, read_json, say
 
@@ -26,6 +29,30 @@ TUNING_FILE = "tuning.json"  # in a model directory
 @dataclass(frozen=True, eq=False)
 class Recognizer(TrainedModel):
     """A trained model that recognises recordings and streams."""
+
+    @classmethod
+    def load(
+        cls, model: Path | str, *, graph: Path | str | None = None, hot: Path | Sequence[str] | None = None
+    ) -> Self:
+        """Read a model directory, or OUT.onnx of `speech3 export` with the directory beside it.
+
+        Parameters
+        ----------
+        graph
+            A directory of `speech3 graph`, used in place of the model's own graph.
+        hot
+            Words and phrases to expect, ``["Aberystwyth", "turn left 5"]``, each with a boost or without; or a file
+            of such lines.
+
+        Raises
+        ------
+        Speech3Error
+            A file is missing, or the files do not belong together; a hot word is not in the graph.
+        """
+        if isinstance(hot, str):
+            raise SettingError(f"hot={hot!r}: pass a list of words, or a Path")
+        recognizer = super().load(model)
+        return replace_graph(recognizer, Path(graph) if graph else None, hot) if graph or hot else recognizer
 
     def transcribe(self, samples: ArrayLike, rate: int) -> Result:
         """Recognise a recording: its text, and its words with times and confidences.
