@@ -14,7 +14,9 @@ _SHOWN = 20  # most faults and most warnings that are printed without --all
 
 
 def validate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
+    ],
     jobs: Annotated[int, typer.Option(help="Number of processes that read the audio; 0: one per core.", min=0)] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Print all faults, not only 20.")] = False,
     no_text: Annotated[
@@ -35,17 +37,31 @@ def validate(
     offsets, values that are not numbers, sizes, and numbers of frames that do not fit the recordings. Warnings (such as
     digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
     """
-    from speech3.data import some_of_each_kind, validate
+    from tempfile import TemporaryDirectory
 
-    report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
-    for faults, what in ((report.warnings, "warnings"), (report.faults, "faults")):
+    from speech3.corpora import read_speech
+    from speech3.data import DATADIR_FILES, Fault, some_of_each_kind, validate, write_datadir
+
+    found: list[Fault] = []
+    scratch = ""
+    if directory.is_dir() and not any((directory / name).is_file() for name in DATADIR_FILES):
+        with TemporaryDirectory(prefix="speech3-") as scratch:  # the folder as a data directory
+            data, found = read_speech(directory, transcribed=not no_text)
+            write_datadir(data, Path(scratch))
+            report = validate(scratch, jobs=jobs, need_text=not no_text, features=features)
+    else:
+        report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
+    warnings = [fault for fault in found if fault.warning] + list(report.warnings)
+    bad = [fault for fault in found if not fault.warning] + list(report.faults)
+    for faults, what in ((warnings, "warnings"), (bad, "faults")):
         shown = faults if everything else some_of_each_kind(faults, _SHOWN)
         for fault in shown:
-            typer.echo(str(fault))
+            typer.echo(str(fault).replace(scratch or str(directory), str(directory)))
         if len(shown) < len(faults):
             typer.echo(f"... and {len(faults) - len(shown)} more {what}; --all prints all {len(faults)}")
-    typer.echo(report.summary())
-    if report.faults:
+    summary = report.summary()
+    typer.echo(summary.partition("; `speech3 fix")[0].replace(scratch, str(directory)) if scratch else summary)
+    if bad:
         raise typer.Exit(1)
 
 
@@ -75,7 +91,9 @@ def fix(
 
 
 def stats(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
+    ],
     lexicon: Annotated[Path | None, typer.Option(help="Lexicon; words that it lacks are counted.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write stats.json, stats.png and oov.txt to this directory.")
@@ -89,12 +107,13 @@ def stats(
     Only the headers of the audio are read. `stats.png` shows the distributions of the lengths of utterances and of the
     amount of speech per speaker; `oov.txt` lists the words that the lexicon lacks, the most frequent first.
     """
-    from speech3.data import describe_corpus, measure_corpus, read_datadir, warn_of_problems
+    from speech3.corpora import read_speech
+    from speech3.data import describe_corpus, measure_corpus, warn_of_problems
     from speech3.language import read_lexicon
     from speech3.runtime import write_json, write_text
 
     words = read_lexicon(lexicon).by_word if lexicon else None
-    stats = measure_corpus(read_datadir(directory), words)
+    stats = measure_corpus(read_speech(directory)[0], words)
     print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe_corpus(stats))
     warn_of_problems(stats)
     if out:

@@ -5,6 +5,7 @@ import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,7 +36,9 @@ class Format(StrEnum):
 
 
 def score(
-    ref: Annotated[Path, typer.Argument(metavar="REF", help="Reference transcripts.", show_default=False)],
+    ref: Annotated[
+        Path, typer.Argument(metavar="REF", help="Reference transcripts, or a folder with them.", show_default=False)
+    ],
     hyp: Annotated[Path, typer.Argument(metavar="HYP", help="Recognised texts.", show_default=False)],
     against: Annotated[
         Path | None, typer.Option(metavar="HYP2", help="Texts of another system, compared with HYP.")
@@ -82,7 +85,8 @@ def score(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
-    from speech3.data import case_doubts, lower_case, normalize_text, parse_steps
+    from speech3.corpora import read_speech
+    from speech3.data import case_doubts, lower_case, normalize_text, parse_steps, write_datadir
     from speech3.evaluate import (
         Texts,
         confidence_lines,
@@ -97,7 +101,11 @@ def score(
         write_scores,
     )
 
-    steps = parse_steps(normalize)
+    steps, given = parse_steps(normalize), ref
+    if ref.is_dir():  # a folder with transcripts, or a data directory
+        scratch = TemporaryDirectory(prefix="speech3-")
+        write_datadir(read_speech(ref)[0], Path(scratch.name))
+        ref = Path(scratch.name) / "text"
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
         if steps:
@@ -117,9 +125,10 @@ def score(
     else:
         lower = partial(lower_case, language=lang)
         texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps, lower))
-    speakers, speaker_note = texts.speakers, str(ref)
+    speakers, speaker_note = texts.speakers, str(given)
     if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
+        speaker_note = speaker_note.replace(str(ref.parent), str(given)) if ref != given else speaker_note
     scores = [
         score(reference, text, speakers, steps, language=lang)
         for reference, text in zip(texts.references, texts.hypotheses, strict=True)
@@ -129,7 +138,7 @@ def score(
     if details:
         tables.write_details(details, scores[0])
     if card:
-        write_scores(card, str(ref.parent), scores[0])
+        write_scores(card, str(ref.parent if ref == given else given), scores[0])
     warnings = [*texts.notes]
     written = [text for side in (*texts.references[:1], *texts.hypotheses) for text in side.values()]
     if "lower" in steps and not lang and (doubt := case_doubts(written)):

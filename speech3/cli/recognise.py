@@ -117,7 +117,9 @@ def decode(
     model: Annotated[
         Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
     ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of recordings or Kaldi data directory; needs no text.")
+    ],
     out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
     nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
     lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
@@ -155,7 +157,7 @@ def decode(
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
-    from speech3.data import read_datadir
+    from speech3.corpora import read_speech
     from speech3.decode import (
         NBEST_FILE,
         UtteranceParts,
@@ -179,7 +181,7 @@ def decode(
 
     loaded, jobs = load_recognizer(model).with_min_confidence(min_confidence), jobs or available_jobs()
     recognizer = replace_graph(loaded, graph, hot)
-    more, data = [load_recognizer(other) for other in others or []], read_datadir(directory)
+    more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
@@ -323,8 +325,13 @@ def align(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Align with this model; do not train.", autocompletion=_verb.models),
+        typer.Option(
+            metavar="DIR", help="Align with this model, or `english`; do not train.", autocompletion=_verb.models
+        ),
     ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train on SOURCE where the English aligner would be used.")
+    ] = False,
     lang: Annotated[
         str | None,
         typer.Option(metavar="CODE", help="Pronounce words with espeak-ng in this language, such as en-us."),
@@ -338,7 +345,10 @@ def align(
         str | None, typer.Option(metavar="NAME", help="Tier of the transcript in TextGrids and ELAN files.")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", metavar="NAMES", help="textgrid, ctm, json, csv; several with commas.")
+        str,
+        typer.Option(
+            "--format", metavar="NAMES", help="textgrid, elan, audacity, ctm, json, csv; several with commas."
+        ),
     ] = "textgrid",
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
     corrected: Annotated[
@@ -347,7 +357,7 @@ def align(
 ) -> None:
     """Find the times of words and phones: a folder of recordings and transcripts in, TextGrids out.
 
-    `speech3 align recordings aligned --lang en-us`
+    `speech3 align one.wav aligned --text "what is said"`, `speech3 align recordings aligned --lang cy`
 
     Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said), `.TextGrid` or
     `.eaf` (its tier is chosen with `--tier` if there are several kinds). An aligner is trained on all of them, and
@@ -355,6 +365,15 @@ def align(
     `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own time: tiers `words`
     and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the transcript has tiers or there are several speakers.
     `report.csv` has a line for each utterance, the doubtful ones first; what could not be aligned is an empty interval.
+    `index.html` shows the suspicious utterances, to be heard, seen and checked in a browser.
+
+    English is aligned at once, by an aligner that comes with speech3 (CMU's phones): without `--lang`, `--lexicon` and
+    `--graphemes` if two thirds of the words are in its dictionary, and with `--lang en-us` if there are ten minutes of
+    speech or less; other words are pronounced as its dictionary pronounces its own. `--model english` always uses it,
+    `--train` never.
+
+    Run again after some transcripts or recordings have changed, the same command aligns only these, with the model of
+    the first run; if more than a quarter have changed, it trains again.
 
     `speech3 align more aligned2 --model aligned/model`, `speech3 align one.wav aligned3 --model aligned/model --text
     "what is said"`
@@ -362,9 +381,10 @@ def align(
     The model that was trained is `aligned/model`; `--model` aligns with it, or with a model of a recipe. Letter case
     and punctuation in transcripts do not matter.
 
-    `--format textgrid,ctm,json,csv` writes all recordings into `words.ctm` and `phones.ctm`, and a `.json` and `.csv`
-    beside each TextGrid. These have confidences: 1 where no pdf of the model fits better than the aligned ones, 0 where
-    a pdf picked at random would fit just as well.
+    `--format textgrid,elan,audacity` also writes, beside each TextGrid, an `.eaf` for ELAN and label tracks for
+    Audacity (`.words.txt`, `.phones.txt`). `--format textgrid,ctm,json,csv` writes all recordings into `words.ctm` and
+    `phones.ctm`, and a `.json` and `.csv` beside each TextGrid. These have confidences: 1 where no pdf of the model
+    fits better than the aligned ones, 0 where a pdf picked at random would fit just as well.
 
     `speech3 align MODEL DIR OUT`, such as `speech3 align exp/digits/tri data/new exp/new_align`
 
@@ -398,7 +418,8 @@ def align(
         raise DataError(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
     phones = times.tracks["phones"] if times else None
     if last is not None:
-        alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None}
+        alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None,
+                 "--train": train or None}  # fmt: skip
         given = [name for name, value in alone.items() if value is not None]
         if given or formats != "textgrid":
             raise SettingError(
@@ -409,11 +430,13 @@ def align(
         return
     if model and graphemes:
         raise SettingError("--graphemes: is for training; a model given by --model has its own phones: remove one")
+    if model and train:
+        raise SettingError("--train: trains a model, --model uses one: remove one of them")
     names = [name.strip().lower() for name in formats.split(",") if name.strip()]
     chosen = tuple(name for name in FORMATS if name in names)
     if strange := [name for name in names if name not in FORMATS] or ([] if names else [formats]):
         raise SettingError(f"--format {strange[0]}: is not a format; choose from {', '.join(FORMATS)}")
-    request = AlignRequest(model, text, tier, lang, lexicon, graphemes, phones, chosen, jobs)
+    request = AlignRequest(model, text, tier, lang, lexicon, graphemes, train, phones, chosen, jobs)
     for line in align_source(source, out, request).lines(out):
         print(line)
 
@@ -453,7 +476,10 @@ def tune(
         Path,
         typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.", autocompletion=_verb.models),
     ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory, neither train nor test.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder with transcripts or Kaldi data directory, neither train nor test."),
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the search and its grid.")
     ] = None,
@@ -473,7 +499,6 @@ def tune(
     from tempfile import TemporaryDirectory
 
     from speech3.config import changed
-    from speech3.data import read_datadir
     from speech3.decode import (
         DECODE_SETTINGS,
         TUNING_FILE,
@@ -486,11 +511,12 @@ def tune(
         tune_recognizer,
     )
     from speech3.evaluate import ERROR_RATES
+    from speech3.recipe import read_for
     from speech3.runtime import available_jobs
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
-    data = read_datadir(directory)
+    data = read_for(recognizer, directory)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
     if silent := [key for key, words in texts.items() if not words]:
         raise DataError(

@@ -29,7 +29,9 @@ def recipe(
     source: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the corpus, if it is not built in.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/CORPUS.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/CORPUS, or exp/FOLDER for any.")
+    ] = None,
     from_stage: Annotated[
         str | None,
         typer.Option(

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, read_folder, read_untranscribed
-    from speech3.corpora.tiers import Tier, read_elan, read_textgrid
+    from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, read_folder, read_speech, read_untranscribed
+    from speech3.corpora.tiers import Annotation, Tier, read_elan, read_textgrid, write_elan
 else:
     __getattr__ = door(__file__)
 
@@ -38,6 +38,7 @@ __all__ = [
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
+    "Annotation",
     "Tier",
     "aishell",
     "an4",
@@ -50,11 +51,13 @@ __all__ = [
     "librispeech",
     "read_elan",
     "read_folder",
+    "read_speech",
     "read_textgrid",
     "read_untranscribed",
     "shuzi",
     "tedlium",
     "timit",
+    "write_elan",
     "wsj",
     "yesno",
 ]

@@ -19,6 +19,7 @@ import soundfile
 
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
 from speech3.data import (
+    DATADIR_FILES,
     END_TOLERANCE_S,
     AudioError,
     AudioInfo,
@@ -55,6 +56,7 @@ _SHOWN = 3
 _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
 _TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
+_ANY_RATE = 16000  # Hz, of what a folder's recordings are resampled to: their rates may differ
 _LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
 _MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
@@ -582,6 +584,43 @@ def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRAN
         )
     used = {utterance.recording for utterance in utterances.values()}
     return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))
+
+
+def read_speech(
+    source: Path, tier: str | None = None, language: str = "", *, transcribed: bool = True
+) -> tuple[DataDir, list[Fault]]:
+    """Read a Kaldi data directory, or a folder of recordings with transcripts in plain words beside them.
+
+    Parameters
+    ----------
+    transcribed
+        If False, the recordings of a folder that have no transcript are utterances, too.
+
+    Returns
+    -------
+    The utterances, and what was left out of a folder.
+
+    Raises
+    ------
+    Speech3Error
+        It is neither, or its files have faults.
+    """
+    if any((source / name).is_file() for name in DATADIR_FILES) or not (source.is_dir() and has_recordings(source)):
+        return read_datadir(source), []
+    try:
+        data, faults = read_folder(source, tier, _ANY_RATE, (), language)
+    except DataError:  # no recording has a transcript that can be used
+        if transcribed:
+            raise
+        data, faults = DataDir(source, {}, {}), []
+    if transcribed:
+        return data, faults
+    used, recordings, utterances = set(data.recordings.values()), dict(data.recordings), dict(data.utterances)
+    for path in recordings_in(source):
+        key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
+        if str(path.absolute()) not in used and key not in recordings:
+            recordings[key], utterances[key] = str(path.absolute()), Utterance(key, key, key, None)
+    return DataDir(source, recordings, utterances), faults
 
 
 def _named(source: Path) -> dict[str, str]:

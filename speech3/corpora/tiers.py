@@ -10,15 +10,17 @@ texts in double quotes and flags in angle brackets, and skips all else
 """
 
 import math
+import mimetypes
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from speech3.errors import DataError, FormatError, MissingError
-from speech3.runtime import read_bytes, read_utf8, to_utf8
+from speech3.runtime import read_bytes, read_utf8, to_utf8, write_text
 
 _LONGEST_EXAMPLE = 40  # characters
 _MOST_KINDS = 25  # listed in a message
@@ -291,6 +293,49 @@ def _place(each: _Stored, by_id: dict[str, _Stored]) -> int:
 def _annotation(slots: tuple[str, str], texts: list[str], times_s: dict[str, float]) -> Annotation:
     start_s, end_s = (times_s.get(slot, math.nan) for slot in slots)
     return Annotation(start_s, end_s, " ".join(text.strip() for text in texts if text.strip()))
+
+
+def write_elan(path: Path, tiers: Sequence[Tier], media: str = "") -> None:
+    """Write an ELAN file; its times are in whole milliseconds.
+
+    Parameters
+    ----------
+    media
+        The recording, relative to the file; empty: ELAN will ask for it.
+    """
+    root = ElementTree.Element("ANNOTATION_DOCUMENT", {
+        "AUTHOR": "speech3", "DATE": datetime.now().astimezone().isoformat(timespec="seconds"), "FORMAT": "3.0",
+        "VERSION": "3.0", "xmlns:xsi": "http://www.w3.org/2001/XMLSchema-instance",
+        "xsi:noNamespaceSchemaLocation": "http://www.mpi.nl/tools/elan/EAFv3.0.xsd",
+    })  # fmt: skip
+    header = ElementTree.SubElement(root, "HEADER", MEDIA_FILE="", TIME_UNITS="milliseconds")
+    if media:
+        kind = mimetypes.guess_type(media)[0] or "audio/x-wav"
+        whole = f"file://{(path.parent / media).resolve()}"  # ELAN does not decode percent signs
+        ElementTree.SubElement(header, "MEDIA_DESCRIPTOR", MEDIA_URL=whole, MIME_TYPE=kind, RELATIVE_MEDIA_URL=media)
+    order = ElementTree.SubElement(root, "TIME_ORDER")
+    edges_ms = [(round(1000 * each.start_s), round(1000 * each.end_s)) for tier in tiers for each in tier.annotations]
+    # Each annotation has time slots of its own: moving its edges in ELAN leaves other tiers as they are.
+    slots = sorted((time_ms, number, side) for number, pair in enumerate(edges_ms) for side, time_ms in enumerate(pair))
+    for time_ms, number, side in slots:
+        ElementTree.SubElement(order, "TIME_SLOT", TIME_SLOT_ID=f"ts{2 * number + side + 1}", TIME_VALUE=str(time_ms))
+    number = 0
+    for tier in tiers:
+        element = ElementTree.SubElement(root, "TIER", LINGUISTIC_TYPE_REF="default-lt", TIER_ID=tier.name)
+        for each in tier.annotations:
+            outer = ElementTree.SubElement(element, "ANNOTATION")
+            inner = ElementTree.SubElement(
+                outer, "ALIGNABLE_ANNOTATION", ANNOTATION_ID=f"a{number + 1}", TIME_SLOT_REF1=f"ts{2 * number + 1}",
+                TIME_SLOT_REF2=f"ts{2 * number + 2}",
+            )  # fmt: skip
+            ElementTree.SubElement(inner, "ANNOTATION_VALUE").text = each.text
+            number += 1
+    ElementTree.SubElement(
+        root, "LINGUISTIC_TYPE", GRAPHIC_REFERENCES="false", LINGUISTIC_TYPE_ID="default-lt", TIME_ALIGNABLE="true"
+    )
+    ElementTree.indent(root)
+    text = ElementTree.tostring(root, encoding="unicode")
+    write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n')
 
 
 def read_textgrid(path: Path) -> list[Tier]:

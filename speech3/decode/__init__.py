@@ -1,11 +1,12 @@
 """From scores of frames to words: decoding graph, search, lattices, the recogniser.
 
 `graph` composes H o C o L o G, with words and grammar from `grammar`; `new_graph` builds other graphs for a trained
-model. `token_passing` and `beam_search` are the search, `phrases` rewards phrases in it, `search` runs it over many
-utterances. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
-what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
-`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment; `recognizer` is the class of the
-Python interface; `tune` finds its parameters, `score_fusion` averages several models.
+model. `token_passing` and `beam_search` are the search, `phrases` and `hot_words` reward phrases in it, `search` runs
+it over many utterances. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and
+`lattice_directory` keep what it found; `rescoring` gives it other language models. `trained_model` holds everything
+that recognition needs; `apply` uses it on recordings, `streaming` on streams, `align` for forced alignment;
+`recognizer` is the class of the Python interface; `tune` finds its parameters, `score_fusion` averages several
+models.
 """
 
 from typing import TYPE_CHECKING
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
         spelling_with,
     )
     from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, build_graph
+    from speech3.decode.hot_words import replace_graph
     from speech3.decode.kaldi import import_kaldi
     from speech3.decode.lattice_composition import expand_pieces
     from speech3.decode.lattice_directory import NBEST_FILE, LatticeDir, WantedResults, decode_latticed, open_lattices
     from speech3.decode.lattice_paths import oracle_words
     from speech3.decode.model_export import export
-    from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
+    from speech3.decode.new_graph import GraphSources, make_graph
     from speech3.decode.output import (
         UtteranceParts,
         cut_long_utterances,

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from speech3.hmm import (
     FrameClock,
     GuessedPronunciations,
     Hmm,
+    Limits,
     LongLayout,
     LongPart,
     PartFeats,
@@ -41,6 +42,7 @@ from speech3.hmm import (
     fit,
     joined,
     lay_out_long,
+    limits_of,
     match,
     moved,
     paired,
@@ -77,12 +79,15 @@ class Outcome:
         Utterances and parts whose transcripts are doubtful.
     unknown
         For each word that the lexicon lacks, the utterances that contain it.
+    limits
+        Below which confidences utterances are suspicious.
     """
 
     aligned: Aligned
     layouts: dict[str, LongLayout]
     suspicious: list[Suspicion]
     unknown: dict[str, list[str]]
+    limits: Limits
 
 
 def align_datadir(
@@ -173,6 +178,7 @@ class FoundAlignment:
 def find_alignment(
     recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None,
     lang: str | None = None, corrected: Mapping[str, Sequence[Segment]] | None = None, tolerant: bool = False,
+    only: Collection[str] | None = None, limits: Limits | None = None,
 ) -> FoundAlignment:  # fmt: skip
     """Align every utterance with its transcript; parameters and errors are those of `align_datadir`.
 
@@ -183,6 +189,10 @@ def find_alignment(
     tolerant
         Any number of utterances may be bad, silent ones are, and where no path is found within the beams, the search
         goes on without a beam.
+    only
+        The utterances to align; the others serve to normalise the features of their speakers.
+    limits
+        Which utterances are suspicious; None: outliers among these.
     """
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
     if not any(texts.values()):
@@ -198,6 +208,9 @@ def find_alignment(
     for utterance in silent_in(out / "feats") if tolerant else ():
         transcripts.words.pop(utterance, None)
         transcripts.bad[utterance] = "is digital silence from end to end"
+    for kept in (transcripts.words, transcripts.bad) if only is not None else ():
+        for utterance in kept.keys() - set(only or ()):
+            del kept[utterance]
     layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
     config = recognizer.features
     parts = part_names((part for layout in layouts.values() for part in layout.parts), 1 / recognizer.clock.shift_s)
@@ -225,7 +238,9 @@ def find_alignment(
     if corrected is not None and aligned.alignments:
         aligned = _as_corrected(aligned, corrected, recognizer, durations)
     unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
-    outcome = Outcome(aligned, layouts, suspicions(aligned, texts, recognizer.hmm.subsampling), unknown)
+    limits = limits or limits_of(aligned)
+    found = suspicions(aligned, texts, recognizer.hmm.subsampling, limits)
+    outcome = Outcome(aligned, layouts, found, unknown, limits)
     return FoundAlignment(outcome, recognizer, texts, parts, durations, total)
 
 

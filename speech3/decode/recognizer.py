@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import jiwer
 import numpy as np
@@ -16,11 +17,13 @@ from speech3.config import DecodeConfig, parse
 from speech3.decode.apply import transcribe_samples
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.graph import DECODE_SETTINGS
+from speech3.decode.hot_words import replace_graph
 from speech3.decode.search import decode_settings
 from speech3.decode.speaker_passes import KnownSpeakers, Marked, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune, tune_filler
+from speech3.errors import SettingError
 from speech3.hmm import ADAPTED, PASSES
 from speech3.io import ComputedMapping
 from speech3.runtime import progress, read_json, say, write_json
@@ -34,6 +37,30 @@ class Recognizer(TrainedModel):
 
     A model that adapts to speakers, such as `sat` of a recipe, remembers those that calls name with `speaker`.
     """
+
+    @classmethod
+    def load(
+        cls, model: Path | str, *, graph: Path | str | None = None, hot: Path | Sequence[str] | None = None
+    ) -> Self:
+        """Read a model directory, or OUT.onnx of `speech3 export` with the directory beside it.
+
+        Parameters
+        ----------
+        graph
+            A directory of `speech3 graph`, used in place of the model's own graph.
+        hot
+            Words and phrases to expect, ``["Aberystwyth", "turn left 5"]``, each with a boost or without; or a file
+            of such lines.
+
+        Raises
+        ------
+        Speech3Error
+            A file is missing, or the files do not belong together; a hot word is not in the graph.
+        """
+        if isinstance(hot, str):
+            raise SettingError(f"hot={hot!r}: pass a list of words, or a Path")
+        recognizer = super().load(model)
+        return replace_graph(recognizer, Path(graph) if graph else None, hot) if graph or hot else recognizer
 
     @cached_property
     def _known(self) -> KnownSpeakers:

@@ -12,6 +12,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.evaluate import comparison, tables
+    from speech3.evaluate.alignment_page import Checked, drawn, write_alignment_page
     from speech3.evaluate.boundaries import compare_boundaries
     from speech3.evaluate.boundary_errors import compare, level_in_name, read_times, table
     from speech3.evaluate.comparison import print_table, throughput_text, write_curves, write_throughput
@@ -48,6 +49,7 @@ __all__ = [
     "PICTURES_SHOWN",
     "WORST_SHOWN",
     "AlignedUtterance",
+    "Checked",
     "Metric",
     "PairedTest",
     "Report",
@@ -65,6 +67,7 @@ __all__ = [
     "comparison",
     "confidence_lines",
     "draw_unit",
+    "drawn",
     "encode_clip",
     "environment_facts",
     "examine_machine",
@@ -85,6 +88,7 @@ __all__ = [
     "tables",
     "throughput_text",
     "watch",
+    "write_alignment_page",
     "write_curves",
     "write_histograms",
     "write_picture",

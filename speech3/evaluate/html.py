@@ -56,6 +56,9 @@ tr.best td { font-weight: 600; }
 .s span { background: var(--sub); } .s span + span { color: var(--sub-ink); font-weight: 600; }
 .d span:first-child { background: var(--del); color: var(--del-ink); text-decoration: line-through; }
 .i span + span { background: var(--ins); color: var(--ins-ink); font-weight: 600; text-decoration: underline; }
+button.word { font: inherit; color: inherit; background: none; border: 0; padding: 0 .15rem; cursor: pointer;
+  border-radius: .2rem; } button.word:hover { text-decoration: underline; }
+mark { background: var(--sub); color: var(--sub-ink); border-radius: .2rem; }
 .grid { display: grid; gap: 1rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); }
 figure { margin: .5rem 0; } figure svg { display: block; max-width: 100%; height: auto; }
 figure.scroll { overflow-x: auto; } figure.scroll svg { max-width: none; }
@@ -75,6 +78,15 @@ _MP3_RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 def escape(text: object) -> str:
     """Escape text for an element or an attribute; control characters, which HTML forbids, become U+FFFD."""
     return html.escape(_CONTROL.sub("\ufffd", str(text)))
+
+
+def page(title: str, body: str) -> str:
+    """A whole page, with the style sheet."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
 
 
 def counted(number: int, what: str) -> str:

@@ -457,13 +457,7 @@ def write_report(path: Path | str, report: Report) -> None:
     body = "\n".join(
         f'<section id="{anchor}"><h2>{name}</h2>\n{content}\n</section>' for name, anchor, content in shown
     )
-    write_text(
-        path,
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(report.title)}</title>\n<style>{html.STYLE}</style>\n</head>\n<body>\n"
-        f"{_headline(report)}\n<nav>{links}</nav>\n{body}\n</body>\n</html>\n",
-    )
+    write_text(path, html.page(report.title, f"{_headline(report)}\n<nav>{links}</nav>\n{body}"))
 
 
 def _headline(report: Report) -> str:

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from speech3.hmm import sat, train
     from speech3.hmm.alignment.align import (
         Aligned,
+        Limits,
         Suspicion,
         Transcripts,
         align_utterances,
+        limits_of,
         suspicions,
         usable_transcripts,
         write_alignments,
@@ -158,6 +160,7 @@ __all__ = [
     "GuessedPronunciations",
     "Hmm",
     "Level",
+    "Limits",
     "LongLayout",
     "LongPart",
     "LoopPhones",
@@ -205,6 +208,7 @@ __all__ = [
     "left_biphone_pdfs",
     "lfmmi_passes",
     "likelihood_gain",
+    "limits_of",
     "load_adapted",
     "load_gmm",
     "load_hmm",

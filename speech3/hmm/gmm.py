@@ -141,6 +141,9 @@ class Gmm(FrameScorer):
 
 def load_gmm(path: Path | str) -> Gmm:
     arrays, _ = load_tensors(path, "gmm")
+    for name, array in arrays.items():
+        if array.dtype == np.float16:  # stored so to save space, as those of the English aligner
+            arrays[name] = array.astype(np.float64)
     return Gmm(arrays["offset"], arrays["weight"], arrays["mean"], arrays["var"])
 
 

@@ -203,7 +203,7 @@ def load(path: Path | str) -> G2p:
         The file is missing, damaged or not such a model.
     """
     tensors, about = load_tensors(path, KIND)
-    code_G, word_G = tensors["code"], tensors["word"]
+    code_G, word_G = tensors["code"], tensors["word"].astype(np.int32)
     vocabulary = ("<s>", "</s>", *map(str, code_G.tolist()))
     lm = ArpaLm(
         vocabulary, tensors["starts"], tensors["first"].astype(np.int64), word_G, tensors["prob"].astype(np.float64),

@@ -9,8 +9,9 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.recipe import evaluation
-    from speech3.recipe.aligner import AlignedText, Aligner, Phone
-    from speech3.recipe.aligner_output import FORMATS, AlignRequest, Format, align_source
+    from speech3.recipe.aligner import AlignedText, Aligner, Phone, read_for
+    from speech3.recipe.aligner_files import FORMATS, Format
+    from speech3.recipe.aligner_output import AlignRequest, align_source
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
     from speech3.recipe.plan import (
         CHOOSE,
@@ -51,6 +52,7 @@ __all__ = [
     "make_plan",
     "open_experiment",
     "planned_steps",
+    "read_for",
     "recipes",
     "run_plan",
     "totals_table",

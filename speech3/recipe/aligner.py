@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
-from speech3.data import DataDir, plain_words
+from speech3.corpora import read_speech
+from speech3.data import DATADIR_FILES, DataDir, plain_words
 from speech3.decode import Recognizer, Word, align_samples, load_recognizer
 from speech3.errors import MOST_UNALIGNED, DataError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, silent_in
@@ -30,6 +31,7 @@ from speech3.hmm import (
     Refinement,
     Workers,
     along_boundaries,
+    by_lexicon,
     frame_clock,
     has_phones,
     phone_groups,
@@ -40,6 +42,7 @@ from speech3.hmm import (
 )
 from speech3.io import ArkReader
 from speech3.language import (
+    G2P,
     NOT_WORDS,
     Lexicon,
     PronouncedVocabulary,
@@ -49,6 +52,7 @@ from speech3.language import (
     read_lexicon,
 )
 from speech3.recipe.aligner_source import read_source
+from speech3.recipe.english import model_path
 from speech3.runtime import Metrics, available_jobs, read_json, say, write_json, write_text
 
 ABOUT = "aligner.json"
@@ -251,14 +255,25 @@ def model_rules(recognizer: Recognizer) -> TextRules:
     return TextRules(**read_json(path)) if path.exists() else TextRules(given=True)
 
 
+def read_for(recognizer: Recognizer, source: Path) -> DataDir:
+    """A Kaldi data directory as it is, or a folder of recordings with its transcripts in the spelling of a model."""
+    data, _ = read_speech(source)
+    if any((source / name).is_file() for name in DATADIR_FILES):
+        return data
+    return in_vocabulary(data, model_rules(recognizer), recognizer.hmm.lexicon.by_word)
+
+
 def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:
     """Pronounce words that the model lacks as those that it was trained on, by espeak-ng or by letters.
 
-    Words that need other phones than the model's are left out. A model whose pronunciations came from a lexicon gets
-    none here: `speech3.decode.find_alignment` learns them from its lexicon.
+    Words that need other phones than the model's are left out. Where pronunciations came from a lexicon, they are
+    learnt from it.
     """
     new = sorted(word for word in set(words) if word not in recognizer.hmm.lexicon.by_word and word not in NOT_WORDS)
-    if not new or rules.given or not (rules.lang or rules.spelled):
+    if new and rules.given:
+        learnt = by_lexicon(recognizer.hmm, new, recognizer.directory / G2P)
+        return replace(recognizer, outputs=with_new_words(recognizer.hmm, learnt.pronunciations, learnt.how))
+    if not new or not (rules.lang or rules.spelled):
         return recognizer
     try:
         found = guess_pronunciations(
@@ -349,14 +364,14 @@ class Aligner:
 
     @classmethod
     def load(cls, path: Path | str) -> "Aligner":
-        """Read a model directory, of an aligner (``OUT/model``) or of any recipe.
+        """Read a model directory, of an aligner (``OUT/model``) or of any recipe; ``english``: that of the package.
 
         Raises
         ------
         Speech3Error
             It is not a model directory.
         """
-        recognizer = load_recognizer(path)
+        recognizer = load_recognizer(model_path(Path(path)))
         return cls(recognizer, model_rules(recognizer))
 
     def save(self, path: Path | str) -> None:

@@ -12,10 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 import yaml
 
-from speech3.config import FeatureConfig, load_preset
 from speech3.corpora import SET_NAMES, digits
 from speech3.data import DataDir, audio, lengths_s, read_datadir
 from speech3.decode import (
@@ -56,6 +54,7 @@ from speech3.evaluate import (
     UtteranceMaterial,
     best_of,
     compare_boundaries,
+    drawn,
     encode_clip,
     environment_facts,
     read_text,
@@ -65,7 +64,7 @@ from speech3.evaluate import (
     write_report,
     write_scores,
 )
-from speech3.features import silent_in, static_features
+from speech3.features import silent_in
 from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
 from speech3.io import ArkReader, load_tensors
 from speech3.language import is_word
@@ -98,7 +97,7 @@ def picture(e: Experiment) -> AlignedUtterance:
     by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
     utterance = by_length[len(by_length) // 2]
     wave_N, rate_hz = audio.load(read_datadir(e.data("dev")), utterance, mix_channels=True)
-    return _drawn(utterance, wave_N, rate_hz, phones[utterance], words.get(utterance, []))
+    return drawn(utterance, wave_N, rate_hz, phones[utterance], words.get(utterance, []))
 
 
 def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) -> dict[str, UtteranceMaterial]:
@@ -117,11 +116,11 @@ def material(e: Experiment, best: str, score: Score, suspects: Suspects | None) 
             say(f"  {name}: not shown in the report: {error}")
             found[name] = UtteranceMaterial(place)
             continue
-        drawn = None
+        shown = None
         if number < PICTURES_SHOWN and name in worst and len(wave_N) <= _LONGEST_PICTURE_S * rate_hz:
             tracks = phones.get(name, []), words.get(name, []), recognised.get(name, [])
-            drawn = _drawn(name, wave_N, rate_hz, *tracks)
-        found[name] = UtteranceMaterial(place, encode_clip(wave_N, rate_hz), drawn)
+            shown = drawn(name, wave_N, rate_hz, *tracks)
+        found[name] = UtteranceMaterial(place, encode_clip(wave_N, rate_hz), shown)
     return found
 
 
@@ -129,22 +128,6 @@ def _tracks(e: Experiment, split: str) -> tuple[Tracks, Tracks]:
     paths = [e.alignment("aligner", split) / f"{name}.ctm" for name in ("phones", "words")]
     phones, words = (read_ctm(path) if path.exists() else {} for path in paths)
     return phones, words
-
-
-def _drawn(
-    name: str, wave_N: np.ndarray, rate_hz: int, phones: Sequence[Segment], words: Sequence[Segment],
-    recognised: Sequence[Segment] = (),
-) -> AlignedUtterance:  # fmt: skip
-    config = load_preset(FeatureConfig, "features", "fbank40")
-    feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)
-    return AlignedUtterance(
-        name, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift, _segments(phones), _segments(words),
-        _segments(recognised),
-    )  # fmt: skip
-
-
-def _segments(segments: Sequence[Segment]) -> list[tuple[float, float, str]]:
-    return [(segment.start_s, segment.end_s, segment.label) for segment in segments]
 
 
 def _place(data: DataDir, name: str) -> str:

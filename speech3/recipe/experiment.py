@@ -76,9 +76,9 @@ from speech3.corpora import (
 )
 from speech3.data import lengths_s, read_datadir
 from speech3.decode import DECODE_SETTINGS
-from speech3.errors import DataError, MismatchError, MissingError, SettingError
+from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
 from speech3.io import read_about
-from speech3.recipe.steps import check_places, ended_ns, recorded_settings, settings_of, up_to_date
+from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
 from speech3.runtime import available_jobs, say
 
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
@@ -644,7 +644,10 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         raise DataError(f"{name}: makes its own corpus; remove --source")
     starts = find_starts(recipe)
     recipe = with_architectures(recipe, starts)
-    directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
+    source = source and source.resolve()
+    directory = (out or Path("exp") / (source.name if source and name == "any" else name)).resolve()
+    if out is None and source:
+        _check_corpus(directory, source)
     experiment = Experiment(name, recipe, directory, source, command, starts)
     more = recipe.untranscribed.recordings if recipe.untranscribed else None
     pretrain = recipe.pretrain.recordings if recipe.pretrain else None
@@ -656,3 +659,14 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
             " remove augment"
         )
     return experiment
+
+
+def _check_corpus(directory: Path, source: Path) -> None:
+    """Refuse to replace another corpus's data in a directory that the user has not named."""
+    if not up_to_date(directory, "data/corpus"):
+        return
+    if (inputs := recorded_inputs(directory, "data/corpus")) and str(source) not in inputs:
+        raise OccupiedError(
+            f"{directory}: is the experiment on another corpus, {inputs[0]}; pass --out DIR, with another directory, or"
+            " with this one to replace its data"
+        )

@@ -302,6 +302,11 @@ def recorded_settings(out: Path, name: str) -> dict[str, Any]:
     return found
 
 
+def recorded_inputs(out: Path, name: str) -> list[str]:
+    """The external inputs of a finished step."""
+    return list(read_json(_path(out, name)).get("inputs", {}))
+
+
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """The values in nested mappings, by their keys joined with dots."""
     if isinstance(value, dict):

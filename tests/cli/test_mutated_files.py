@@ -183,7 +183,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     """Small text files and their readers."""
     from speech3.data.subsets import read_list
     from speech3.data.transcripts import read_lines
-    from speech3.decode.new_graph import read_hot
+    from speech3.decode.hot_words import read_hot
     from speech3.evaluate.text import read_texts
     from speech3.language.added_words import read_added
     from speech3.language.arpa import read_arpa

@@ -15,8 +15,9 @@ from speech3.cli import recognise as rescore_verb
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.apply import transcribe
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
-from speech3.decode.recognizer import load_recognizer
+from speech3.decode.hot_words import replace_graph
+from speech3.decode.new_graph import GraphSources, make_graph
+from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.oov import by_letters, with_pronunciations
 from speech3.hmm.alignment.times import read_ctm
@@ -59,6 +60,8 @@ def test_words_are_added_and_recognised_with_their_times(model: Path, tmp_path: 
     hot = made(tmp_path, "hot.txt", "BB 20\n")
     (hotter,) = transcribe(replace_graph(load_recognizer(model), out, hot), [baa])
     assert "BB" in hotter.text.split()
+    (loaded,) = transcribe(Recognizer.load(model, graph=out, hot=["BB 20"]), [baa])
+    assert loaded == hotter
     refused = speech3("transcribe", model, baa, "--hot", made(tmp_path, "none.txt", "BAA\n"))
     assert refused.returncode == 1 and "speech3 graph MODEL OUT --add" in refused.stderr
     assert refused.stderr.count("\n") == 1

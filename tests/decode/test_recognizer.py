@@ -16,7 +16,7 @@ from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, save_network, whist
 from speech3.config import DecodeConfig
 from speech3.decode.apply import features_of_file, say_skipped, transcribe
 from speech3.decode.graph import build_graph
-from speech3.decode.new_graph import replace_graph
+from speech3.decode.hot_words import replace_graph
 from speech3.decode.output import word_times, write_decoding
 from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis

@@ -5,17 +5,21 @@ Letter a is a tone of 500 Hz, b of 1,500 Hz, c of 2,800 Hz; words are spelled, s
 
 import csv
 import json
+import re
+import shutil
 import subprocess
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 import soundfile
 
 import speech3 as package
-from speech3.corpora.tiers import read_textgrid
+from speech3.corpora.tiers import read_elan, read_textgrid
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.times import Segment, read_ctm, write_textgrid
 
@@ -79,7 +83,9 @@ def aligned(
     corpus: tuple[Path, dict[str, list[Segment]]], tmp_path_factory: pytest.TempPathFactory, speech3: Run
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
     out = tmp_path_factory.mktemp("results") / "aligned"
-    process = speech3("align", corpus[0], out, "--graphemes", "--format", "textgrid,ctm,json,csv", "--jobs", 1)
+    process = speech3(
+        "align", corpus[0], out, "--graphemes", "--format", "textgrid,elan,audacity,ctm,json,csv", "--jobs", 1
+    )
     assert process.returncode == 0, process.stderr
     return out, process
 
@@ -129,6 +135,54 @@ def test_all_formats_hold_the_same_times(aligned: tuple[Path, subprocess.Complet
     ]  # fmt: skip
     assert [w["start"] for w in about["words"]] == pytest.approx([w.start_s for w in words], abs=6e-4)
     assert all(0 <= w["confidence"] <= 1 for w in about["words"])
+    elan = {tier.name: tier.annotations for tier in read_elan(out / "anna" / "r01.eaf")}
+    assert [a.text for a in elan["words"]] == [w.label for w in words]
+    assert [a.end_s for a in elan["words"]] == pytest.approx([w.end_s for w in words], abs=1.1e-3)
+    root = ElementTree.parse(out / "anna" / "r01.eaf").getroot()
+    slots = {slot.attrib["TIME_SLOT_ID"] for slot in root.iter("TIME_SLOT")}
+    uses = [a.attrib[f"TIME_SLOT_REF{n}"] for a in root.iter("ALIGNABLE_ANNOTATION") for n in (1, 2)]
+    assert sorted(uses) == sorted(slots)  # each slot is used once
+    media = next(root.iter("MEDIA_DESCRIPTOR")).attrib["RELATIVE_MEDIA_URL"]
+    assert soundfile.info(out / "anna" / media).samplerate == RATE_HZ
+    labels = [line.split("\t") for line in (out / "anna" / "r01.words.txt").read_text().splitlines()]
+    assert [label for _, _, label in labels] == [w.label for w in words]
+    assert [float(start) for start, _, _ in labels] == pytest.approx([w.start_s for w in words], abs=6e-4)
+
+
+def test_the_page_shows_what_is_to_be_checked(aligned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    text = (aligned[0] / "index.html").read_text(encoding="utf-8")
+    players = re.findall(r'<audio [^>]*src="([^"#]*)#t=', text)
+    assert players and all((aligned[0] / unquote(each)).is_file() for each in players)
+    assert text.index("<header>ben_short") < text.index("The least confident of the others") < text.index("<svg")
+
+
+def test_run_again_only_what_changed_is_aligned(
+    corpus: tuple[Path, dict[str, list[Segment]]], aligned: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path, speech3: Run,
+) -> None:  # fmt: skip
+    folder, out = tmp_path / "recordings", tmp_path / "aligned"
+    shutil.copytree(corpus[0], folder)
+    model = aligned[0] / "model"
+
+    def run(*options: object) -> str:
+        process = speech3("align", folder, out, "--jobs", 1, *options)
+        assert process.returncode == 0, process.stderr
+        return process.stderr
+
+    def grid(name: str) -> list[tuple[float, float, str]]:
+        return [(a.start_s, a.end_s, a.text) for a in read_textgrid(out / f"{name}.TextGrid")[1].annotations]
+
+    assert "since the last run" not in run("--model", model)
+    first = {name: grid(name) for name in corpus[1]}
+    assert "0 of 26 utterances are new or changed" in run("--model", model)
+    (folder / "anna" / "r03.lab").write_text("ab ba cab bac")  # in the place of another transcript
+    assert "1 of 26 utterances are new or changed" in run("--model", model)
+    again = {name: grid(name) for name in corpus[1]}
+    assert [name for name in again if again[name] != first[name]] == ["anna/r03"]
+    # The same words, aligned alone: the features are normalised with all of the speaker's, as before.
+    shutil.copyfile(corpus[0] / "anna" / "r03.lab", folder / "anna" / "r03.lab")
+    assert "1 of 26" in run("--model", model)
+    assert grid("anna/r03") == first["anna/r03"]
 
 
 def test_the_model_reads_text_as_people_write_it(
@@ -222,5 +276,5 @@ def test_a_quarter_of_the_utterances_may_be_unusable_for_training(tmp_path: Path
     assert "trained without 2 of 8 utterances" in process.stderr
     assert "6 of 8 utterances of 8 recordings aligned" in process.stdout
     (tmp_path / "r2.txt").write_text("abc cab bac " * 20)
-    process = speech3("align", tmp_path, tmp_path / "out", "--graphemes", "--jobs", 1)
+    process = speech3("align", tmp_path, tmp_path / "out2", "--graphemes", "--jobs", 1)
     assert process.returncode == 1 and "3 of 8 utterances" in process.stderr and "more than 25 %" in process.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from speech3.data.datadir import read_datadir
 from speech3.data.transcripts import read_lines
-from speech3.decode.new_graph import read_hot
+from speech3.decode.hot_words import read_hot
 from speech3.evaluate.text import read_all, read_text
 from speech3.hmm.kaldi.model import read_symbol_table
 from speech3.language.added_words import read_added

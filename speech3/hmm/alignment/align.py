@@ -280,15 +280,19 @@ def doubtful_words(aligned: Aligned, utterance: str, word: float, doubtful: floa
     return doubt_W > doubtful
 
 
-def suspicions(aligned: Aligned, texts: Mapping[str, str | None], subsampling: int = 1) -> list[Suspicion]:
+def suspicions(
+    aligned: Aligned, texts: Mapping[str, str | None], subsampling: int = 1, limits: Limits | None = None
+) -> list[Suspicion]:
     """List suspicious utterances, the worst first: no path, low confidence, doubtful words, or aligned on retry only.
 
     Parameters
     ----------
     subsampling
         Frames per output of the model.
+    limits
+        None: those of `aligned`.
     """
-    limits, doubtful = limits_of(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
+    limits, doubtful = limits or limits_of(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
     found = [
         Suspicion(utterance, 0.0, reason, texts.get(utterance) or "")
         for utterance, reason in aligned.bad.items()

@@ -1,0 +1,246 @@
+"""The files that `speech3 align SOURCE OUT` writes, from the results of all utterances.
+
+OUT/PLACE.TextGrid            tiers of words and phones, in the recording's own time; PLACE is its path in SOURCE
+OUT/PLACE.eaf                 the same for ELAN, if requested
+OUT/PLACE.words.txt, PLACE.phones.txt   label tracks for Audacity, likewise
+OUT/PLACE.json, PLACE.csv     the same, with confidences, likewise
+OUT/words.ctm, phones.ctm     all recordings, likewise
+OUT/report.csv                a line for each utterance: what became of it, its confidence, and why
+OUT/left_out.txt              files and annotations that were not used
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from speech3.corpora import Annotation, Tier, read_elan, read_textgrid, write_elan
+from speech3.errors import Speech3Error
+from speech3.hmm import Segment, write_ctm, write_textgrid
+from speech3.recipe.aligner_source import Source, Target
+from speech3.runtime import progress, read_json, write_json, write_text
+
+Format = Literal["textgrid", "elan", "audacity", "ctm", "json", "csv"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+WRITTEN = ".speech3_align.json"  # the files in OUT that we have written, which may be replaced
+PAGE = "index.html"
+ALIGNED, DOUBTFUL, FAILED = "aligned", "suspicious", "not aligned"
+_SUFFIXES: Mapping[Format, tuple[str, ...]] = {
+    "textgrid": (".TextGrid",), "elan": (".eaf",), "audacity": (".words.txt", ".phones.txt"), "json": (".json",),
+    "csv": (".csv",),
+}  # fmt: skip
+_TOUCH_S = 1e-4  # times in TextGrids have four decimals
+_RANK = {FAILED: 0, DOUBTFUL: 1, ALIGNED: 2}
+
+
+@dataclass(frozen=True)
+class UtteranceResult:
+    """One utterance: words and phones in seconds of the recording, none if it could not be aligned.
+
+    Attributes
+    ----------
+    end_s
+        Of the utterance.
+    status
+        ``aligned``, ``suspicious`` or ``not aligned``.
+    widened
+        The first beam found no path.
+    reason
+        Why it is suspicious, or was not aligned.
+    marked
+        The suspicious part of the transcript, with ``*`` around doubtful words.
+    """
+
+    id: str
+    recording: str
+    speaker: str
+    start_s: float
+    end_s: float
+    text: str
+    words: tuple[Segment, ...]
+    phones: tuple[Segment, ...]
+    status: str
+    widened: bool
+    confidence: float | None
+    reason: str
+    marked: str = ""
+
+    @property
+    def why(self) -> str:
+        return f"{self.reason}: {self.marked}" if self.marked else self.reason
+
+
+def files_of(targets: Mapping[str, Target], formats: Sequence[Format]) -> list[str]:
+    """The files of results, relative to the output directory."""
+    suffixes = [suffix for each in formats for suffix in _SUFFIXES.get(each, ())]
+    files = [f"{target.place}{suffix}" for target in targets.values() for suffix in suffixes]
+    return [*files, *(["words.ctm", "phones.ctm"] if "ctm" in formats else []), "report.csv", PAGE]
+
+
+def write_files(out: Path, source: Source, results: Sequence[UtteranceResult], formats: Sequence[Format]) -> None:
+    """Write all files; those of an earlier run that are no longer made are removed."""
+    files = files_of(source.targets, formats)
+    before: set[str] = set(read_json(out / WRITTEN))
+    write_json(out / WRITTEN, sorted(before | set(files)))
+    of_recording: dict[str, list[UtteranceResult]] = {key: [] for key in source.targets}
+    for result in results:
+        of_recording.setdefault(result.recording, []).append(result)
+    for key, target in progress(source.targets.items(), len(source.targets), str(out)):
+        here = sorted(of_recording[key], key=lambda result: (result.start_s, result.end_s))
+        if "textgrid" in formats:
+            tiers = {name.replace('"', '""'): track for name, track in _tiers(here, target).items()}
+            write_textgrid(out / f"{target.place}.TextGrid", tiers, target.duration_s)
+        if "elan" in formats:
+            _write_eaf(out / f"{target.place}.eaf", _tiers(here, target), target)
+        if "audacity" in formats:
+            for name in ("words", "phones"):
+                write_text(out / f"{target.place}.{name}.txt", _labels(here, name))
+        if "json" in formats:
+            text = json.dumps(_as_json(here, target), indent=1, ensure_ascii=False)
+            write_text(out / f"{target.place}.json", f"{text}\n")
+        if "csv" in formats:
+            write_text(out / f"{target.place}.csv", _as_csv(here))
+    if "ctm" in formats:
+        for name in ("words", "phones"):
+            tracks = {
+                key: sorted((s for result in of_recording[key] for s in getattr(result, name)), key=_start)
+                for key in source.targets
+            }
+            write_ctm(out / f"{name}.ctm", tracks)
+    write_text(out / "report.csv", _report(results))
+    if source.faults:
+        write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in source.faults))
+    else:
+        (out / "left_out.txt").unlink(missing_ok=True)
+    for file in before - set(files):
+        (out / file).unlink(missing_ok=True)
+    write_json(out / WRITTEN, sorted(files))
+
+
+def _write_eaf(path: Path, tiers: Mapping[str, Sequence[Segment]], target: Target) -> None:
+    audio = Path(target.audio)
+    media = os.path.relpath(audio, path.parent) if audio.is_file() else ""  # else a command of a data directory
+    rows = {
+        name: tuple(Annotation(s.start_s, s.end_s, s.label) for s in track if s.label) for name, track in tiers.items()
+    }
+    write_elan(path, [Tier(name, annotations) for name, annotations in rows.items()], media)
+
+
+def _labels(results: Sequence[UtteranceResult], name: str) -> str:
+    """A label track of Audacity: begin, end and text, separated by tabs."""
+    track = sorted((s for result in results for s in getattr(result, name)), key=_start)
+    return "".join(f"{s.start_s:.6f}\t{s.end_s:.6f}\t{s.label}\n" for s in track)
+
+
+def _start(segment: Segment) -> float:
+    return segment.start_s
+
+
+def _tiers(results: Sequence[UtteranceResult], target: Target) -> dict[str, list[Segment]]:
+    """Words and phones of each speaker, then the tiers that the transcript has."""
+    speakers = list(dict.fromkeys(result.speaker for result in results))
+    named = len(speakers) > 1 or (target.tiered and bool(speakers))
+    tiers: dict[str, list[Segment]] = {}
+    for speaker in speakers or [""]:
+        mine = [result for result in results if result.speaker == speaker]
+        for name in ("words", "phones"):
+            track: list[Segment] = []
+            for result in mine:
+                found = getattr(result, name)
+                track += found or [Segment(result.start_s, result.end_s, "")]
+            tiers[f"{speaker} - {name}" if named else name] = _trimmed(track, target.duration_s)
+    for name, track in _given_tiers(target).items():
+        tiers.setdefault(name, track)
+    return tiers
+
+
+def _given_tiers(target: Target) -> dict[str, list[Segment]]:
+    """The interval tiers of the transcript, unless their times are shifted or cannot be read."""
+    if target.transcript is None or not target.tiered:
+        return {}
+    try:
+        tiers = (read_elan if target.transcript.suffix.lower() == ".eaf" else read_textgrid)(target.transcript)
+    except Speech3Error:
+        return {}  # it was reported
+    return {
+        tier.name: _trimmed([Segment(a.start_s, a.end_s, a.text) for a in tier.annotations], target.duration_s)
+        for tier in tiers
+        if not (tier.span_s and tier.span_s[0])
+    }
+
+
+def _trimmed(track: Sequence[Segment], duration_s: float) -> list[Segment]:
+    """The segments in order, without overlaps and what lies outside the recording: a tier cannot have either."""
+    kept: list[Segment] = []
+    now_s = 0.0
+    for segment in sorted(track, key=_start):
+        start_s, end_s = max(segment.start_s, now_s), min(segment.end_s, duration_s)
+        if end_s - start_s > _TOUCH_S:
+            kept.append(replace(segment, start_s=start_s, end_s=end_s))
+            now_s = end_s
+    return kept
+
+
+def _as_json(results: Sequence[UtteranceResult], target: Target) -> dict[str, Any]:
+    return {
+        "recording": target.audio,
+        "duration": round(target.duration_s, 4),
+        "utterances": [
+            {
+                "id": result.id, "speaker": result.speaker, "start": round(result.start_s, 4),
+                "end": round(result.end_s, 4), "text": result.text, "status": result.status,
+                "confidence": _rounded(result.confidence), "reason": result.why,
+                "words": [_segment_json("word", s) for s in result.words],
+                "phones": [_segment_json("phone", s) for s in result.phones],
+            }
+            for result in results
+        ],
+    }  # fmt: skip
+
+
+def _segment_json(name: str, s: Segment) -> dict[str, Any]:
+    times = {"start": round(s.start_s, 4), "end": round(s.end_s, 4)}
+    return {name: s.label, **times, "confidence": _rounded(s.confidence)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _as_csv(results: Sequence[UtteranceResult]) -> str:
+    """A line for each word and each phone; the columns that the Montreal Forced Aligner has, and the confidence."""
+    rows: list[Sequence[object]] = [("Begin", "End", "Label", "Type", "Speaker", "Confidence")]
+    for kind in ("words", "phones"):
+        for result in results:
+            rows += [
+                (f"{s.start_s:.4f}", f"{s.end_s:.4f}", s.label, kind, result.speaker, _rounded(s.confidence))
+                for s in getattr(result, kind)
+            ]
+    return _csv(rows)
+
+
+def worst_first(results: Sequence[UtteranceResult]) -> list[UtteranceResult]:
+    """Those that were not aligned, then the suspicious ones, then the others, each by their confidences."""
+    return sorted(results, key=lambda result: (_RANK[result.status], result.confidence or 0.0, result.id))
+
+
+def _report(results: Sequence[UtteranceResult]) -> str:
+    """All utterances, the doubtful ones first."""
+    rows: list[Sequence[object]] = [
+        ("utterance", "recording", "speaker", "start", "end", "status", "widened", "confidence", "reason")
+    ]
+    for r in worst_first(results):
+        wide = "yes" if r.widened else "no"
+        times = (f"{r.start_s:.3f}", f"{r.end_s:.3f}")
+        rows.append((r.id, r.recording, r.speaker, *times, r.status, wide, _rounded(r.confidence), r.why))
+    return _csv(rows)
+
+
+def _csv(rows: Sequence[Sequence[object]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()

@@ -1,0 +1,69 @@
+"""Verbs of data directories on a folder of recordings with transcripts beside them."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from speech3.corpora import read_speech
+from speech3.errors import OccupiedError
+from speech3.recipe.experiment import open_experiment
+from speech3.runtime import write_json
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+TEXTS = {"ann_1": "Good morning!", "ann_2": "Yes, yes.", "bo_1": "No."}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    for number, name in enumerate((*TEXTS, "bo_2")):
+        wave = np.random.default_rng(number).normal(0, 0.1, 8000)
+        soundfile.write(folder / f"{name}.wav", wave, 8000)
+        if name in TEXTS:
+            (folder / f"{name}.txt").write_text(TEXTS[name])
+    return folder
+
+
+def test_recordings_without_transcripts_are_only_decoded(folder: Path) -> None:
+    data, faults = read_speech(folder)
+    assert {key: u.text for key, u in data.utterances.items()} == {
+        "ann_1": "good morning", "ann_2": "yes yes", "bo_1": "no",
+    }  # fmt: skip
+    assert [fault.kind for fault in faults] == ["no transcript"]
+    every, _ = read_speech(folder, transcribed=False)
+    assert set(every.utterances) == {*TEXTS, "bo_2"} and every.utterances["bo_2"].text is None
+    for name in TEXTS:
+        (folder / f"{name}.txt").unlink()
+    assert set(read_speech(folder, transcribed=False)[0].utterances) == {*TEXTS, "bo_2"}
+
+
+def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) -> None:
+    process = speech3("validate", folder)
+    assert process.returncode == 1 and "bo_2.wav: has no transcript" in process.stdout
+    (folder / "bo_2.wav").unlink()
+    process = speech3("validate", folder)
+    assert process.returncode == 0 and f"{folder}: fine: 3 utterances, 2 speakers" in process.stdout, process.stdout
+    process = speech3("stats", folder)
+    assert process.returncode == 0 and "5" in process.stdout
+    (tmp_path / "hyp.txt").write_text("ann_1 good morning\nann_2 yes\nbo_1 no\n")
+    process = speech3("score", folder, tmp_path / "hyp.txt", "--json")
+    assert process.returncode == 0 and '"deletions": 1' in process.stdout and '"words": 5' in process.stdout
+
+
+def test_another_corpus_needs_another_directory(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = open_experiment("any", None, folder, ["lang=en-us"], "")
+    assert experiment.out == tmp_path / "exp" / "calls"
+    record = {"fingerprint": "f", "used": {}, "settings": {}, "inputs": {str(folder): "mark"}}
+    write_json(experiment.out / ".done" / "data.corpus.json", record)
+    assert open_experiment("any", None, folder, ["lang=en-us"], "").out == experiment.out
+    other = tmp_path / "other" / "calls"
+    other.mkdir(parents=True)
+    with pytest.raises(OccupiedError, match=str(folder)):
+        open_experiment("any", None, other, ["lang=en-us"], "")
+    assert open_experiment("any", experiment.out, other, ["lang=en-us"], "").out == experiment.out

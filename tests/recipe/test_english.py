@@ -1,0 +1,59 @@
+"""The English aligner in the package: when it is used, and how far off it is on hand labels."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from speech3 import Aligner
+from speech3.config.reading import shipped
+from speech3.data.datadir import DataDir, Utterance
+from speech3.evaluate.boundary_errors import read_times
+from speech3.recipe.english import english_for
+
+TIMIT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "timit_sample"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_it_is_small_and_knows_cmus_phones() -> None:
+    files = [path for path in (shipped("data") / "english_aligner").iterdir() if path.name != "README.md"]
+    assert sum(path.stat().st_size for path in files) <= 1_500_000
+    lexicon = Aligner.load("english").recognizer.hmm.lexicon
+    assert {lexicon.base_phone(phone) for phone in lexicon.phones} >= {"AH0", "IY1", "ZH", "SIL", "SPN"}
+
+
+@pytest.mark.parametrize(
+    ("text", "lang", "used"),
+    [
+        ("she had your dark suit in greasy wash water", None, True),
+        ("maitre corbeau sur un arbre perche tenait en son bec un fromage", None, False),
+        ("she had your dark suit", "de", False),
+        ("", None, False),
+    ],
+)
+def test_it_is_used_for_english(text: str, lang: str | None, used: bool) -> None:
+    data = DataDir(Path(), {"a": "a.wav"}, {"a": Utterance("a", "a", "a", text)})
+    assert (english_for(data, lang) is not None) == used
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TIMIT.exists(), reason="../shared/corpora/timit_sample is not here")
+def test_word_boundaries_of_hand_labels(tmp_path: Path, speech3: Run) -> None:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for line in (TIMIT / "text").read_text().splitlines():
+        name, text = line.split(" ", 1)
+        (folder / f"{name}.flac").symlink_to(TIMIT / "flac" / f"{name}.flac")
+        (folder / f"{name}.txt").write_text(text.capitalize() + ".")
+    process = speech3("align", folder, tmp_path / "out", "--format", "ctm", "--jobs", 1)
+    assert process.returncode == 0 and "the English aligner in speech3 is used" in process.stderr, process.stderr
+    truth = read_times(TIMIT / "ref_words.ctm", level="words").tracks["words"]
+    found = read_times(tmp_path / "out" / "words.ctm").tracks["words"]
+    off_s = [
+        abs(getattr(ours, edge) - getattr(true, edge))
+        for name in truth
+        for true, ours in zip(truth[name], found[name], strict=True)
+        for edge in ("start_s", "end_s")
+    ]
+    assert len(off_s) == 1390 and sum(off_s) / len(off_s) < 0.0155  # 15.2 ms
