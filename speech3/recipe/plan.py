@@ -470,7 +470,7 @@ def _graph_steps(e: Experiment) -> list[Step]:
                   ["graph/lm"], given, keys=(*keys, "lm.rescore"))  # fmt: skip
     return [model, *([second] if isinstance(lm.rescore, int) else [])] + [
         Step(f"graph/{name}", partial(language.make_graphs, e, name),
-             [lm.grammar, lm.self_loop_scale, *(["filler"] if lm.filler else [])],
+             [lm.grammar, lm.self_loop_scale, lm.filler],
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"],
              keys=("lm.grammar", "lm.self_loop_scale", "lm.filler"))
         for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
