@@ -27,8 +27,8 @@ def test_scores_lines_and_tables(experiment: Experiment, monkeypatch: pytest.Mon
     cards: list[tuple[Path, str, float]] = []  # there is no model to write them into
     monkeypatch.setattr(evaluation, "write_scores", lambda model, name, result: cards.append((model, name, result.cer)))
     evaluation.score_systems(experiment)
-    assert cards == [(experiment.out / "dnn", "shuzi test", 0.25)]
-    lines = [f"shuzi {system} CER 25.00 [25.00, 25.00]" for system in ("tri", "lda", "sat", "dnn")]
+    assert cards == [(experiment.out / name, "shuzi test", 0.25) for name in ("dnn", "sat_dnn")]
+    lines = [f"shuzi {system} CER 25.00 [25.00, 25.00]" for system in ("tri", "lda", "sat", "dnn", "sat_dnn")]
     assert evaluation.result_lines(experiment) == lines
     found = read_json(experiment.out / "score" / "dnn" / "score.json")
     assert (found["cer"], found["wer"], found["cer_ci95"]) == (0.25, 0.5, [0.25, 0.25])

@@ -94,7 +94,8 @@ def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Pat
     config = load_preset(ModelConfig, "models", preset)
     assert experiment.recipe.model == config
     both_ways = isinstance(config, LstmConfig) and config.bidirectional
-    beside = ("lfmmi",) if experiment.recipe.lfmmi else ()
+    beside = ("sat_dnn",) if config.family == "dnn" else ()
+    beside += ("lfmmi",) if experiment.recipe.lfmmi else ()
     mono = ("mono",) if experiment.recipe.decode_mono else ()
     name = config.family.replace("lstm", "blstm") if both_ways else config.family
     assert experiment.systems == (*mono, "tri", "lda", "sat", name, *beside)

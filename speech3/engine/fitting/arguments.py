@@ -37,8 +37,8 @@ _OF_PRESETS = {
     "gradient_clip",
 }  # the other keys of presets were chosen for speech
 STRATEGIES = (
-    "sgd", "ddp", "terngrad_ddp", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad",
-    "sandblaster",
+    "sgd", "ddp", "terngrad_ddp", "terngrad_momentum", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour",
+    "downpour_adagrad", "sandblaster",
 )  # fmt: skip
 OPTIONS = (
     "asgd", "codec", "lbfgs", "betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph",
