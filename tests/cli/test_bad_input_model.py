@@ -10,7 +10,7 @@ from speech3.config import FeatureConfig, TrainConfig, TrainingConfig, load_pres
 from speech3.data.datadir import read_datadir
 from speech3.decode.apply import features_for
 from speech3.decode.recognizer import load_recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 from speech3.features.extraction import extract
 from speech3.train import train
 
@@ -50,7 +50,7 @@ def test_given_features_of_another_width(copy: Path, experiment: Path, system: s
     extract(read_datadir(copy / "data"), copy / "feats", fbank40, 1)
     shutil.copy(copy / "feats" / "feats.scp", copy / "data")
     shutil.copy(shipped("conf") / "features" / "given.yaml", copy / system / "features.yaml")
-    with pytest.raises(Speech3Error, match=r"data/feats\.scp: .*40\), but .* trained on \d+ .*; extract them with"):
+    with pytest.raises(MismatchError, match=r"data/feats\.scp"):
         features_for(load_recognizer(copy / system), read_datadir(copy / "data"), 1, copy / "out")
 
 

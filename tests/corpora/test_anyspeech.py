@@ -10,7 +10,7 @@ import soundfile
 from speech3.corpora import anyspeech
 from speech3.corpora.anyspeech import prepare
 from speech3.data.datadir import read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.io.ark import write_ark
 from speech3.language.lexicon import Pronunciation, read_lexicon
 
@@ -230,7 +230,7 @@ def test_the_same_utterances_in_two_parts(tmp_path: Path) -> None:
     source = tmp_path / "source"
     datadir(source / "train")
     datadir(source / "test", 2)  # the same random numbers
-    with pytest.raises(Speech3Error, match=r"train and test have the same utterances, such as s00-00, s00-01, s00-02,"):
+    with pytest.raises(DataError, match="train and test have the same utterances, such as"):
         prepare(source, tmp_path / "out", 1, lexicon="graphemes")
     for number, sound in enumerate((source / "test" / "wav").iterdir()):  # other recordings of the same names
         soundfile.write(sound, 0.1 * np.random.default_rng(number).standard_normal(800), 8000)
@@ -246,7 +246,7 @@ def test_a_dev_set_of_new_words_is_refused_before_anything_is_trained_unless_the
     datadir(source / "test", 2, words=["kiwi"], seed=2)
     (source / "lang").mkdir()
     (source / "lang" / "lexicon.txt").write_text("".join(f"{word} {' '.join(word.upper())}\n" for word in WORDS))
-    with pytest.raises(Speech3Error, match=r"dev: 40 of the 40 words of the transcripts \(100%\) are not in the lexi"):
+    with pytest.raises(MissingError, match="dev: 40 of the 40 words of the transcripts"):
         prepare(source, tmp_path / "out", 1)
     assert not (tmp_path / "out").exists()
     (source / "lang" / "lexicon.txt").unlink()

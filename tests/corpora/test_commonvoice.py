@@ -11,7 +11,7 @@ from speech3.config import RecipeConfig, load_config, shipped
 from speech3.corpora.commonvoice import prepare
 from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, MismatchError, Speech3Error
 from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import hours_of_speech, planned_steps
 from speech3.recipe.steps import make_plan
@@ -90,7 +90,7 @@ def test_what_is_refused(welsh: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"train\.tsv: no column client_id, path, sentence"):
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
     (welsh / "train.tsv").write_text(f"{HEADER}cut\tsho")
-    with pytest.raises(Speech3Error, match=r"train\.tsv: a line is cut short: `cut`; unpack the archive again"):
+    with pytest.raises(FormatError, match=r"train\.tsv"):
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
 
 
@@ -98,7 +98,7 @@ def test_another_language_than_that_of_the_sentences(
     welsh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
-    with pytest.raises(Speech3Error, match=r"train\.tsv: its sentences are in cy, but lang=en-us; set lang=cy"):
+    with pytest.raises(MismatchError, match=r"train\.tsv"):
         prepare(welsh, tmp_path / "out", 1, lang="en-us")
     for name in ("train", "dev", "test"):
         table = welsh / f"{name}.tsv"
@@ -139,7 +139,7 @@ def test_an_empty_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "no clip in dev.tsv: splits are drawn from validated.tsv" in capsys.readouterr().err
     assert _seconds(root, tmp_path) == pytest.approx(40, rel=0.1)
     (root / "validated.tsv").unlink()
-    with pytest.raises(Speech3Error, match=r"cy: no clip in dev\.tsv, and no validated\.tsv, from which splits are"):
+    with pytest.raises(DataError, match=r"cy: no clip in dev\.tsv, and no validated\.tsv,"):
         prepare(root, tmp_path / "out", 1, lexicon="graphemes")
 
 

@@ -8,7 +8,7 @@ from fieldwork import aligned, eaf, long_textgrid, recording, referring, short_t
 from speech3.corpora.anyspeech import prepare
 from speech3.corpora.folder import read_folder
 from speech3.data.datadir import DataDir, read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 
 
 def texts(data: DataDir) -> dict[str, str | None]:
@@ -104,9 +104,7 @@ def test_tiers_of_two_speakers(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     recording(tmp_path / "ben_1.wav")
     write(tmp_path / "ben_1.TextGrid", long_textgrid({"tx": [(0.0, 0.4, ""), (0.4, 1.2, "Mama"), (1.2, 2, " ")]}))
-    with pytest.raises(
-        Speech3Error, match=r"several tiers.*as in tier=tx .*:\n.*tier=tx: in 2 of 2 files, 3 annot.*\n.*tier=ref"
-    ):
+    with pytest.raises(DataError, match=r"several tiers.*as in tier=tx .*:\n.*tier=tx"):
         read_folder(tmp_path)
     data, faults = read_folder(tmp_path, "tx")
     assert not faults  # empty intervals are a TextGrid's silence
@@ -335,9 +333,9 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     write(source / "utt2spk", "".join(f"{name} {name}\n" for name in names))
     with pytest.raises(Speech3Error, match="tier=tx: Kaldi data directories have no tiers; remove it"):
         prepare(source, tmp_path / "out", 1, lexicon="graphemes", tier="tx")
-    with pytest.raises(Speech3Error, match=r"graphemes.txt: words are not spelled.*set lexicon=graphemes, too"):
+    with pytest.raises(SettingError, match=r"graphemes.txt"):
         prepare(source, tmp_path / "out", 1, lang="sw", graphemes=str(graphemes))
-    with pytest.raises(Speech3Error, match=r"graphemes.txt: no such file; set graphemes=FILE, one grapheme a line"):
+    with pytest.raises(MissingError, match=r"graphemes.txt"):
         prepare(source, tmp_path / "out", 1, lexicon="graphemes", graphemes=str(graphemes))
     graphemes.write_text("\n")
     with pytest.raises(Speech3Error, match=r"graphemes.txt: is empty"):

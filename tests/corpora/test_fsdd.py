@@ -4,7 +4,7 @@ import pytest
 
 from speech3.corpora.fsdd import DIGITS, prepare
 from speech3.data.datadir import read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError, Speech3Error
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora"
 here = pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
@@ -64,7 +64,7 @@ def test_a_part_of_the_corpus_as_it_is_published(tmp_path):
         (tmp_path / "recordings" / f"{name}.wav").touch()
     prepare(tmp_path, tmp_path / "out", 1)
     assert list(read_datadir(tmp_path / "out/train").utterances) == ["jackson-3-11"]
-    with pytest.raises(Speech3Error, match="no recordings of nobody; speakers here: george, jackson, lucas, theo"):
+    with pytest.raises(MissingError, match="no recordings of nobody"):
         prepare(tmp_path, tmp_path / "out", 1, dev_speaker="nobody")
     with pytest.raises(Speech3Error, match="dev_speaker lucas is a test speaker"):
         prepare(tmp_path, tmp_path / "out", 1, dev_speaker="lucas")

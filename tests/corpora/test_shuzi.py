@@ -11,7 +11,7 @@ import pytest
 from speech3.corpora import shuzi, synthetic
 from speech3.data.datadir import read_datadir
 from speech3.data.validation import validate
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError
 from speech3.hmm.clustering import phone_groups
 from speech3.language import espeak
 from speech3.language.lexicon import read_lexicon
@@ -182,7 +182,5 @@ def test_no_variant_is_in_two_splits() -> None:
 def test_another_pronunciation_is_an_error() -> None:
     synthesis = espeak.synthesize("三百零五", "cmn+m3")
     shuzi.check_pronunciation(synthesis, "三百零五", "u")
-    with pytest.raises(
-        Speech3Error, match="s17-003: espeak-ng pronounces 三百一五 as s a n p ai l i ŋ w u, not s a n p ai j i"
-    ):
+    with pytest.raises(MachineError, match="s17-003"):
         shuzi.check_pronunciation(synthesis, "三百一五", "s17-003")

@@ -9,7 +9,7 @@ import soundfile
 from speech3.corpora import aishell, an4, tedlium, yesno
 from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, MissingError, Speech3Error
 
 
 def sound(path: Path, seed: int = 1, rate_hz: int = 16000) -> np.ndarray:
@@ -59,7 +59,7 @@ def test_aishell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "你好 n i3 h ao3" in lexicon and "sil" not in lexicon.lower()
     assert "test has 2 of its 7,176 utterances" in capsys.readouterr().err
     (root / "data_aishell" / "wav" / "S0765.tar.gz").touch()
-    with pytest.raises(Speech3Error, match=r"wav: archives not unpacked: 1, such as S0765\.tar\.gz; unpack"):
+    with pytest.raises(MissingError, match="wav: archives not unpacked"):
         aishell.prepare(root, tmp_path / "out", 1)
     (root / "data_aishell" / "wav" / "S0765.tar.gz").unlink()
     for path in (root / "data_aishell" / "wav" / "dev" / "S0724").iterdir():
@@ -113,7 +113,7 @@ def test_what_is_missing_from_an4(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"cen1-t01-b: no recording with this name"):
         an4.prepare(root, tmp_path / "out", 1)
     (root / "etc" / "an4_test.transcription").write_text("G M\n")
-    with pytest.raises(Speech3Error, match=r"an4_test\.transcription:1: not `<s> WORDS </s> \(NAME\)`: `G M`"):
+    with pytest.raises(FormatError, match=r"an4_test\.transcription:1"):
         an4.prepare(root, tmp_path / "out", 1)
     (root / "etc" / "an4_test.transcription").write_text("<s> G M </s> (other)\n")
     with pytest.raises(Speech3Error, match=r"no transcript of cen0-t01-b, which an4_test\.fileids"):

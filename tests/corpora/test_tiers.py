@@ -8,7 +8,7 @@ import pytest
 from fieldwork import aligned, eaf, long_textgrid, referring, short_textgrid, tier
 
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError, Speech3Error
 from speech3.hmm.alignment.times import Segment, write_textgrid
 
 TIERS = {
@@ -184,5 +184,5 @@ def test_the_tier_is_chosen_or_asked_for() -> None:
 
     assert chosen("tx") == ["tx@A", "tx@B", "TX@C"] and chosen("TX@a") == ["tx@A"] and chosen("lt") == ["Ben"]
     assert chosen("tx@A, Ben") == ["tx@A", "Ben"]
-    with pytest.raises(Speech3Error, match="tier=words: no file has such a tier; the tiers are:\n  tier=tx"):
+    with pytest.raises(MissingError, match="tier=words"):
         chosen("words")

@@ -14,7 +14,7 @@ from speech3.corpora import wsj
 from speech3.data.audio import load
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.data.stats import lengths_s
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, FormatError, Speech3Error
 from speech3.language.arpa import read_arpa
 
 ARPA = "made by NIST\n\\data\\\nngram 1=5\n\n\\1-grams:\n-1 THE\n-1 MEN\n-1 </s>\n-9 <s>\n-2 <UNK>\n\\end\\\n"
@@ -143,7 +143,7 @@ def test_what_shorten_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     assert b"shorten" in sound.read_bytes()
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(Speech3Error, match=r"440c0401\.wv1: compressed by shorten, as are 1 of the 2 .*sph2pipe"):
+    with pytest.raises(FormatError, match=r"440c0401\.wv1"):
         wsj.prepare(tmp_path, tmp_path / "out", 1)
     program = tmp_path / "bin" / "sph2pipe"  # stands for it: takes the same arguments
     program.parent.mkdir()
@@ -206,5 +206,5 @@ def test_another_language(tmp_path: Path) -> None:
     make_discs(tmp_path)
     with pytest.raises(Speech3Error, match="lang=fr: WSJ is in English"):
         wsj.prepare(tmp_path, tmp_path / "out", 1, lang="fr")
-    with pytest.raises(Speech3Error, match=r"dev and test have the same utterances, such as 440c0401, 440c0402"):
+    with pytest.raises(DataError, match="dev and test have the same utterances, such as"):
         wsj.prepare(tmp_path, tmp_path / "out", 1, dev="eval92")

@@ -14,7 +14,7 @@ from speech3.data.augment.augmenter import make_augmenter
 from speech3.data.augment.copies import augment_data
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.data.validation import validate
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.runtime import parallel
 
 RATE_HZ = 8000
@@ -194,7 +194,7 @@ def test_what_is_refused(directory: Path, tmp_path: Path) -> None:
     (speech.parent / "n.wav").write_bytes(b"no sound")
     with pytest.raises(Speech3Error, match=r"n\.wav: is not audio"):
         augment_data(data, tmp_path / "out", AugmentConfig(noise_prob=1, noise_dir=str(tmp_path / "musan")), jobs=1)
-    with pytest.raises(Speech3Error, match=r"musan/speech: holds no speech .* for babble, and noise_prob is 0"):
+    with pytest.raises(DataError, match="musan/speech"):
         augment_data(data, tmp_path / "out", AugmentConfig(babble_prob=1, noise_dir=str(speech)))
     with pytest.raises(Speech3Error, match=r"no audio: the directory has features"):
         augment_data(DataDir(tmp_path / "f", {}, data.utterances, {"u00": "x"}), tmp_path / "out", EVERYTHING)

@@ -5,7 +5,7 @@ import pytest
 from speech3.data.audio import load
 from speech3.data.datadir import DataDir, read_datadir, write_datadir
 from speech3.data.subsets import combine
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_segments_of_one_recording_come_together(make, tmp_path):
 
 def test_an_utterance_twice_is_named(halves, tmp_path):
     whole, one, _ = halves
-    with pytest.raises(Speech3Error, match=r"2 utterances are in two directories: u1 \(.*one, .*data\), u2 \("):
+    with pytest.raises(MismatchError, match="2 utterances are in two directories"):
         combine([one, whole], tmp_path / "all")
 
 
@@ -73,7 +73,7 @@ def test_one_name_for_two_things(halves, tmp_path):
     _, one, two = halves
     key = {key: dataclasses.replace(utt, recording="u1") for key, utt in two.utterances.items()}
     clash = dataclasses.replace(two, utterances=key, recordings={"u1": "/elsewhere.wav"})
-    with pytest.raises(Speech3Error, match=r"recording u1 is .*u1\.wav in .*one and /elsewhere\.wav in .*two; rename"):
+    with pytest.raises(MismatchError, match=r"recording u1 is .*u1\.wav in .*one and"):
         combine([one, clash], tmp_path / "all")
     key = {key: dataclasses.replace(utt, speaker="a") for key, utt in two.utterances.items()}
     with pytest.raises(Speech3Error, match=r"speaker a is f in .*one and m in .*two"):

@@ -11,7 +11,7 @@ from speech3.data import paths
 from speech3.data.audio import AudioError, info, read_file
 from speech3.data.datadir import read_datadir
 from speech3.data.validation import validate
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 
 WITH_COMMAND = "u1 cat wav/u1.wav |\nu2 wav/u2.wav\nu3 wav/u3.wav\n"
 
@@ -31,7 +31,7 @@ def test_the_first_use_says_how_many_and_shows_one(make, capsys):
 
 def test_refused_by_the_environment(make, refusing):
     directory = make(wav_scp=WITH_COMMAND)
-    with pytest.raises(Speech3Error, match=r"wav\.scp: 1 of 3 recordings come from commands.*are refused.*trust"):
+    with pytest.raises(DataError, match=r"wav\.scp"):
         read_datadir(directory)
     with pytest.raises(AudioError, match="commands are refused"):
         info(f"cat {directory}/wav/u1.wav |")

@@ -6,7 +6,7 @@ import pytest
 
 from speech3.data.audio import load
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import MissingError, Speech3Error
 
 
 def test_reads_what_was_written_down(make):
@@ -224,7 +224,7 @@ def test_features_without_audio(make, tmp_path, segments):
     assert (
         not data.recordings and data.utterances["u3"].text == "FOUR FIVE SIX" and list(data.feats) == ["u1", "u2", "u3"]
     )
-    with pytest.raises(Speech3Error, match=r"u1: no audio: the directory has features \(feats\.scp\) but no wav\.scp"):
+    with pytest.raises(MissingError, match="u1: no audio"):
         load(data, "u1")
     write_datadir(data, tmp_path / "copy")
     again = read_datadir(tmp_path / "copy")

@@ -3,7 +3,7 @@ import pytest
 
 from speech3.data.datadir import DataDir, Utterance, read_datadir
 from speech3.data.subsets import parse_shares, split_by_speaker, split_by_utterance
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.io.ark import write_ark
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
@@ -48,7 +48,7 @@ def test_a_speaker_with_most_of_the_speech_is_trained_on(tmp_path):
 
 
 def test_too_few(tmp_path):
-    with pytest.raises(Speech3Error, match=r"no speaker is left for dev, test: of 2 speakers .* has 50% of it"):
+    with pytest.raises(DataError, match="no speaker is left for dev, test"):
         split_by_speaker(_data(tmp_path, [10, 10]), SHARES, 1)
     with pytest.raises(Speech3Error, match=r"5 utterances are too few: none is left for dev, test"):
         split_by_utterance(_data(tmp_path, [10]), SHARES, 1)

@@ -9,7 +9,7 @@ from sounds import RATE_HZ, tone
 from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
 from speech3.data.validation import fix_datadir, validate
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.io.ark import write_ark
 from speech3.runtime import parallel
 
@@ -157,7 +157,7 @@ def test_fix_refuses(make, tmp_path):
     with pytest.raises(Speech3Error, match="cannot replace its source"):
         fix_datadir(directory, directory / ".." / "data")
     shutil.rmtree(directory / "wav")
-    with pytest.raises(Speech3Error, match=r"no usable utterance is left(.|\n)*u1\.wav: no such file|u1: no such file"):
+    with pytest.raises(DataError, match=r"no usable utterance is left(.|\n)*u1\.wav"):
         fix_datadir(directory, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -18,7 +18,7 @@ from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.recognizer import Recognizer, load_recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.hmm.alignment.oov import by_letters, with_pronunciations
 from speech3.hmm.alignment.times import read_ctm
 from speech3.hmm.model import PdfsOnly
@@ -211,10 +211,10 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
 def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Path) -> None:
     sources = GraphSources(add=made(tmp_path, "words.txt", "BAA b a\n"))
     (model / "graph" / "lm.arpa.gz").unlink()
-    with pytest.raises(Speech3Error, match=r"has no lm\.arpa\.gz: .* from Kneser-Ney; pass a language model with --lm"):
+    with pytest.raises(MissingError, match=r"has no lm\.arpa\.gz"):
         make_graph(model, tmp_path / "out", sources)
     (model / "graph" / "graph.json").unlink()
-    with pytest.raises(Speech3Error, match=r"has no graph whose language model could be used; pass one with --lm"):
+    with pytest.raises(MissingError, match="has no graph whose language model could be used"):
         make_graph(model, tmp_path / "out", sources)
     PdfsOnly(9, "made elsewhere").save(model)
     with pytest.raises(Speech3Error, match="no graph can be built for it: made elsewhere"):
@@ -223,7 +223,7 @@ def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Pat
 
 def test_a_graph_of_pieces(model: Path, tmp_path: Path) -> None:
     write_arpa(toys.estimate_lm([["▁A", "A"]], 2), model / "graph" / "lm.arpa.gz")
-    with pytest.raises(Speech3Error, match=r"language model consists of word pieces, .*words\.txt has nothing to add"):
+    with pytest.raises(DataError, match="language model consists of word pieces,"):
         make_graph(model, tmp_path / "out", GraphSources(add=made(tmp_path, "words.txt", "BAA b a\n")))
 
 

@@ -14,7 +14,7 @@ from speech3.decode import model_export as exporting
 from speech3.decode.apply import features_of_file, transcribe
 from speech3.decode.model_export import Export, export
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, Speech3Error, TrainingError
 from speech3.models.onnx_runtime import OnnxNetwork
 
 onnx = pytest.importorskip("onnx")
@@ -64,7 +64,7 @@ def test_scores_are_those_of_the_directory(network: Path, sounds: dict[str, Path
     directory, file = load_recognizer(network), load_recognizer(out)
     feats_TF = features_of_file(directory, sounds["ab"])
     np.testing.assert_allclose(file.scorer.loglikes(feats_TF), directory.scorer.loglikes(feats_TF), atol=1e-4)
-    with pytest.raises(Speech3Error, match=r"utt7: features of shape \(5, 9\), but the model was trained on 8"):
+    with pytest.raises(MismatchError, match=r"utt7: features of shape \(5, 9\), but the model"):
         file.decode({"utt7": np.zeros((5, 9), np.float32)})
 
 
@@ -127,10 +127,10 @@ def test_parts_that_do_not_belong_together(network: Path, model: Path, out: Path
     about = {**json.loads(proto.metadata_props[0].value), "num_senones": 12}
     onnx.helper.set_model_props(proto, {"speech3": json.dumps(about)})
     out.write_bytes(proto.SerializeToString())
-    with pytest.raises(Speech3Error, match=r"whistles\.onnx: 12 outputs, but the tree beside it has 9 pdfs"):
+    with pytest.raises(MismatchError, match=r"whistles\.onnx"):
         load_recognizer(out)
     shutil.rmtree(rest)
-    with pytest.raises(Speech3Error, match=r"whistles\.onnx: .*network .*decoding also needs .*whistles\.decode"):
+    with pytest.raises(DataError, match=r"whistles\.onnx"):
         load_recognizer(out)
     rest.mkdir()
     (rest / "thesis.txt").touch()
@@ -162,7 +162,7 @@ def test_other_scores_than_pytorch_are_not_published(network: Path, out: Path, m
     before = out.read_bytes()
     right = exporting.to_onnx
     monkeypatch.setattr(exporting, "to_onnx", lambda model, prior, about: right(model, prior + 0.01, about))
-    with pytest.raises(Speech3Error, match=r"whistles\.onnx: not written, .* differ from PyTorch's by 0\.01"):
+    with pytest.raises(TrainingError, match=r"whistles\.onnx"):
         export(network, out)
     monkeypatch.setattr(exporting, "to_onnx", lambda model, prior, about: right(model, prior + np.nan, about))
     with pytest.raises(Speech3Error, match=r"not written, .* by nan"):

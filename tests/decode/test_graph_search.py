@@ -9,7 +9,7 @@ from speech3.decode import search
 from speech3.decode.grammar import one_word_grammar
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.search import decode, decode_settings, lattices
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.hmm.model import Hmm, monophone_tree
 from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import Lexicon, Pronunciation
@@ -153,7 +153,7 @@ def test_utterances_whose_search_dies_are_reported(toy):
     assert [h.utterance for h in decoding.hypotheses] == [name for name, _ in fine]
     assert list(decoding.failed) == ["short", "none", "dead"]
     assert "no frames" in decoding.failed["none"]
-    with pytest.raises(Speech3Error, match=r"3 of 59 utterances could not be decoded, more than 5 %:\n  short: no"):
+    with pytest.raises(DataError, match="3 of 59 utterances could not be decoded, more than"):
         decode(graph, [*bad, *fine[1:]], WIDE, 1.0)
     with pytest.raises(Speech3Error, match="1 of 1"):
         decode(graph, [("dead", dead)], WIDE, 1.0)

@@ -18,7 +18,7 @@ from speech3.decode import streaming
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.streaming import Lines, Meter, Terminal, transcribe_arriving
 from speech3.decode.trained_model import Result, Word
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_options_that_do_not_go_together(plain: Path, tmp_path: Path) -> None:
     from speech3.cli.recognise import transcribe
 
     for options in ({"files": [Path("-"), Path("-")]}, {"files": [Path("-")], "ctm": True}):
-        with pytest.raises(Speech3Error, match="--stream takes one FILE, or - for standard input, and no --ctm"):
+        with pytest.raises(SettingError, match="--stream takes one FILE, or - for standard input,"):
             transcribe(plain, stream=True, **options)  # type: ignore[arg-type]
     for more in ({"rate": 8000},):
         with pytest.raises(Speech3Error, match=r"--rate .*--stream"):

@@ -21,7 +21,7 @@ from speech3.decode.output import word_times, write_decoding
 from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.decode.trained_model import NetworkScorer, load_settings
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, MissingError, SettingError, Speech3Error
 from speech3.features.extraction import features_of
 from speech3.hmm import train
 from speech3.hmm.alignment.times import read_ctm
@@ -100,7 +100,7 @@ def test_features_of_another_width_are_refused_with_the_utterance(model: Path, k
         save_network(model, HMM.num_pdfs)
     recognizer = load_recognizer(model)
     feats = {"utt7": np.zeros((5, 9), np.float32)}
-    with pytest.raises(Speech3Error, match=r"utt7: features of shape \(5, 9\), but the model was trained on 8"):
+    with pytest.raises(MismatchError, match=r"utt7: features of shape \(5, 9\), but the model"):
         recognizer.decode(feats)
     with pytest.raises(Speech3Error, match=r"features of shape \(5, 9\), but the model was trained on 8"):
         recognizer.align(feats, {"utt7": "A"})
@@ -134,7 +134,7 @@ def test_a_directory_above_models_lists_them(model: Path, monkeypatch: pytest.Mo
 def test_impossible_settings(model: Path, key: str, value: float | None) -> None:
     values = json.loads((model / "decode.json").read_text())
     (model / "decode.json").write_text(json.dumps({**values, key: value}))
-    with pytest.raises(Speech3Error, match=r"decode\.json: has keys of another version .*, or impossible values"):
+    with pytest.raises(MismatchError, match=r"decode\.json"):
         _ = load_recognizer(model).settings
 
 
@@ -157,9 +157,7 @@ def test_a_model_without_settings_asks_to_be_tuned(model: Path, sounds: dict[str
         lambda: recognizer.decode(feats),
         lambda: replace_graph(recognizer, None),
     ):  # the latter before features
-        with pytest.raises(
-            Speech3Error, match=r"decode\.json: no such file; the model is not tuned yet: run speech3 tune"
-        ):
+        with pytest.raises(MissingError, match=r"decode\.json"):
             decode()
     config = DecodeConfig(acoustic_scales=(0.1, 0.5), word_penalties=(0.0,))
     found = tune_recognizer(recognizer, feats, {"u": ["AB"]}, config)
@@ -232,15 +230,13 @@ def test_the_grid_of_the_recipe_stays_with_the_model(model: Path) -> None:
     (model / "tuning.json").write_text(config.model_dump_json())
     assert load_tuning(load_recognizer(model)) == config
     (model / "tuning.json").write_text('{"scales": [1]}')
-    with pytest.raises(Speech3Error, match=r"tuning\.json: unknown key 'scales'; known here: acoustic_scales"):
+    with pytest.raises(SettingError, match=r"tuning\.json"):
         load_tuning(load_recognizer(model))
 
 
 def test_parts_of_different_models_are_refused(model: Path, tmp_path: Path) -> None:
     save_network(model, HMM.num_pdfs + 3)
-    with pytest.raises(
-        Speech3Error, match=r"model\.safetensors: 12 outputs, but the tree beside it has 9 pdfs.*another"
-    ):
+    with pytest.raises(MismatchError, match=r"model\.safetensors"):
         load_recognizer(model)
     save_network(model, HMM.num_pdfs)
     other = toys.toy_hmm(context=True)

@@ -25,7 +25,7 @@ from speech3.decode.graph import build_graph
 from speech3.decode.lattice_directory import open_lattices
 from speech3.decode.lattice_paths import nbest
 from speech3.decode.rescoring import WEIGHTS, RescoreOptions, load_function, rescore
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
 from speech3.hmm.alignment.times import read_ctm
 from speech3.language.arpa import ArpaLm, write_arpa
 from speech3.language.neural import Network, NeuralLm, mixed
@@ -201,7 +201,7 @@ def test_a_neural_model_of_other_words_is_named(
     config = NeuralLmConfig(width=4)
     units = ("<s>", "</s>", "<unk>", "a", "ab", "bb")
     NeuralLm(config, units, Network(config, np.ones(6)), b"", "").save(tmp_path / "lower")
-    with pytest.raises(Speech3Error, match=r"lower: lacks 3 of the 3 words of .*words\.txt: A, AB, BB; train it"):
+    with pytest.raises(MismatchError, match=r"lower: lacks 3 of the 3 words of .*words\.txt"):
         rescore(open_lattices(decoded), str(tmp_path / "lower"), tmp_path / "out", RescoreOptions())
     NeuralLm(config, (*units[:3], "A", "AB"), Network(config, np.ones(5)), b"", "").save(tmp_path / "two")
     rescore(open_lattices(decoded), str(tmp_path / "two"), tmp_path / "out", RescoreOptions())
@@ -252,9 +252,7 @@ def test_one_sentence_may_be_impossible(decoded: Path, tmp_path: Path, monkeypat
 
 def test_words_that_the_model_lacks(decoded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lacking = lm_of(tmp_path / "l.arpa", toys.estimate_lm([["A"], ["AB", "A"]], 2))
-    with pytest.raises(
-        Speech3Error, match=r"l\.arpa: lacks words of the lattice of .*, and has no <unk>: BB; estimate"
-    ):
+    with pytest.raises(MissingError, match=r"l\.arpa"):
         rescore(open_lattices(decoded), lacking, tmp_path / "out", RescoreOptions())
     lm = toys.estimate_lm([["A"], ["AB", "A"], ["<unk>", "A"]], 2)
     rescore(open_lattices(decoded), lm_of(tmp_path / "u.arpa", lm), tmp_path / "out", RescoreOptions(nbest=10**4))
@@ -302,15 +300,13 @@ def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_pa
     rescore(open_lattices(decoded), lm, tmp_path / "given", RescoreOptions(old=old))
     assert (tmp_path / "given" / "hyp.txt").read_text() == (tmp_path / "kept" / "hyp.txt").read_text()
     other = Path(lm_of(tmp_path / "p.arpa", toys.estimate_lm([["A"], ["AB", "A"]], 2)))
-    with pytest.raises(Speech3Error, match="a word that the language model used in the search does not allow"):
+    with pytest.raises(DataError, match="a word that the language model used in the search"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions(old=other))
 
 
 def test_directories_that_are_none_and_damaged_archives(decoded: Path, tmp_path: Path) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm(NEW, 3))
-    with pytest.raises(
-        Speech3Error, match=r"has no lattice\.json; pass a directory that speech3 decode --lattice wrote"
-    ):
+    with pytest.raises(MissingError, match=r"has no lattice\.json"):
         open_lattices(tmp_path)
     content = (decoded / "lat.ark").read_bytes()
     (decoded / "lat.ark").write_bytes(content[:-7])

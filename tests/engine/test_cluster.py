@@ -18,7 +18,7 @@ import torch
 from speech3.config import AsgdConfig
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
@@ -168,13 +168,9 @@ def test_shards_without_room_end_run_and_leave_no_process(nodes, world, monkeypa
     """All CPUs are the other world's; then there are not enough nodes; then the other world ends."""
     patience = cluster_module.TIMEOUT_S
     monkeypatch.setattr(cluster_module, "TIMEOUT_S", 0.5)
-    with pytest.raises(
-        Speech3Error, match=r"no Ray node had room for a shard .* the cluster has 2 Ray nodes with 2 CPUs"
-    ):
+    with pytest.raises(MachineError, match=r"no Ray node had room for a shard .* the cluster"):
         Cluster(BUILD, BUILD(), CONFIG, workers=1)
-    with pytest.raises(
-        Speech3Error, match=r"training\.workers=3: a shard takes a CPU, and the cluster has 2 Ray nodes"
-    ):
+    with pytest.raises(MachineError, match=r"training\.workers=3"):
         Cluster(BUILD, BUILD(), CONFIG, workers=3)
     with pytest.raises(Speech3Error, match=r"training\.workers=1: .* a CPU and a GPU"):
         Cluster(BUILD, BUILD(), CONFIG, workers=1, device="cuda")

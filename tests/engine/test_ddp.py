@@ -23,7 +23,7 @@ from speech3.engine.gradient import device_for
 from speech3.engine.interface import USED, Rate
 from speech3.engine.optimizers import Sgd
 from speech3.engine.trainer import check_workers
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, Speech3Error
 
 BATCHES = tiny.Batches(11)
 GROUPS = ((0, 1), (3, 4), (5, 6), (7, 8), (9, 10)), ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (10,))
@@ -93,7 +93,7 @@ def test_a_process_that_dies_ends_the_epoch_with_an_error(world):
     moves = world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES))
     assert [next(moves).used for _ in range(3)] == [0, 0, 0]  # we do not: Ctrl-C is heard
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
-    with pytest.raises(Speech3Error, match=r"world ddp: process 1 died \(exit status -9\).*last checkpoint"):
+    with pytest.raises(MachineError, match="world ddp"):
         list(moves)
     with pytest.raises(Speech3Error, match=r"process 1 died \(exit status -9\)"):
         list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
@@ -202,5 +202,5 @@ def test_workers_take_turns_over_gpus(monkeypatch):
     assert [device_for("cuda", worker) for worker in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     check_workers(TrainingConfig(world="ddp", workers=2, device="cuda"))
     check_workers(TrainingConfig(world="ddp", workers=1, device="cuda:1"))
-    with pytest.raises(Speech3Error, match=r"training\.device=cuda:1: that is one GPU, and ddp needs one for each"):
+    with pytest.raises(MachineError, match=r"training\.device=cuda:1"):
         check_workers(TrainingConfig(world="ddp", workers=2, device="cuda:1"))

@@ -13,7 +13,7 @@ from speech3.engine.backends import ddp, shared
 from speech3.engine.fitting.dataset import data_of
 from speech3.engine.fitting.fit import Build
 from speech3.engine.trainer import Trainer, check_workers, open_backends, rate_of, times_of
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 
 DATA = {  # of the model, its minibatches and its loss, which every world is given
     "objective", "discriminative", "lfmmi", "minibatch", "sequence", "targets_inside", "chunk_context",
@@ -124,16 +124,14 @@ def test_momentum_is_the_servers_and_steps_keep_their_size_at_the_end_of_the_war
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
     for momenta in ({"momentum": 0.5, "asgd": {"momentum": 0.5}}, {"asgd": {"momentum": 0.5}}):
         assert TrainingConfig(**momenta).server.momentum == 0.5
-    with pytest.raises(Speech3Error, match=r"momentum=0\.9 and training\.asgd\.momentum=0\.5: .*remove one"):
+    with pytest.raises(SettingError, match=r"momentum=0\.9 and training\.asgd\.momentum=0\.5"):
         _config({**keys, "asgd": {"momentum": 0.5}})
 
 
 @pytest.mark.parametrize("codec", [{"share": 0.1}, {"kind": "topk", "bucket": 64}, {"kind": "bf16", "clip": 2.0},
                                    {"kind": "ternary", "share": 0.1}, {"float_last": True}])  # fmt: skip
 def test_keys_of_another_codec_are_refused(codec):
-    with pytest.raises(
-        Speech3Error, match=r"training\.codec\.\w+=.*has no effect with training\.codec\.kind=.*remove it"
-    ):
+    with pytest.raises(SettingError, match=r"training\.codec\.\w+=.*has no effect with"):
         _config({"world": "shared", "codec": codec})
     _config({"world": "shared", "codec": {"down": "ternary", "bucket": 8, "float_below": 3}})
 

@@ -21,7 +21,7 @@ from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, WAITING, Rate
 from speech3.engine.server import Status
-from speech3.errors import Speech3Error
+from speech3.errors import MachineError, Speech3Error
 
 BATCHES = tiny.Batches(300, pause_s=0.002)
 BUILD = tiny.Build(BATCHES, slow_sync_s=0.001)
@@ -184,7 +184,7 @@ def test_shard_that_dies_repeatedly_ends_run(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_module, "run_shard_process", speech3_mayfly.main)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     try:
-        with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 often means .*fewer workers"):
+        with pytest.raises(MachineError, match=r"shard 0 died 3 times .*exit status 3"):
             list(world.epoch(1, tiny.waiting(tiny.Batches()), tiny.rate(0.1, 1, tiny.Batches())))
         assert world.restarts == 2
     finally:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 from speech3.features import cmvn
 from speech3.features.cmvn import apply_cmvn, cmvn_stats, sliding_cmvn
 from speech3.features.compute import finish_features
@@ -104,7 +104,7 @@ def test_global_statistics_out_of_the_config() -> None:
     assert finish_features(statics, config.model_copy(update={"norm_means": False, "norm_vars": False}))[0].equal(
         statics[0]
     )
-    with pytest.raises(Speech3Error, match=r"global_stats: 5 and 5 values .* features of 3 values, which need 4 and 4"):
+    with pytest.raises(MismatchError, match="global_stats"):
         finish_features([statics[0][:, :3]], config)
     with pytest.raises(Speech3Error, match="needs global_stats"):
         finish_features(statics, FeatureConfig(cmvn="global"))

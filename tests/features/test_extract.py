@@ -13,7 +13,7 @@ from speech3.cli import data as extract_verb
 from speech3.config import AugmentConfig, FeatureConfig, load_preset, parse, read_yaml
 from speech3.data.augment.augmenter import make_augmenter
 from speech3.data.datadir import DataDir, Utterance, read_datadir
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish_features, static_features
 from speech3.features.extraction import extract, features_of
@@ -118,9 +118,7 @@ def test_more_than_five_per_cent_stops_and_leaves_what_was_there(tmp_path: Path)
     extract(good, tmp_path / "out", FeatureConfig(), 1)
     before = (tmp_path / "out" / "feats.ark").read_bytes()
     bad = data_of(tmp_path / "bad", twenty(x1="a", x2="b"), x1=None, x2=sound("x2", 10))
-    with pytest.raises(
-        Speech3Error, match=r"2 of 22 utterances.*more than 5 %(.|\n)*x1.*no such file(.|\n)*x2: shorter"
-    ):
+    with pytest.raises(DataError, match=r"2 of 22 utterances.*more than 5 %(.|\n)*x1.*no"):
         extract(bad, tmp_path / "out", FeatureConfig(cmvn="speaker"), 1)
     assert (tmp_path / "out" / "feats.ark").read_bytes() == before
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["feats.ark", "feats.scp", "features.yaml"]

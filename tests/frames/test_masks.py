@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.config import FeatureConfig, PitchConfig, TrainingConfig, load_preset
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.frames.masks import SpecAugment, hidden, spec_augment
 
 FBANK = load_preset(FeatureConfig, "features", "fbank40_d2").model_copy(update={"sample_frequency": 16000})
@@ -64,9 +64,9 @@ def test_time_masks_need_no_mel_bins_and_nothing_asked_for_is_nothing_done() -> 
 
 def test_frequency_masks_that_do_not_fit() -> None:
     mfcc = load_preset(FeatureConfig, "features", "mfcc13_d2")
-    with pytest.raises(Speech3Error, match=r"training\.frequency_masks=2: only for log mel features .* not for mfcc"):
+    with pytest.raises(SettingError, match=r"training\.frequency_masks=2"):
         spec_augment(TrainingConfig(frequency_masks=2), mfcc, torch.ones(39))
-    with pytest.raises(Speech3Error, match=r"frequency_masks=1: only for log mel .* fbank of 121 values per frame"):
+    with pytest.raises(SettingError, match="frequency_masks=1"):
         spec_augment(TrainingConfig(frequency_masks=1), FBANK, torch.ones(121))
     with pytest.raises(Speech3Error, match=r"frequency_mask_bins=40: there are 40 bins"):
         spec_augment(TrainingConfig(frequency_masks=1, frequency_mask_bins=40), FBANK, torch.ones(120))

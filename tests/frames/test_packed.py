@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, Speech3Error
 from speech3.frames import packed as packed_module
 from speech3.frames import packed as sections_module
 from speech3.frames.packed import PackedFrames, open_packed, verify_once, write_frames
@@ -217,7 +217,7 @@ def test_cut_short(tmp_path):
     whole = path.read_bytes()
     for length in [*range(40), *range(40, len(whole), 499), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(Speech3Error, match=r"x.frames: (truncated in block \d+|not a file of packed frames)"):
+        with pytest.raises(FormatError, match=r"x.frames"):
             open_packed(path)
 
 

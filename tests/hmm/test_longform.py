@@ -9,7 +9,7 @@ import torch
 from drawn import Drawn, draw
 
 from speech3.config import FeatureConfig
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.features.compute import finish_features
 from speech3.hmm.alignment import longform
 from speech3.hmm.alignment.longform import (
@@ -112,9 +112,7 @@ def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
 def test_a_search_without_enough_memory_is_an_error(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = draw(hmm, 60, seed=4)
     monkeypatch.setattr(longform, "_RECORDS", 1010)
-    with pytest.raises(
-        Speech3Error, match=r"too many word hypotheses after \d+ scores \(over 1,010\); cut the recording in two"
-    ):
+    with pytest.raises(DataError, match=r"too many word hypotheses after \d+ scores \(over 1,010\)"):
         lay_out_long(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
 
 
@@ -137,7 +135,7 @@ def test_missing_parts_are_gaps_and_the_thread_is_found_again(hmm: Hmm) -> None:
 def test_other_transcripts_are_refused(hmm: Hmm) -> None:
     drawn = draw(hmm, 100, seed=7)
     long = Long(drawn)
-    with pytest.raises(Speech3Error, match="10 words for 3,600 s of audio, one in 360 s: not a transcript of"):
+    with pytest.raises(DataError, match="10 words for 3,600 s of audio, one in 360 s"):
         check_rate(10, 3600.0)
     with pytest.raises(Speech3Error, match="50,000 words for 3,600 s of audio, 14 per second"):
         check_rate(50000, 3600.0)

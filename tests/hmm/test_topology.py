@@ -10,7 +10,7 @@ import pytest
 from small_language import asking
 from test_transcript import graph_paths, phone_paths
 
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, MissingError
 from speech3.hmm.alignments import equal_alignment, evened_out, from_path
 from speech3.hmm.model import FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, load_hmm, monophone_tree, num_outputs
 from speech3.hmm.transcript import best_path, transcript_graph
@@ -123,10 +123,10 @@ def test_saved_and_loaded(biphones: Hmm, hmm: Hmm, tmp_path: Path) -> None:
     back = load_hmm(tmp_path / "old")
     assert (back.topology, back.subsampling) == (THREE_STATES, 1)
     write_json(tmp_path / "old" / "hmm.json", {**about, "topology": "first-and-loop"})
-    with pytest.raises(Speech3Error, match=r"old: hmm\.json says first-and-loop, but tree\.safetensors has 3 states"):
+    with pytest.raises(DataError, match=r"old: hmm\.json says first-and-loop, but"):
         load_hmm(tmp_path / "old")
     write_json(tmp_path / "old" / "hmm.json", {**about, "topology": "ring"})
-    with pytest.raises(Speech3Error, match=r"old.*hmm\.json: no topology 'ring', only three-states, first-and-loop"):
+    with pytest.raises(MissingError, match=r"old.*hmm\.json"):
         load_hmm(tmp_path / "old")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, Speech3Error
 from speech3.io.ark import ArkReader, IntArkReader, _kaldi_io, read_int_ark, read_scp, write_ark
 
 RNG = np.random.default_rng(0)
@@ -160,9 +160,7 @@ def test_integer_archives_cut_anywhere_are_errors_but_between_vectors(tmp_path: 
             assert list(read_int_ark(ark)) == list(IntArkReader(ark)) == ["first"]
             continue
         for read in (read_int_ark, IntArkReader):
-            with pytest.raises(
-                Speech3Error, match=r"ali\.ark: truncated or not an archive of integer vectors; make it again"
-            ):
+            with pytest.raises(FormatError, match=r"ali\.ark"):
                 read(ark)
 
 

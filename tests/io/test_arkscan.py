@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, Speech3Error
 from speech3.io.ark import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp, write_ark
 
 RNG = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_archives_that_are_none_or_cut(tmp_path: Path) -> None:
     whole = ark.read_bytes()
     for length in (len(whole) - 1, len(whole) - 130, 20):
         ark.write_bytes(whole[:length])
-        with pytest.raises(Speech3Error, match=r"feats\.ark: after .*: truncated or not an archive of matrices"):
+        with pytest.raises(FormatError, match=r"feats\.ark"):
             list(ark_entries(ark))
     rows = whole.index(b"\x04", whole.index(b"\0B")) + 1
     ark.write_bytes(whole[:rows] + b"\xff" * 4 + whole[rows + 4 :])  # -1 rows: the next matrix would be this one again

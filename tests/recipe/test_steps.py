@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError, Speech3Error
 from speech3.recipe.steps import Step, describe_plan, make_plan, run_plan
 
 
@@ -295,7 +295,7 @@ def test_files_of_the_user_are_not_replaced(kitchen: Kitchen) -> None:
     own.parent.mkdir(parents=True)
     kitchen.kill("chop")  # nothing is wrong with an empty directory
     own.write_text("salt")
-    with pytest.raises(Speech3Error, match=r"cook_soup: exists, but was not made by a recipe.*\(cook/soup\); move it"):
+    with pytest.raises(OccupiedError, match="cook_soup"):
         kitchen.run()
     assert own.read_text() == "salt"
     own.unlink()
@@ -305,7 +305,7 @@ def test_files_of_the_user_are_not_replaced(kitchen: Kitchen) -> None:
 def test_inputs_among_what_steps_make_are_refused(done: Kitchen) -> None:
     steps = done.steps()
     steps[0] = replace(steps[0], inputs=[done._dish("eat")])
-    with pytest.raises(Speech3Error, match=r"eat/dish: is in \S+eat, which eat makes anew; copy it elsewhere"):
+    with pytest.raises(OccupiedError, match="eat/dish"):
         make_plan(steps, done.out, None, None)
 
 

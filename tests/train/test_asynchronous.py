@@ -19,7 +19,7 @@ from speech3.engine import shard as shard_module
 from speech3.engine.backends.processes import Unkillable
 from speech3.engine.backends.simulated import Simulated
 from speech3.engine.backends.synchronous import OneWorker
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, TrainingError
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
@@ -389,7 +389,7 @@ def test_too_many_refused_minibatches_stop_the_run(corpus, tmp_path, monkeypatch
 
     monkeypatch.setattr(shard_module.Shard, "compute", diverging)
     config = _config(corpus, asgd={"warm_start": 0.5, "sync_every": 1}, max_epochs=1)
-    with pytest.raises(Speech3Error, match=r"epoch 1: 2\d of 100 minibatches were refused.*training\.learning_rate"):
+    with pytest.raises(TrainingError, match="epoch 1"):
         train(config, tmp_path / "out")
     assert not (tmp_path / "out" / "model.safetensors").exists()
     broken = {60, 61}

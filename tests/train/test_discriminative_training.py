@@ -10,7 +10,7 @@ import torch
 from interrupted import both_runs
 
 from speech3.config import ModelConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
-from speech3.errors import Speech3Error
+from speech3.errors import DataError, Speech3Error
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
@@ -126,6 +126,6 @@ def test_what_cannot_be_continued_is_named(home, tmp_path):
         write_frames(tmp_path / "other" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
     PdfsOnly(7, "a test's").save(tmp_path / "other")
     other = config.model_copy(update={"frames": str(tmp_path / "other"), "hmm": str(tmp_path / "other")})
-    with pytest.raises(Speech3Error, match=r"dnn/model\.safetensors: 6 senones there, 7 here.*objective=smbr"):
+    with pytest.raises(DataError, match=r"dnn/model\.safetensors"):
         train(other, tmp_path / "out")
     assert not (tmp_path / "out" / "run.json").exists()

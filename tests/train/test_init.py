@@ -7,7 +7,7 @@ import typer.testing
 import yaml
 
 from speech3.config import DnnConfig, TdnnConfig, TrainConfig, TrainingConfig
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import Hmm, PdfsOnly, context_free_tree, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -176,7 +176,7 @@ def test_dropout_may_differ(home, monkeypatch):
 
 def test_what_else_is_refused(home):
     _pack(home, "wide", 6, dim=DIM + 1)
-    with pytest.raises(Speech3Error, match=r"trained on 6 feature bins per frame, .*wide/train\.frames has 7"):
+    with pytest.raises(MismatchError, match="trained on 6 feature bins per frame,"):
         train(_config(home, "wide", init="old"), home / "new")
     with pytest.raises(Speech3Error, match=r"nowhere: no such file"):
         train(_config(home, init="nowhere"), home / "new")

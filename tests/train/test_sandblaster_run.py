@@ -7,7 +7,7 @@ import torch
 from speech3.config import LbfgsConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.engine.papers.sandblaster import Sandblaster
 from speech3.engine.trainer import check_epoch, check_workers
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.models import load_network
@@ -33,15 +33,15 @@ def test_the_preset_is_of_this_world():
 def test_more_iterations_than_minibatches():
     training = _config(lbfgs=LbfgsConfig(batches=3, iterations=5)).training
     check_epoch(training, 15, 0.0)
-    with pytest.raises(Speech3Error, match=r"training\.lbfgs: batches=3 with iterations=5 .*only 14 minibatches"):
+    with pytest.raises(SettingError, match=r"training\.lbfgs"):
         check_epoch(training, 14, 0.0)
 
 
 def test_a_gradient_that_is_cut_down():
-    with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of sandblaster.*remove it"):
+    with pytest.raises(SettingError, match=r"training\.gradient_clip=1"):
         check_workers(_config(gradient_clip=1.0).training)
     for keys in ({"optimizer": "adamw"}, {"momentum": 0.9}):
-        with pytest.raises(Speech3Error, match=r"training\.optimizer and training\.momentum: sandblaster is L-BFGS"):
+        with pytest.raises(SettingError, match=r"training\.optimizer and training\.momentum"):
             check_workers(_config(**keys).training)
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from speech3.config import CodecConfig, TrainConfig, load_config, training_overrides
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error, TrainingError
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.train import simulation
@@ -61,7 +61,7 @@ def test_without_plain_sgd_the_config_is_the_baseline(conf):
 
 
 def test_a_preset_that_is_none(conf):
-    with pytest.raises(Speech3Error, match=r"uphill: neither a YAML file nor a preset of conf/training \(asgd, "):
+    with pytest.raises(SettingError, match="uphill"):
         preset_methods(conf, [], ["sgd", "uphill"])
     assert "training.asgd.sync_every=1" in training_overrides("asgd")
 
@@ -103,21 +103,21 @@ def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
 
 def test_what_one_method_cannot_have_is_an_error_before_any_is_trained(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.gradient_clip=1"], ["sgd", "asgd", "sandblaster"])
-    with pytest.raises(Speech3Error, match=r"sandblaster2: training\.gradient_clip=1: .*line search of sandblaster"):
+    with pytest.raises(SettingError, match="sandblaster2"):
         simulate(methods, [2], tmp_path / "out")
     model = "model={family: tdnn, subsampling: 1, layers: 1, width: 8, bottleneck: 4, prefinal: 4}"
     methods = preset_methods(conf, [model], ["sgd", "asgd", "sandblaster"])
-    with pytest.raises(Speech3Error, match=r"sandblaster2: world sandblaster: .* network that a forward pass does not"):
+    with pytest.raises(SettingError, match="sandblaster2"):
         simulate(methods, [2], tmp_path / "out")
     assert not trained
 
 
 def test_an_epoch_too_small_for_one_method_is_an_error_before_any_is_trained(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.minibatch=2048"], ["sgd", "sandblaster"])
-    with pytest.raises(Speech3Error, match=r"sandblaster2: training\.lbfgs: .* an epoch has only 5 minibatches"):
+    with pytest.raises(SettingError, match="sandblaster2"):
         simulate(methods, [2], tmp_path / "out")
     methods = own_methods(load_config(TrainConfig, conf, ["training.max_epochs=1"]))
-    with pytest.raises(Speech3Error, match=r"async3: training\.asgd\.warm_start=1: warm start lasts the whole run"):
+    with pytest.raises(SettingError, match="async3"):
         simulate(methods, [3], tmp_path / "out")
     assert not trained
 
@@ -134,7 +134,7 @@ def test_a_split_model_is_refused_before_anything_is_measured(conf, trained, tmp
     for module, name in ((simulation, "_with_times"), (throughputs, "measure_costs")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured"))
     for work in (lambda: simulate(own_methods(config), [2], tmp_path), lambda: throughput(config, [2], [1.0])):
-        with pytest.raises(Speech3Error, match=r"model_partitions=2: .* cannot be simulated; .*model_partitions=1"):
+        with pytest.raises(SettingError, match="model_partitions=2"):
             work()
     split = conf.with_name("split.yaml")
     split.write_text("world: shared\nmodel_partitions: 2\n")
@@ -145,7 +145,7 @@ def test_a_split_model_is_refused_before_anything_is_measured(conf, trained, tmp
 
 def test_a_network_that_the_frames_cannot_feed_is_named_before_another_is_measured(conf, monkeypatch):
     monkeypatch.setattr(throughputs, "measure_costs", lambda *_: pytest.fail("measured"))
-    with pytest.raises(Speech3Error, match=r"cnn: model\.convolutions\[0\]\.kernel=9 x 9: larger than its input"):
+    with pytest.raises(SettingError, match=r"cnn: model\.convolutions\[0\]\.kernel=9 x 9"):
         throughput(load_config(TrainConfig, conf), [2], [1.0], ["dnn_small", "cnn"])
 
 
@@ -181,10 +181,10 @@ def test_two_rows_of_one_name_are_refused(conf, trained, tmp_path):
     for name in ("asgd", "asgd1"):
         conf.with_name(f"{name}.yaml").write_text("world: shared\n")
     mine, other = str(conf.with_name("asgd.yaml")), str(conf.with_name("asgd1.yaml"))
-    with pytest.raises(Speech3Error, match=r"--methods asgd,.*/asgd\.yaml: the rows of both would be called asgd"):
+    with pytest.raises(SettingError, match=r"--methods asgd,.*/asgd\.yaml"):
         preset_methods(conf, [], ["asgd", "sgd", mine])
     methods = preset_methods(conf, [], ["sgd", mine, other, mine])
-    with pytest.raises(Speech3Error, match="asgd with 12 workers and asgd1 with 2 workers would both be called asgd12"):
+    with pytest.raises(SettingError, match="asgd with 12 workers and asgd1 with 2 workers"):
         simulate(methods, [2, 12], tmp_path / "out")
     assert not trained
 
@@ -204,5 +204,5 @@ def test_the_baseline_cannot_fail(conf, trained, tmp_path, monkeypatch):
         raise Speech3Error("the learning rate is too high")
 
     monkeypatch.setattr(simulation, "train", train)
-    with pytest.raises(Speech3Error, match="sgd: training failed at every learning rate tried; try smaller rates"):
+    with pytest.raises(TrainingError, match="sgd: training failed at every learning rate tried"):
         simulate(own_methods(load_config(TrainConfig, conf)), [2], tmp_path / "out", rates=[1.0, 2.0])
