@@ -170,6 +170,7 @@ SMALL = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_used_without_the_recipe(
     speech3, tiny, mine: Path, tmp_path: Path
 ):
