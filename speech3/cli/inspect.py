@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
+from speech3.errors import SettingError
 
 
 def doctor() -> None:
@@ -64,7 +65,6 @@ def inspect(
 
     Of a neural language model, the ten words whose embeddings are nearest are printed, with their cosines.
     """
-    from speech3.errors import SettingError
     from speech3.language import is_neural, read_neural
 
     if is_neural(file):

@@ -62,13 +62,9 @@ class TrainConfig(Config):
         return self
 
 
-class PretrainConfig(Config):
-    """What `speech3 pretrain` reads: ``conf/pretrain.yaml`` and the changes to it."""
+class _ByFamily(Config):
+    """The training of models that `training` is not for; `speech3.config.reading` puts it in place of that."""
 
-    features: str = Field(description="preset in conf/features, or the features.yaml of a model")
-    pretraining: PretrainingConfig = PretrainingConfig()
-    model: SerializeAsAny[ModelConfig]
-    training: TrainingConfig
     recurrent: TrainingConfig = Field(
         default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
         description="replaces training if the model is an LSTM without time-delay layers",
@@ -77,6 +73,15 @@ class PretrainConfig(Config):
         default_factory=lambda: load_preset(TrainingConfig, "training", "chunks"),
         description="replaces training if the model has time-delay layers",
     )
+
+
+class PretrainConfig(_ByFamily):
+    """What `speech3 pretrain` reads: ``conf/pretrain.yaml`` and the changes to it."""
+
+    features: str = Field(description="preset in conf/features, or the features.yaml of a model")
+    pretraining: PretrainingConfig = PretrainingConfig()
+    model: SerializeAsAny[ModelConfig]
+    training: TrainingConfig
     heldout: float = Field(0.05, gt=0, lt=1, description="share of the hours that is held out")
     jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
     seed: int = Field(1, ge=0)
@@ -218,7 +223,7 @@ class PretrainedConfig(Config):
         return {"recordings": value} if isinstance(value, str) else value
 
 
-class RecipeConfig(Config):
+class RecipeConfig(_ByFamily):
     """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
 
     corpus: str
@@ -254,14 +259,6 @@ class RecipeConfig(Config):
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()
-    recurrent: TrainingConfig = Field(
-        default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
-        description="replaces training if the model is an LSTM without time-delay layers",
-    )
-    time_delay: TrainingConfig = Field(
-        default_factory=lambda: load_preset(TrainingConfig, "training", "chunks"),
-        description="replaces training if the model has time-delay layers",
-    )
     init: str | None = Field(
         None,
         description="directory of a trained network, perhaps of another language, or of a recipe's run: each"
