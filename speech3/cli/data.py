@@ -39,12 +39,12 @@ def validate(
     """
     from tempfile import TemporaryDirectory
 
-    from speech3.corpora import read_speech
-    from speech3.data import DATADIR_FILES, Fault, some_of_each_kind, validate, write_datadir
+    from speech3.corpora import is_folder, read_speech
+    from speech3.data import Fault, some_of_each_kind, validate, write_datadir
 
     found: list[Fault] = []
     scratch = ""
-    if directory.is_dir() and not any((directory / name).is_file() for name in DATADIR_FILES):
+    if is_folder(directory):
         with TemporaryDirectory(prefix="speech3-") as scratch:  # the folder as a data directory
             data, found = read_speech(directory, transcribed=not no_text)
             write_datadir(data, Path(scratch))

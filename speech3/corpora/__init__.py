@@ -28,7 +28,15 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, read_folder, read_speech, read_untranscribed
+    from speech3.corpora.folder import (
+        AUDIO,
+        find_pairs,
+        has_recordings,
+        is_folder,
+        read_folder,
+        read_speech,
+        read_untranscribed,
+    )
     from speech3.corpora.tiers import Annotation, Tier, read_elan, read_textgrid, write_elan
 else:
     __getattr__ = door(__file__)
@@ -48,6 +56,7 @@ __all__ = [
     "find_pairs",
     "fsdd",
     "has_recordings",
+    "is_folder",
     "librispeech",
     "read_elan",
     "read_folder",

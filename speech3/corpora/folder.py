@@ -586,6 +586,11 @@ def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRAN
     return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))
 
 
+def is_folder(source: Path) -> bool:
+    """Whether this is a folder of recordings rather than a Kaldi data directory, or neither."""
+    return not any((source / name).is_file() for name in DATADIR_FILES) and source.is_dir() and has_recordings(source)
+
+
 def read_speech(
     source: Path, tier: str | None = None, language: str = "", *, transcribed: bool = True
 ) -> tuple[DataDir, list[Fault]]:
@@ -605,7 +610,7 @@ def read_speech(
     Speech3Error
         It is neither, or its files have faults.
     """
-    if any((source / name).is_file() for name in DATADIR_FILES) or not (source.is_dir() and has_recordings(source)):
+    if not is_folder(source):
         return read_datadir(source), []
     try:
         data, faults = read_folder(source, tier, _ANY_RATE, (), language)
