@@ -4,8 +4,8 @@
 TextGrids or ELAN files (`tiers`). `synthetic` makes the corpora `digits` and `shuzi` with espeak-ng.
 
 Each module has a function ``prepare(source, out, seed, ...)``, which writes the data directories ``train``, ``dev`` and
-``test``, the lexicon, and a language model or its text into `out`. It raises `Speech3Error` if `source` is not the
-corpus or a part of it is missing.
+``test``, the lexicon, and a language model or its text into `out`. Random choices depend on `seed`. It raises
+`Speech3Error` if `source` is not the corpus or a part of it is missing.
 """
 
 from typing import TYPE_CHECKING

@@ -21,15 +21,7 @@ _SILENCE = "sil"  # the phone of silence and noise
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
-
-    Parameters
-    ----------
-    source
-        The directory that holds ``data_aishell`` and ``resource_aishell``.
-    seed
-        Not used: the splits are official.
-    """
+    """See `speech3.corpora`; `source` holds ``data_aishell`` and ``resource_aishell``. The splits are official."""
     data, lexicon = source / "data_aishell", source / "resource_aishell" / "lexicon.txt"
     if not (data / _TRANSCRIPT).is_file():
         raise MissingError(
@@ -42,7 +34,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     parts = {name: _part(data, name, texts) for name in UTTERANCES}
     words = out / "aishell.txt"
     write_text(words, _without_silences(lexicon))
-    write_corpus(parts, LangDir(words, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+    write_corpus(parts, LangDir(words, None, None), out)
 
 
 def _without_silences(lexicon: Path) -> str:

@@ -30,15 +30,7 @@ _CONVERTED = "audio"  # directory for the wav files that are made of raw samples
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
-
-    Parameters
-    ----------
-    source
-        The directory ``an4``, or the one that holds it.
-    seed
-        Random seed for drawing dev, a tenth of the speech, from train.
-    """
+    """See `speech3.corpora`; `source` is ``an4``, or holds it. Dev, a tenth of the speech, is drawn from train."""
     root = next((path for path in (source, source / "an4") if (path / "etc" / "an4.dic").is_file()), None)
     if root is None:
         raise MissingError(
@@ -52,7 +44,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     parts = {name: _movable(parts[name], out, name) for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"
     write_text(lexicon, lexicon_text(read_dictionary(root / "etc" / "an4.dic")))
-    write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+    write_corpus(parts, LangDir(lexicon, None, None), out)
 
 
 def _read(root: Path, name: str, converted: Path) -> DataDir:

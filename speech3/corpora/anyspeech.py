@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from speech3.corpora.folder import has_recordings, read_folder
 from speech3.data import (
@@ -75,17 +76,7 @@ def split_data(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[st
     """Split by speaker; with few speakers, split off dev by utterance, and with even fewer test, too.
 
     If dev were one of a few speakers, the epoch, the scale and the penalty would be chosen for that speaker, and the
-    speech would be missing in training.
-
-    Parameters
-    ----------
-    shares
-        The usual shares of the speech for dev, test or both.
-
-    Raises
-    ------
-    Speech3Error
-        There are too few utterances.
+    speech would be missing in training. `shares` are the usual ones of the speech for dev, test or both.
     """
     seconds = seconds_of(data)
     parts = _parts(data, shares, seed, seconds)
@@ -144,10 +135,9 @@ def _by_utterance(
     sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
     they = "they are" if len(shares) > 1 else "it is"
     voices = len(data.speakers())
-    why = (
-        f"where {_ENOUGH_VOICES} are needed to hold some out" if voices < _ENOUGH_VOICES
-        else "of whom none can be held out, since each has too much of the speech or too little"
-    )  # fmt: skip
+    why = "of whom none can be held out, since each has too much of the speech or too little"
+    if voices < _ENOUGH_VOICES:
+        why = f"where {_ENOUGH_VOICES} are needed to hold some out"
     those = f"test has {taken} of the {taken + voices} speakers; {voices} remain" if taken else ""
     say(
         f"  {data.path}: {those or _number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from"
@@ -200,15 +190,13 @@ def prepare(
     source
         A data directory, a folder of recordings with transcripts, or a directory that contains ``train/``.
     seed
-        Random seed of the splits that are drawn.
+        Of the splits that are drawn.
     lang
         espeak-ng's code of the language, with which it pronounces words that have no pronunciation.
     lexicon
         ``espeak``, or ``graphemes``: the letters of a word are its phones, even if there is a lexicon.
     units
-        ``words``, or ``sentencepiece``: the language model has word pieces, whose phones are their letters.
-    pieces
-        Number of pieces, if `units` is ``sentencepiece``.
+        ``words``, or ``sentencepiece``: the language model has `pieces` word pieces, whose phones are their letters.
     tier, sample_rate
         For a folder of recordings: as for `read_folder`.
     graphemes
@@ -238,10 +226,8 @@ def prepare(
     parts, drawn = _splits(source, seed, read)
     if tier and all(_is_datadir(data.path) for data in parts.values()):
         raise SettingError(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
-    write_corpus(
-        parts, find_lang(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
-        graphemes=given, plain="train" in plain,
-    )  # fmt: skip
+    kind: dict[str, Any] = {"lang": lang, "lexicon": lexicon, "units": units, "pieces": pieces, "graphemes": given}
+    write_corpus(parts, find_lang(source / "lang"), out, **kind, plain="train" in plain)
     if faults:
         write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in faults))
         say(f"  everything that is left out is listed in {out / 'left_out.txt'}")
@@ -254,10 +240,10 @@ def write_corpus(
     given: LangDir,
     out: Path,
     *,
-    lang: str | None,
-    lexicon: str,
-    units: str,
-    pieces: int,
+    lang: str | None = None,
+    lexicon: str = "espeak",
+    units: str = "words",
+    pieces: int = 0,
     graphemes: Sequence[str] = (),
     plain: bool = False,
 ) -> None:
@@ -439,11 +425,10 @@ def _held_out(parts: Mapping[str, DataDir], words: PronouncedVocabulary) -> Pron
 
 def _copy_arpa(arpa: Path, out: Path) -> None:
     try:
-        with (
-            atomic_path(out) as path, open_text(arpa) as (content, _), path.open("wb") as raw,
-            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed,
-        ):  # fmt: skip
+        with atomic_path(out) as path, open_text(arpa) as (content, _), path.open("wb") as raw:
+            packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
             shutil.copyfileobj(content, packed)
+            packed.close()
     except UNREADABLE as error:
         raise FormatError(f"{arpa}: cannot be read ({error}); copy it again") from error
 

@@ -42,15 +42,14 @@ def prepare(
     units: str = "words",
     pieces: int = 500,
 ) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
+    """See `speech3.corpora`.
 
     Parameters
     ----------
     source
-        The directory of a language: ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if you made one, is as for
-        `anyspeech`.
+        The directory of a language, ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if any, is as for `anyspeech`.
     seed
-        Random seed of the splits, if the release has none, or an empty one.
+        Of the splits, if the release has none, or an empty one.
     normalize
         Normalisation steps for the sentences (`speech3.data.normalize_text`). Lower case is that of the language in the
         column `locale`, or of `lang`.
@@ -60,7 +59,7 @@ def prepare(
     Raises
     ------
     Speech3Error
-        `source` is not this corpus or is in another language than `lang`, more than 5 % of its clips are missing, or
+        As for every corpus; `source` is in another language than `lang`, more than 5 % of its clips are missing, or
         libsndfile cannot read mp3.
     """
     if "MP3" not in soundfile.available_formats():

@@ -38,19 +38,11 @@ VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 1680
 ) -> None:
-    """Synthesise the corpus into ``out``, which appears only when it is complete.
+    """Synthesise the corpus; `source` is not used.
 
     See `synthetic.prepare`; the reference alignments are ``reference.ctm`` (phones of the lexicon and SIL, without
-    gaps) and ``reference_words.ctm``.
-
-    Parameters
-    ----------
-    source
-        Not used (None): there is nothing to download.
-    jobs
-        Number of processes; 0: one per core. The result does not depend on it.
-    train, dev, test
-        Number of utterances; each speaker of the split has at least one if there are enough.
+    gaps) and ``reference_words.ctm``. `train`, `dev` and `test` are numbers of utterances; each speaker of a split
+    has at least one if there are enough.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
@@ -95,17 +87,10 @@ def _ssml(words: list[str], rng: np.random.Generator) -> str:
 def align(
     synthesis: Synthesis, words: list[str], key: str, lead_s: float, end_s: float
 ) -> tuple[list[Interval], list[Interval]]:
-    """Make the reference alignment of an utterance, in which `lead_s` of silence precede the synthesised speech.
+    """The reference alignment of an utterance: its phones and SIL from 0 to `end_s` without gaps, and its words.
 
-    Returns
-    -------
-    phones, words
-        The phones and SIL from 0 to `end_s` without gaps; the words without the silence between them.
-
-    Raises
-    ------
-    Speech3Error
-        espeak's pronunciation of a word is not in the lexicon (is its release not 1.52?).
+    `lead_s` of silence precede the synthesised speech. A pronunciation that is not in the lexicon is an error: is
+    espeak's release not 1.52?
     """
     names = read_phone_names()
     events = _without_short_r(_with_closures(synthesis), names)

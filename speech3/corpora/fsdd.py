@@ -29,16 +29,9 @@ _NAME = re.compile(r"(\d)_([a-z]+)_(\d+)\.wav")
 
 
 def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test`` and ``out/lexicon.txt``.
+    """See `speech3.corpora`; `source` has recordings ``0_george_0.wav`` in it, in ``recordings/`` or in ``audio/``.
 
-    Parameters
-    ----------
-    source
-        A copy of the corpus: recordings ``DIGIT_SPEAKER_NUMBER.wav`` in it, in ``recordings/`` or in ``audio/``.
-    seed
-        Not used: nothing is drawn, the split is fixed.
-    dev_speaker
-        The speaker for tuning, not one of the test speakers.
+    `dev_speaker`, for tuning, is not one of the test speakers. Nothing is drawn.
     """
     wavs = _recordings(Path(source))
     speakers = {speaker for _, speaker in wavs.values()}

@@ -20,10 +20,8 @@ from speech3.language import LangDir, check_english
 from speech3.runtime import read_utf8, say, write_json
 
 # Number of utterances of each part.
-PARTS = {
-    "train-clean-5": 1519, "train-clean-100": 28539, "train-clean-360": 104014, "train-other-500": 148688,
-    "dev-clean-2": 1089, "dev-clean": 2703, "dev-other": 2864, "test-clean": 2620, "test-other": 2939,
-}  # fmt: skip
+PARTS = {"train-clean-5": 1519, "train-clean-100": 28539, "train-clean-360": 104014, "train-other-500": 148688}
+PARTS |= {"dev-clean-2": 1089, "dev-clean": 2703, "dev-other": 2864, "test-clean": 2620, "test-other": 2939}
 _LIES_IN = {"train-clean-5": "train-clean-100", "dev-clean-2": "dev-clean"}  # mini LibriSpeech is a part of the whole
 _TESTS, _DEVS = ("test-clean", "dev-clean-2", "test-other"), ("dev-clean", "dev-clean-2", "dev-other")
 _LEXICON = "librispeech-lexicon.txt"
@@ -44,14 +42,12 @@ def prepare(
     units: str = "words",
     pieces: int = 500,
 ) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model.
+    """See `speech3.corpora`; `source` is the directory ``LibriSpeech``, or holds it.
 
     Parameters
     ----------
-    source
-        The directory ``LibriSpeech``, or the one that holds it.
     seed
-        Random seed for drawing dev from train, if no part is left for it.
+        For drawing dev from train, if no part is left for it.
     train
         Parts to train on; by default all ``train-*`` in `source`, without train-clean-5 if train-clean-100, in which it
         lies, is there.
@@ -60,13 +56,7 @@ def prepare(
         test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech. No part
         is chosen that shares utterances with the other: dev-clean-2 lies in dev-clean.
     lang, lexicon, units, pieces
-        As for `anyspeech.prepare`.
-
-    Raises
-    ------
-    Speech3Error
-        `source` is not this corpus, a part is missing, recordings are missing whose transcripts are there, dev and test
-        share utterances, or `lang` is not English.
+        As for `anyspeech.prepare`; the language must be English.
     """
     check_english(lang, "LibriSpeech")
     root, names, dev, test = _chosen(source, train, dev, test)

@@ -42,14 +42,9 @@ def read_syllables() -> dict[str, list[str]]:
 
 
 def spell_number(value: int, liang: bool = True) -> str:
-    """Spell a whole number below 10**12 in characters, as it is spoken.
+    """Spell a whole number below 10**12 (else ValueError) in characters, as it is spoken.
 
-    Parameters
-    ----------
-    liang
-        Use 两 instead of 二 before 百, too, as always before 千, 万 and 亿.
-
-    Raises ValueError if `value` is outside 0 to 10**12 - 1.
+    With `liang`, 两 replaces 二 before 百, too, as it always does before 千, 万 and 亿.
     """
     if not 0 <= value < 10**12:
         raise ValueError(f"{value} is outside 0 to 10**12 - 1")
@@ -205,13 +200,7 @@ def ssml(groups: Groups, rng: np.random.Generator) -> str:
 
 
 def check_pronunciation(synthesis: Synthesis, text: str, key: str) -> None:
-    """Compare the synthesised phones with the syllables of the characters.
-
-    Raises
-    ------
-    Speech3Error
-        They differ (is the release of espeak-ng not 1.52?).
-    """
+    """Raise an error if the synthesised phones are not those of the characters: is espeak's release not 1.52?"""
     syllables = read_syllables()
     expected = [phone for character in text for phone in syllables[character]]
     said = [event.ipa for event in synthesis.events if event.ipa]

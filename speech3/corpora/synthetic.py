@@ -94,7 +94,7 @@ Say = Callable[[str, Speaker, np.random.Generator], Spoken]
 
 
 def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int], jobs: int = 0) -> None:
-    """Synthesise a corpus into ``out``, which appears only when it is complete.
+    """Synthesise the corpus of the directory ``data/CORPUS`` into ``out``, which appears only when it is complete.
 
     Writes ``lexicon.txt`` and the Kaldi data directories ``train``, ``dev`` and ``test``, each with ``wav/`` (16 kHz,
     16 bit), ``conditions`` (utterance and one of `CONDITIONS`) and the tracks (``utterance 1 start duration label``, in
@@ -102,8 +102,6 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
 
     Parameters
     ----------
-    corpus
-        Name of its directory in ``data/``.
     say
         Draws and synthesises an utterance, given its id, its speaker and its random generator. It runs in other
         processes, so it must be a module-level function.
@@ -111,11 +109,6 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
         Utterances of each split, at least one. If they are fewer than its speakers, the last speakers have none.
     jobs
         Number of processes; 0: one per core. The result does not depend on it.
-
-    Raises
-    ------
-    Speech3Error
-        espeak-ng is not installed, a split has no utterance, or `out` cannot be written.
     """
     for split, size in sizes.items():
         if size < 1:
@@ -134,10 +127,7 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
 def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthesis, np.ndarray, float]:
     """Synthesise a text once, with rate and pitch drawn around the speaker's own, and with silence before and after.
 
-    Returns
-    -------
-    synthesis, samples_N, lead_s
-        What espeak returned; its samples with the silence, float at 16 kHz; the length of the first silence in seconds.
+    Returns what espeak returned; its samples with the silence, float at 16 kHz; the seconds of the first silence.
     """
     synthesis = synthesize(
         ssml,

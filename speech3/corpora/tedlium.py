@@ -30,15 +30,7 @@ _SHOWN = 3
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
-
-    Parameters
-    ----------
-    source
-        The directory ``TEDLIUM_release1``, ``TEDLIUM_release2`` or ``TEDLIUM_release-3``.
-    seed
-        Not used: the splits are official.
-    """
+    """See `speech3.corpora`; `source` is a release, such as ``TEDLIUM_release-3``. The splits are official."""
     dictionaries = matching_paths(source, "TEDLIUM*.dic")
     if not dictionaries:
         raise MissingError(
@@ -50,7 +42,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     parts = {name: _part(source, name, known) for name in _PLACES}
     lexicon = out / "tedlium.txt"
     write_text(lexicon, lexicon_text(entries))
-    write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+    write_corpus(parts, LangDir(lexicon, None, None), out)
 
 
 def _release(source: Path) -> int:

@@ -26,17 +26,10 @@ _SPHERE = b"NIST_1A"
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon, and the labels of dev and test.
+    """See `speech3.corpora`; `source` is the directory ``TIMIT``, or holds it.
 
     train: all of TRAIN. test: the core test set. dev: the usual 50 speakers of TEST. ``reference.ctm`` of dev and test
     has the phones with the times that were labelled by hand.
-
-    Parameters
-    ----------
-    source
-        The directory ``TIMIT``, or one that holds it.
-    seed
-        Not used: the splits are fixed.
     """
     train, test = _halves(source)
     wanted = _speakers_of_test()

@@ -66,27 +66,22 @@ def prepare(
     model: str = "bcb20onp",
     lang: str | None = None,
 ) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model.
+    """See `speech3.corpora`; `source` holds the discs, or ``wsj0`` and ``wsj1``. The sets are official.
 
     Parameters
     ----------
-    source
-        The directory that holds the discs, or ``wsj0`` and ``wsj1``.
-    seed
-        Not used: the sets are official.
     train, dev, test
         Names in `SETS`. By default train is si284 if its index is there, else si84.
     model
         A language model as distributed (bcb20onp, bcb05onp, tcb05cnp, ...), or the name of an ARPA file in `source`,
         such as lm_tgpr.
     lang
-        espeak-ng's code of the language, for words that CMUdict in `source` lacks, or for all words without CMUdict.
+        English, for words that CMUdict in `source` lacks, or for all words without CMUdict.
 
     Raises
     ------
     Speech3Error
-        `source` does not hold these discs, a disc or a transcript is missing, recordings are compressed by shorten and
-        there is no sph2pipe, or `lang` is not English.
+        As for every corpus; or recordings are compressed by shorten and there is no sph2pipe.
     """
     check_english(lang, "WSJ")
     discs = _discs(source)
@@ -106,10 +101,7 @@ def prepare(
         lexicon = out / "cmudict.txt"
         entries = read_dictionary(dictionary)  # its words are in small letters in cmudict.dict
         write_text(lexicon, lexicon_text([(word.upper(), phones) for word, phones in entries]))
-    write_corpus(
-        parts, LangDir(lexicon, _readable(arpa, out / "given.arpa.gz"), None), out, lang=lang, lexicon="espeak",
-        units="words", pieces=0,
-    )  # fmt: skip
+    write_corpus(parts, LangDir(lexicon, _readable(arpa, out / "given.arpa.gz"), None), out, lang=lang)
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,7 @@ _EVERY = 6
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
-    """Write the data directories ``out/train``, ``out/dev``, ``out/test`` and ``out/lexicon.txt``.
-
-    Parameters
-    ----------
-    source
-        The directory ``waves_yesno``, or the one that holds it.
-    seed
-        Not used: nothing is drawn.
-    """
+    """See `speech3.corpora`; `source` is ``waves_yesno``, or holds it. Nothing is drawn."""
     wavs = sorted(
         path
         for root in (source, source / "waves_yesno")

@@ -49,13 +49,7 @@ class DataDir:
     cmvn: dict[str, str] = field(default_factory=dict)  # speaker -> its value in cmvn.scp
 
     def recording(self, utterance: Utterance) -> str:
-        """Path or pipe of the utterance's recording.
-
-        Raises
-        ------
-        Speech3Error
-            The directory has features only.
-        """
+        """Path or pipe of the utterance's recording; an error if the directory has features only."""
         if utterance.recording in self.recordings:
             return self.recordings[utterance.recording]
         raise MissingError(
@@ -73,10 +67,7 @@ class DataDir:
     def subset(self, ids: Iterable[str]) -> "DataDir":
         """Keep these utterances with their recordings and features; `path` is the same, so relative paths stay valid.
 
-        Raises
-        ------
-        Speech3Error
-            Some ids are not in the directory; the message lists them.
+        Ids that are not in the directory are an error that lists them.
         """
         wanted = set(ids)
         if unknown := sorted(wanted - set(self.utterances)):
@@ -114,11 +105,7 @@ class Fault:
 
 
 def segment_name(recording: str, start_s: float, end_s: float) -> str:
-    """Name a part of a recording as Kaldi's scripts do: with its start and end in hundredths of a second.
-
-    >>> segment_name("talk", 27.35, 54.1)
-    'talk-0002735-0005410'
-    """
+    """Name a part of a recording as Kaldi's scripts do: talk-0002735-0005410, in hundredths of a second."""
     return f"{recording}-{round(100 * start_s):07d}-{round(100 * end_s):07d}"
 
 
@@ -184,12 +171,7 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
 
     `segments` is written only if an utterance is not a whole recording of the same name, `text` and `spk2gender` only
     if known; old files of these names are removed. Relative paths of audio and features become absolute, unless they
-    name the same file from `path`.
-
-    Raises
-    ------
-    Speech3Error
-        There is no utterance to write, or `path` cannot be written.
+    name the same file from `path`. It is an error if there is no utterance to write.
     """
     path = Path(path)
     if not data.utterances:
@@ -236,7 +218,6 @@ class Table:
     entries: dict[str, Entry]
 
     def where(self, key: str) -> str:
-        """``file:line`` of a key."""
         return f"{self.path}:{self.entries[key].line}"
 
 
@@ -244,7 +225,7 @@ def read_table(path: Path, faults: list[Fault]) -> Table | None:
     """Read ``key value`` lines; None if there is no such file.
 
     LF, CRLF or CR ends a line, spaces and tabs separate fields, a byte order mark is ignored.
-    Faults (bytes that are not UTF-8, duplicate keys) are appended to `faults`.
+    Bytes that are not UTF-8 and duplicate keys are appended to `faults`.
     """
     try:
         data = path.read_bytes()

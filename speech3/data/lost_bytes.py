@@ -52,24 +52,13 @@ def find_damage(location: Path | str, *, directory: Path | None = None) -> Damag
     """Look for bytes that are missing or too many; None if there are none, or if this is not 16-bit PCM.
 
     The arguments are those of `audio.read_file`.
-
-    Raises
-    ------
-    Speech3Error
-        The recording cannot be read.
     """
     found = _read(location, directory)
     return _mend(*found)[0] if found else None
 
 
 def write_mended(location: Path | str, out: Path, *, directory: Path | None = None) -> None:
-    """Write the recording with the bytes put back, or taken out, as a 16-bit wav file.
-
-    Raises
-    ------
-    Speech3Error
-        It cannot be read, is not 16-bit PCM, or the disk is full.
-    """
+    """Write the recording, 16-bit PCM, with the bytes put back, or taken out, as a wav file."""
     found = _read(location, directory)
     if not found:
         raise FormatError(f"{location}: is not 16-bit PCM")

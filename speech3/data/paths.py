@@ -31,9 +31,12 @@ _CONFLICT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LEFT_FOLDERS = frozenset(
-    ("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems", "@eadir",
-     "$recycle.bin", "system volume information", ".stfolder", ".stversions", ".dropbox.cache")
-)  # fmt: skip
+    [
+        *("__macosx", ".appledouble", ".trashes", ".spotlight-v100", ".fseventsd", ".temporaryitems"),  # macOS
+        *("@eadir", "$recycle.bin", "system volume information"),  # Synology, Windows
+        *(".stfolder", ".stversions", ".dropbox.cache"),
+    ]
+)
 VARIABLE = "SPEECH3_NO_COMMANDS"
 _announced: set[Path] = set()
 _WHY = f"--no-commands, or {VARIABLE} in the environment"
@@ -102,12 +105,8 @@ def matching_paths(directory: Path, pattern: str) -> list[Path]:
 def files_below(directory: Path, *, conflicts: bool = False) -> Iterator[Path]:
     """All files below a directory, without what systems leave behind (`is_left_behind`).
 
-    Linked directories are entered, too, but none twice, and none that contains it.
-
-    Parameters
-    ----------
-    conflicts
-        Whether to include copies that synchronisation made.
+    Linked directories are entered, too, but none twice, and none that contains it. `conflicts`: include copies that
+    synchronisation made.
     """
     visited = set(directory.resolve().parents)
     for root, directories, names in os.walk(directory, followlinks=True):
@@ -138,13 +137,7 @@ def refused() -> bool:
 
 
 def check(listed: Path, recordings: Mapping[str, str]) -> None:
-    """Say, once for each `wav.scp`, how many recordings come from commands, and show one.
-
-    Raises
-    ------
-    Speech3Error
-        There are some, and they are refused.
-    """
+    """Say, once for each `wav.scp`, how many recordings come from commands; if these are refused, raise an error."""
     commands = [location for location in recordings.values() if is_command(location)]
     if not commands:
         return
@@ -170,10 +163,7 @@ class CommandError(Exception):
 def output_of(command: str, directory: Path) -> bytes:
     """What a command that ends in ``|`` writes; it runs in `directory`, with nothing on its standard input.
 
-    Raises
-    ------
-    CommandError
-        It was refused, failed, or wrote nothing.
+    Raises `CommandError` if it was refused, failed, or wrote nothing.
     """
     if refused():
         raise CommandError(

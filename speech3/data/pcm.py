@@ -26,9 +26,16 @@ _LONGEST_HEADER = 1 << 20  # bytes of a WAV header, with all chunks before the s
 _ENDLESS = 0x7FFFF000  # a header gives this or more, or 0, if the length is unknown
 _PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
 _OTHER_FORMATS = {
-    b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3", b"NIST_1A": "NIST sphere", b"RF64": "RF64",
-    b"FORM": "AIFF", b"\x1aE\xdf\xa3": "WebM", b"caff": "CAF",
-}  # fmt: skip
+    b"fLaC": "FLAC",
+    b"OggS": "Ogg",
+    b"ID3": "MP3",
+    b"\xff\xfb": "MP3",
+    b"NIST_1A": "NIST sphere",
+    b"RF64": "RF64",
+    b"FORM": "AIFF",
+    b"\x1aE\xdf\xa3": "WebM",
+    b"caff": "CAF",
+}
 _CONVERT = "ffmpeg -i IN -f s16le -ac 1 -ar {} - | speech3 transcribe --stream MODEL - --rate {}"
 
 
@@ -40,14 +47,13 @@ class PcmDecoder:
     name
         Name of the source in messages.
     rate_hz
-        Sample rate of raw samples, None if unknown; if given, a WAV stream must have it, too.
+        Sample rate of raw samples, None if unknown; if given, a WAV stream must have it, too. The attribute is 0 until
+        the rate is known.
     usual_hz
         Sample rate that raw samples are assumed to have if `rate_hz` is None.
 
     Attributes
     ----------
-    rate_hz
-        Sample rate of the stream; 0 until it is known.
     ended
         The WAV stream had as many samples as its header promised; what follows is ignored, if it is another chunk.
     """
@@ -68,12 +74,7 @@ class PcmDecoder:
         """Take the next bytes; return the samples that they complete, float32 (S,).
 
         Of several channels, those are averaged that `speech3.data.audio` chooses from what was heard before, at
-        most 10 s; at first all are.
-
-        Raises
-        ------
-        Speech3Error
-            The stream has another format, or another sample rate than the one given.
+        most 10 s; at first all are. A stream of another format or sample rate is an error.
         """
         self._bytes += len(data)
         self._waiting += data
@@ -112,10 +113,7 @@ class PcmDecoder:
     def fault(self) -> str:
         """Describe what is wrong with a stream whose samples can be used, or remarkable; empty if nothing is.
 
-        Raises
-        ------
-        Speech3Error
-            The stream was empty, or ended within its header.
+        A stream that was empty or ended within its header is an error.
         """
         if not self._bytes:
             raise DataError(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
@@ -194,12 +192,8 @@ class PcmDecoder:
 def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` returns True.
 
-    A pipe ends when its writer closes it, a file when it has not grown for `PATIENCE_S`.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such file, it cannot be read, or standard input is a terminal.
+    A pipe ends when its writer closes it, a file when it has not grown for `PATIENCE_S`. It is an error if there is no
+    such file, or if standard input is a terminal.
     """
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():

@@ -61,17 +61,9 @@ def _stand_in() -> types.ModuleType:
 
 
 def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
-    """Change the sample rate by band-limited (windowed sinc) interpolation.
+    """Change the sample rate of float32 samples by band-limited (windowed sinc) interpolation.
 
-    Parameters
-    ----------
-    samples
-        float32 (samples,).
-
-    Returns
-    -------
-    np.ndarray
-        float32 (ceil(samples * to_hz / from_hz),); `samples` itself if the rates are equal.
+    Returns ceil(samples * to_hz / from_hz) samples; `samples` itself if the rates are equal.
     """
     if from_hz == to_hz:
         return samples
@@ -81,17 +73,9 @@ def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def checked_rate(rate_hz: Any, name: str = "rate") -> int:
-    """Return a sample rate as an int.
+    """Return a sample rate as an int; an error if it is not a whole number of samples per second from 1,000 to 768,000.
 
-    Parameters
-    ----------
-    name
-        The argument's, for the message.
-
-    Raises
-    ------
-    Speech3Error
-        It is not a whole number of samples per second from 1,000 to 768,000.
+    `name` is the argument's, for the message.
     """
     number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool | np.bool_) else 0.0
     if 0 < number < _LEAST_HZ:
@@ -108,16 +92,9 @@ def checked_rate(rate_hz: Any, name: str = "rate") -> int:
 def checked_samples(samples: ArrayLike) -> np.ndarray:
     """Samples as float32 (S,) in [-1, 1).
 
-    Parameters
-    ----------
-    samples
-        One channel, anything that numpy can convert to an array: floats from -1 to 1, or integers of 8 bits (unsigned),
-        16, 24 (in 32) or 32 bits over their whole range, as sound libraries return them.
-
-    Raises
-    ------
-    Speech3Error
-        There are several channels, the samples have another type or scale, or values are not finite.
+    `samples` are one channel, anything that numpy can convert to an array: floats from -1 to 1, or integers of 8 bits
+    (unsigned), 16, 24 (in 32) or 32 bits over their whole range, as sound libraries return them. Other types and
+    scales, several channels, and values that are not finite are errors.
     """
     if isinstance(samples, str | bytes | os.PathLike):
         raise SettingError(
@@ -158,12 +135,8 @@ class OnlineResampler:
     """`resample` of a recording in progress, to within rounding: `accept` its samples as they arrive, then `finish`.
 
     Samples are returned in steps, once the later samples that the filter needs (about a millisecond) have arrived. A
-    step is 1 / (greatest common divisor of the rates) seconds: 10 ms from 44,100 to 16,000 Hz.
-
-    Raises
-    ------
-    Speech3Error
-        The common divisor of the rates is too small, as for 44,101 and 16,000 Hz.
+    step is 1 / (greatest common divisor of the rates) seconds: 10 ms from 44,100 to 16,000 Hz. It is an error if the
+    divisor is too small, as for 44,101 and 16,000 Hz.
     """
 
     def __init__(self, from_hz: int, to_hz: int) -> None:

@@ -62,10 +62,7 @@ class Headers:
 def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]:
     """Length in seconds of each utterance for which it can be determined; the others are listed on stderr.
 
-    Parameters
-    ----------
-    headers
-        Pass them if they were already read; None reads those of the utterances whose segments have no end.
+    Pass `headers` if they were already read; else those of the utterances whose segments have no end are.
 
     Raises
     ------
@@ -129,15 +126,7 @@ class Stats:
 def measure_corpus(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
     """Compute the statistics, from the text files and the headers of the audio (of several channels, also their begin).
 
-    Parameters
-    ----------
-    lexicon
-        Words that have a pronunciation; None to leave out `out_of_vocabulary`.
-
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances have no length, since their audio cannot be read.
+    `lexicon` are the words that have a pronunciation; None leaves out `out_of_vocabulary`. Errors: as `lengths_s`.
     """
     headers = read_headers(data)
     infos, lengths = headers.infos, lengths_s(data, headers)

@@ -23,22 +23,10 @@ _SHOWN = 3
 def split_by_speaker(
     data: DataDir, shares: Mapping[str, float], seed: int, seconds: Mapping[str, float] | None = None
 ) -> dict[str, DataDir]:
-    """Split into parts that share no speaker.
+    """Split into parts that share no speaker; each has its share of the hours, and the shares add up to one.
 
     Speakers are taken in a random order; each goes to the first of the smaller parts that it does not make too large,
-    or else to the largest part.
-
-    Parameters
-    ----------
-    shares
-        Each part's share of the hours; the shares add up to one.
-    seconds
-        Lengths of the utterances; None: as `seconds_of` finds them.
-
-    Raises
-    ------
-    Speech3Error
-        A part would be empty.
+    or else to the largest part. It is an error if a part would be empty. `seconds` default to those of `seconds_of`.
     """
     seconds, of_speaker = seconds or seconds_of(data), data.speakers()
     sizes = {name: sum(seconds[key] for key in keys) for name, keys in of_speaker.items()}
@@ -56,13 +44,7 @@ def split_by_speaker(
 def split_by_utterance(
     data: DataDir, shares: Mapping[str, float], seed: int, seconds: Mapping[str, float] | None = None
 ) -> dict[str, DataDir]:
-    """Split into parts that may share speakers, drawn utterance by utterance; arguments as for `split_by_speaker`.
-
-    Raises
-    ------
-    Speech3Error
-        A part would be empty.
-    """
+    """Split into parts that may share speakers, drawn utterance by utterance; otherwise as `split_by_speaker`."""
     seconds = seconds or seconds_of(data)
     members = _share_out({key: seconds[key] for key in data.utterances}, shares, seed)
     if empty := [part for part in shares if not members[part]]:
@@ -85,15 +67,10 @@ def seconds_of(data: DataDir) -> dict[str, float]:
 
 
 def check_apart(parts: Mapping[str, DataDir]) -> None:
-    """Check that no utterance is in two parts: error rates on utterances known from training or tuning mean nothing.
+    """Raise an error if an utterance is in two parts: error rates on what was trained or tuned on mean nothing.
 
     Utterances of the same name, speaker and words may still be different ones, in folders with files of the same names;
     so the recordings are compared.
-
-    Raises
-    ------
-    Speech3Error
-        Two parts have the same utterance; the message names some of them.
     """
     for one, other in combinations(parts, 2):
         if same := list(islice(_in_both(parts[one], parts[other]), _SHOWN)):
@@ -132,13 +109,7 @@ def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: in
 
 
 def parse_shares(words: Sequence[str]) -> dict[str, float]:
-    """Parse ``train=0.8 dev=0.1 test=0.1``, or ``5`` for five equal parts named 1 to 5.
-
-    Raises
-    ------
-    Speech3Error
-        A word is none of these, a part is named twice, or the shares do not add up to one.
-    """
+    """Parse ``train=0.8 dev=0.1 test=0.1``, shares that add up to one, or ``5`` for five equal parts named 1 to 5."""
     if len(words) == 1 and words[0].isdecimal() and int(words[0]) > 1:
         return {str(part): 1 / int(words[0]) for part in range(1, int(words[0]) + 1)}
     shares: dict[str, float] = {}
@@ -169,7 +140,7 @@ def subset(
     hours: float | None = None,
     seed: int = 1,
 ) -> DataDir:
-    """Narrow `data` down by each given argument, in the order listed here.
+    """Narrow `data` down by each given argument, in this order; it is an error to ask for more than there is.
 
     Parameters
     ----------
@@ -181,11 +152,6 @@ def subset(
         How many of the shortest utterances, or of the first by id, to keep.
     hours
         The most hours of utterances to draw.
-
-    Raises
-    ------
-    Speech3Error
-        More are requested than there are, an id does not exist, or nothing is left.
     """
     generator = np.random.default_rng(seed)
     if speakers is not None:
@@ -213,13 +179,7 @@ def subset(
 
 
 def read_list(path: Path) -> list[str]:
-    """Read the names in the first column of a file.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, empty or not UTF-8.
-    """
+    """Read the names in the first column of a file; an empty file is an error."""
     faults: list[Fault] = []
     table = read_table(path, faults)
     faults = [fault for fault in faults if fault.kind != "duplicate id"]  # a name given twice does no harm
@@ -268,16 +228,9 @@ def _hours(data: DataDir, hours: float, generator: np.random.Generator) -> list[
 def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
     """Combine the utterances of all `parts`; a speaker may be in several of them.
 
-    Parameters
-    ----------
-    out
-        Where the result will be written; its relative paths start there.
-
-    Returns
-    -------
-    data, left_out
-        `text`, `spk2gender`, `feats.scp`, `cmvn.scp` (and `wav.scp`, if there are features) are left out if one of the
-        parts lacks them; `left_out` has a line for each file left out.
+    Relative paths of the result start at `out`, where it will be written. `text`, `spk2gender`, `feats.scp`,
+    `cmvn.scp` (and `wav.scp`, if there are features) are left out if one of the parts lacks them; a line for each of
+    these is returned, too.
 
     Raises
     ------

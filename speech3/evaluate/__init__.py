@@ -13,8 +13,7 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.evaluate import comparison, tables
     from speech3.evaluate.alignment_page import Checked, drawn, write_alignment_page
-    from speech3.evaluate.boundaries import compare_boundaries
-    from speech3.evaluate.boundary_errors import compare, level_in_name, read_times, table
+    from speech3.evaluate.boundaries import compare, compare_boundaries, level_in_name, read_times, table
     from speech3.evaluate.comparison import print_table, throughput_text, write_curves, write_throughput
     from speech3.evaluate.confidence import confidence_lines, reliability_beside
     from speech3.evaluate.doctor import environment_facts, examine_machine

@@ -33,38 +33,29 @@ document.addEventListener("click", event => {
 
 @dataclass(frozen=True)
 class Checked:
-    """An utterance on the page.
-
-    Attributes
-    ----------
-    why
-        Why it should be checked; empty: it is shown as an example of the others.
-    audio
-        Path of its recording, relative to the page; empty: it has none that a browser could play.
-    start_s, end_s
-        Of the utterance in the recording.
-    words
-        With times in the recording; empty if it was not aligned.
-    marked
-        The transcript with ``*`` around doubtful words; in part, if only parts of it are doubtful.
-    """
+    """An utterance on the page."""
 
     name: str
     speaker: str
-    why: str
-    audio: str
+    why: str  # why it should be checked; empty: an example of the others
+    audio: str  # path of its recording, relative to the page; empty: no browser could play it
     start_s: float
     end_s: float
-    words: Sequence[Segment]
-    marked: str
+    words: Sequence[Segment]  # with times in the recording; empty if it was not aligned
+    marked: str  # the transcript, or a part of it, with * around doubtful words
     confidence: float | None
     picture: AlignedUtterance | None = None
 
 
 def drawn(
-    name: str, wave_N: np.ndarray, rate_hz: int, phones: Sequence[Segment], words: Sequence[Segment],
-    recognised: Sequence[Segment] = (), start_s: float = 0.0,
-) -> AlignedUtterance:  # fmt: skip
+    name: str,
+    wave_N: np.ndarray,
+    rate_hz: int,
+    phones: Sequence[Segment],
+    words: Sequence[Segment],
+    recognised: Sequence[Segment] = (),
+    start_s: float = 0.0,
+) -> AlignedUtterance:
     """The picture of an utterance that begins at `start_s` of the times of its segments."""
     config = load_preset(FeatureConfig, "features", "fbank40")
     feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)

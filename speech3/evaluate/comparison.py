@@ -40,41 +40,22 @@ _SHOWN = 3  # most exceptions to each conclusion that are printed
 
 @dataclass(frozen=True)
 class Run:
-    """One training run.
-
-    Attributes
-    ----------
-    epochs
-        Number of epochs finished so far.
-    minutes_per_10h
-        Minutes of training, over all epochs, per 10 hours of speech in ``train.frames``; None before the end of the
-        first epoch.
-    metric, error_rate
-        WER or CER as a recipe scored it, a fraction; None if the run was not scored.
-    asynchrony
-        Staleness, drops and shards; None if the run was not asynchronous.
-    sent
-        Bytes sent per minibatch to the server and back, in the last epoch; None: nothing is sent.
-    heldout
-        Hash of the held-out frames; empty if unknown.
-    plain
-        Whether the run had one worker with plain SGD.
-    notes
-        Remarks for the reader of its row.
-    """
+    """One training run."""
 
     curve: Curve
     world: str
     finished: bool
-    epochs: int
+    epochs: int  # finished so far
+    # of training, over all epochs, per 10 hours of speech; None before the end of epoch 1
     minutes_per_10h: float | None
-    metric: str | None
-    error_rate: float | None
-    asynchrony: Asynchrony | None
+    metric: str | None  # WER or CER as a recipe scored it; None if the run was not scored
+    error_rate: float | None  # a fraction
+    asynchrony: Asynchrony | None  # None if the run was not asynchronous
+    # bytes sent per minibatch to the server and back in the last epoch; None: nothing is sent
     sent: tuple[float, float] | None
-    heldout: str
-    plain: bool
-    notes: tuple[str, ...]
+    heldout: str  # hash of the held-out frames; empty if unknown
+    plain: bool  # one worker with plain SGD
+    notes: tuple[str, ...]  # for the reader of its row
 
 
 @dataclass(frozen=True)
@@ -88,13 +69,7 @@ class Comparison:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Read the directory of a run, finished or not.
-
-    Raises
-    ------
-    Speech3Error
-        It is not a run directory, or has no curve yet.
-    """
+    """Read the directory of a run, finished or not; an error if it is none, or has no curve yet."""
     curve = read_curve(path)
     curve = Curve(name, curve.workers, curve.seconds, curve.frames, curve.accuracy)
     records = read_metrics(path / "metrics.jsonl")
@@ -112,14 +87,21 @@ def read_run(path: Path, name: str) -> Run:
     metric, rate, doubt = _error_rate(path)
     if doubt:
         notes.append(f"{name}: {doubt}")
-    did = asynchrony(records)
-    minutes = _minutes_per_10h(path, last, did)
-    sent = last.get("bytes_per_minibatch")
-    heldout = identity.get("frames", {}).get("heldout", "")
+    did, sent = asynchrony(records), last.get("bytes_per_minibatch")
     return Run(
-        curve, world, finished, len(epochs), minutes, metric, rate, did, (sent["up"], sent["down"]) if sent else None,
-        heldout, plain and curve.workers == 1, tuple(notes),
-    )  # fmt: skip
+        curve=curve,
+        world=world,
+        finished=finished,
+        epochs=len(epochs),
+        minutes_per_10h=_minutes_per_10h(path, last, did),
+        metric=metric,
+        error_rate=rate,
+        asynchrony=did,
+        sent=(sent["up"], sent["down"]) if sent else None,
+        heldout=identity.get("frames", {}).get("heldout", ""),
+        plain=plain and curve.workers == 1,
+        notes=tuple(notes),
+    )
 
 
 def _minutes_per_10h(path: Path, last: dict[str, Any], did: Asynchrony | None) -> float | None:
@@ -202,10 +184,7 @@ def _cautions(runs: Sequence[Run], table: EfficiencyTable, baseline: Run | None)
 def table_text(table: EfficiencyTable, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> str:
     """A table as text, in the form of the SPEECH3 talk: ``3:36 (81.0)`` is a time and the efficiency in per cent.
 
-    Parameters
-    ----------
-    columns
-        Additional columns: a heading and a cell for each row.
+    `columns` are additional ones: a heading and a cell for each row.
     """
     reached = [seconds for row in table.rows for seconds in row.seconds if seconds is not None]
     tenths = max(reached, default=0.0) < 600
@@ -283,20 +262,16 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _run_json(row: EfficiencyRow, run: Run) -> dict[str, Any]:
-    values = asdict(row) | {
-        "seconds": list(row.seconds), "efficiency": list(row.efficiency),
-        "world": run.world, "finished": run.finished, "epochs": run.epochs, "minutes_per_10h": run.minutes_per_10h,
-    }  # fmt: skip
+    values = asdict(row) | {"seconds": list(row.seconds), "efficiency": list(row.efficiency)}
+    values |= {name: getattr(run, name) for name in ("world", "finished", "epochs", "minutes_per_10h")}
     if run.sent:
         values["bytes_per_minibatch"] = dict(zip(("up", "down"), run.sent, strict=True))
     if run.metric:
         values[run.metric.lower()] = run.error_rate
     if one := run.asynchrony:
-        values |= {
-            "minibatches": dict(one.minibatches), "drops": one.dropped, "restarts": one.restarts,
-            "staleness_mean": staleness_mean(one.staleness), "staleness_p95": staleness_p95(one.staleness),
-            "shares": list(one.shares),
-        }  # fmt: skip
+        values |= {"minibatches": dict(one.minibatches), "drops": one.dropped, "restarts": one.restarts}
+        values["staleness_mean"] = staleness_mean(one.staleness)
+        values |= {"staleness_p95": staleness_p95(one.staleness), "shares": list(one.shares)}
     return values
 
 
@@ -337,14 +312,14 @@ def write_figures(out: Path, comparison: Comparison) -> list[Path]:
 
 def throughput_text(found: Throughput) -> str:
     """The measurements, the predicted frames per second, and the conclusions, as text."""
-    measured = [["network", "parameters", "fully connected %", "frames", "minibatch ms", "float32 MB", "coding ms",
-                 "up MB", "down MB"]]  # fmt: skip
-    measured += [_measured(network) for network in found.networks]
+    header = ["network", "parameters", "fully connected %", "frames", "minibatch ms", "float32 MB"]
+    header += ["coding ms", "up MB", "down MB"]
+    measured = [header, *(_measured(network) for network in found.networks)]
     rates = [["network", "Gbit/s", "gradients", *map(str, found.workers)]]
     for row in _rows(found):
         where = [row[0].network, f"{row[0].bandwidth / BYTES_PER_GIGABIT:g}"]
-        rates.append([*where, "float32", *(_rate(point.float32) for point in row)])
-        rates.append([*where, "ternary", *(_rate(point.ternary) for point in row)])
+        rates.append([*where, "float32", *(f"{point.float32:,.0f}" for point in row)])
+        rates.append([*where, "ternary", *(f"{point.ternary:,.0f}" for point in row)])
         rates.append([*where, "gain", *(f"{point.gain:.2f}" for point in row)])
     coded = [count for count in found.workers if count > 1]
     ends = f"; two numbers are for {coded[0]} .. {coded[-1]} workers" if len(coded) > 1 else ""
@@ -358,22 +333,17 @@ def throughput_text(found: Throughput) -> str:
 def _measured(network: MeasuredNetwork) -> list[str]:
     costs, coded = network.costs, list(network.costs.ternary.values())
     ends = [coded[0], coded[-1]] if len(coded) > 1 else coded
-    return [
-        network.name, f"{network.parameters:,}", f"{100 * network.connected:.1f}", f"{costs.frames:.0f}",
-        f"{1e3 * costs.compute_s:.2f}", f"{costs.float32.up / 1e6:.3f}",
-        " .. ".join(f"{1e3 * sent.coding_s:.2f}" for sent in ends) or "-",
-        f"{coded[0].up / 1e6:.3f}" if coded else "-",
-        " .. ".join(f"{sent.down / 1e6:.3f}" for sent in ends) or "-",
-    ]  # fmt: skip
+    step = [f"{costs.frames:.0f}", f"{1e3 * costs.compute_s:.2f}", f"{costs.float32.up / 1e6:.3f}"]
+    coding_ms = " .. ".join(f"{1e3 * sent.coding_s:.2f}" for sent in ends) or _NONE
+    down_mb = " .. ".join(f"{sent.down / 1e6:.3f}" for sent in ends) or _NONE
+    up_mb = f"{coded[0].up / 1e6:.3f}" if coded else _NONE
+    network_is = [network.name, f"{network.parameters:,}", f"{100 * network.connected:.1f}"]
+    return [*network_is, *step, coding_ms, up_mb, down_mb]
 
 
 def _rows(found: Throughput) -> list[Sequence[Point]]:
     count = len(found.workers)
     return [found.points[start : start + count] for start in range(0, len(found.points), count)]
-
-
-def _rate(frames: float) -> str:
-    return f"{frames:,.0f}"
 
 
 def _conclusion(found: Conclusion) -> str:
@@ -394,18 +364,17 @@ def _place(point: Point) -> str:
     return f"{point.network}, {point.bandwidth / BYTES_PER_GIGABIT:g} Gbit/s, {point.workers} workers"
 
 
+def _with_gains(points: Sequence[Point]) -> list[dict[str, Any]]:
+    return [asdict(point) | {"gain": point.gain} for point in points]
+
+
 def write_throughput(out: Path, found: Throughput) -> list[Path]:
     """Write ``throughput.json`` (everything, with the gains) and ``throughput.png`` (a panel for each network)."""
     from speech3.evaluate.figures import draw_throughput, write_png
 
-    values = asdict(found)
-    values["level_within"] = LEVEL
-    values["points"] = [asdict(point) | {"gain": point.gain} for point in found.points]
-    values["conclusions"] = [
-        {"claim": each.claim, "steps": each.steps, "level": each.level,
-         "against": [[asdict(point) | {"gain": point.gain} for point in pair] for pair in each.against]}
-        for each in found.conclusions
-    ]  # fmt: skip
+    values = asdict(found) | {"level_within": LEVEL, "points": _with_gains(found.points)}
+    for written_as, each in zip(values["conclusions"], found.conclusions, strict=True):
+        written_as["against"] = [_with_gains(pair) for pair in each.against]
     written = [out / "throughput.json", out / "throughput.png"]
     write_json(written[0], values)
     rows = _rows(found)

@@ -112,6 +112,8 @@ def confidence_lines(found: Reliability) -> str:
     head = f"NCE {found.nce:.3f}  {of}, {100 * found.correct:.2f} % of them correct"
     if found.why_no_nce:
         head = f"NCE none  {of}: it is not defined where {found.why_no_nce}"
-    rows = [f"{each.low:.1f} to {each.high:.1f}  {each.words:6}  {each.confidence:.3f}  {each.correct:.3f}"
-            for each in found.bins]  # fmt: skip
+    rows = (
+        f"{each.low:.1f} to {each.high:.1f}  {each.words:6}  {each.confidence:.3f}  {each.correct:.3f}"
+        for each in found.bins
+    )
     return "\n".join([head, "confidence    words    mean  correct", *rows])

@@ -49,13 +49,10 @@ def _memory() -> str:
 
 def _git(*arguments: str) -> str | None:
     try:
-        run = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, encoding="utf-8", errors="replace",
-            timeout=10, check=True,
-        )  # fmt: skip
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=10).decode(errors="replace").strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return run.stdout.strip()
 
 
 def _commit() -> str:
@@ -90,17 +87,11 @@ _SHARED = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
-
-    Attributes
-    ----------
-    remedy
-        What to do about it; the empty string if nothing needs to be done.
-    """
+    """The result of one check."""
 
     name: str
     value: str
-    remedy: str = ""
+    remedy: str = ""  # what to do about it; empty if nothing needs to be done
 
 
 def examine_machine(directory: Path) -> list[Finding]:

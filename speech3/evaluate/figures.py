@@ -9,8 +9,9 @@ Axes: T frames, F feature bins, N samples.
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
@@ -41,53 +43,45 @@ _DOTS = 25  # most points of a line that are drawn with markers
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
 _WORK = ("compute", "sync", "wait for the server", "draw")
-_HISTOGRAM_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#8a8a8a",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.6,
-}
-_FILL, _MARK = "#3b6ea8", "#c2551e"
 _NAMED = 30  # most speakers that get a bar each
 _LETTERS = 55  # most letters of speakers' names that fit side by side
 _UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
 Segment = tuple[float, float, str]
 # Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
-_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
-_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
-_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
-_PAGE_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 10,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _QUIET,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-    "text.color": _INK,
-    "legend.frameon": False,
-    "axes.prop_cycle": cycler(color=_SERIES),
-    "axes.axisbelow": True,
-}
+_VARIABLES = {"#0a0b01": "--ink", "#0a0b02": "--quiet", "#0a0b03": "--rule"}
+_VARIABLES |= {f"#0a0c0{number}": f"--c{number}" for number in range(_COLOURS)}
+_PLACEHOLDERS = {variable: colour for colour, variable in _VARIABLES.items()}
+_LIGHT = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # the first value of each name is the light one
+_NO_NUMBER = "#35b779"  # not a colour of the colour map, so that it stands out
 _INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
 _SMALL_INCHES_PER_SECOND = 2.4
 _MAX_INCHES = 60.0
+
+
+def _style(colours: Mapping[str, str]) -> dict[Any, Any]:
+    """matplotlib's settings for figures in the colours of the style sheet's variables."""
+    ink, quiet, rule = (colours[name] for name in ("--ink", "--quiet", "--rule"))
+    return {
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+        "font.size": 10,
+        "axes.edgecolor": rule,
+        "axes.labelcolor": quiet,
+        "axes.titlecolor": ink,
+        "axes.titlesize": 11,
+        "axes.titlelocation": "left",
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": rule,
+        "grid.linewidth": 0.6,
+        "xtick.color": quiet,
+        "ytick.color": quiet,
+        "text.color": ink,
+        "legend.frameon": False,
+        "axes.prop_cycle": cycler(color=[colours[f"--c{number}"] for number in range(_COLOURS)]),
+    }
 
 
 @dataclass(frozen=True)
@@ -128,9 +122,14 @@ def _unit(longest: float, units: Sequence[tuple[str, float, float]]) -> tuple[st
 
 
 def draw_accuracy(
-    axes: Axes, curves: Sequence[Curve], against: Against, *, marks: Sequence[float] = (), virtual: bool = False,
+    axes: Axes,
+    curves: Sequence[Curve],
+    against: Against,
+    *,
+    marks: Sequence[float] = (),
+    virtual: bool = False,
     systems: Sequence[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Draw held-out frame accuracy against seconds of training or frames trained on.
 
     The time axis is logarithmic if some runs take many times as long as others.
@@ -162,15 +161,8 @@ def draw_accuracy(
         quiet = rcParams["xtick.color"]
         axes.axhline(mark, color=quiet, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         text = f"{'in the table: ' if mark == min(marks) else ''}{100 * mark:.1f} %"
-        axes.annotate(
-            text,
-            (0, mark),
-            (3, 1),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize=7,
-            color=quiet,
-        )
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axes.annotate(text, (0, mark), (3, 1), fontsize=7, color=quiet, **place)
 
 
 def _colours(systems: Sequence[str]) -> list[int]:
@@ -180,13 +172,7 @@ def _colours(systems: Sequence[str]) -> list[int]:
 
 
 def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> None:
-    """Draw the share of the minibatches at each staleness, with mean and 95th percentile.
-
-    Parameters
-    ----------
-    counts
-        Number of minibatches in pushes of staleness 0, 1, 2, ...
-    """
+    """Draw the share of the minibatches at each staleness 0, 1, 2, ..., with mean and 95th percentile."""
     total = max(sum(counts), 1)
     axes.bar(range(len(counts)), [count / total for count in counts], width=0.85, color=f"C{colour % _COLOURS}")
     summary = f"{sum(counts):,} minibatches, mean {staleness_mean(counts):.2f}, 95 % at most {staleness_p95(counts)}"
@@ -223,14 +209,8 @@ def draw_throughput(
 ) -> None:
     """Draw frames per second against workers on logarithmic axes: float32 dashed, ternary solid.
 
-    Each bandwidth has its own colour and marker.
-
-    Parameters
-    ----------
-    rows
-        For each bandwidth, the points by number of workers.
-    span
-        Minimum and maximum of the y axis, so that several panels have the same scale; None: chosen for this panel.
+    `rows` has the points of each bandwidth by number of workers. `span`, the minimum and maximum of the y axis, has
+    several panels on the same scale.
     """
     for place, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
         workers = [point.workers for point in row]
@@ -258,82 +238,59 @@ def _short(value: float) -> str:
 
 def write_histograms(stats: Stats, path: Path) -> None:
     """Write a PNG: a histogram of utterance lengths, and the minutes of each speaker (if many, their histogram)."""
-    with matplotlib.rc_context(_HISTOGRAM_STYLE):
-        figure = Figure(figsize=(9.0, 3.6), layout="constrained", dpi=150)
-        left, right = figure.subplots(1, 2)
-        name = Path(stats.path).name
-        figure.suptitle(
-            f"{name}: {stats.hours:.2f} hours, {stats.utterances:,} utterances, {stats.speakers:,} speakers",
-            fontsize=12,
-        )
-        _histogram(left, np.array(stats.lengths_s), "utterance length (seconds)", "utterances", "s")
-        minutes = {speaker: seconds / 60 for speaker, seconds in stats.speaker_s.items()}
-        if len(minutes) > _NAMED:
-            _histogram(right, np.array(list(minutes.values())), "speech per speaker (minutes)", "speakers", "min")
-        else:
-            _bars(right, minutes)
-        with atomic_path(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
-            figure.savefig(temporary, format="png", metadata={"Software": None})
+    title = f"{Path(stats.path).name}: {stats.hours:.2f} hours, {stats.utterances:,} utterances"
+    minutes = {speaker: seconds / 60 for speaker, seconds in stats.speaker_s.items()}
+    if len(minutes) > _NAMED:
+        draw = partial(_histogram, values=list(minutes.values()), labels=("speech per speaker (minutes)", "speakers"))
+    else:
+        draw = partial(_bars, minutes=minutes)
+    lengths = partial(_histogram, values=stats.lengths_s, labels=("utterance length (seconds)", "utterances"))
+    panels = [
+        (f"median {np.median(stats.lengths_s):.3g} s", lengths),
+        (f"median {np.median(list(minutes.values())):.3g} min", draw),
+    ]
+    write_png(path, panels, f"{title}, {stats.speakers:,} speakers")
 
 
-def _histogram(axes: Axes, values: np.ndarray, x_label: str, y_label: str, unit: str) -> None:
+def _histogram(axes: Axes, values: Sequence[float], labels: tuple[str, str]) -> None:
     bins = int(np.clip(2 * np.sqrt(len(values)), 5, 60))
     low, median, high = (float(value) for value in np.quantile(values, (0.0, 0.5, 1.0)))
     uneven = low > 0 and high > _UNEVEN * median
     edges = np.geomspace(low, high, bins + 1) if uneven else np.linspace(0.0, max(high, 1e-9), bins + 1)
-    axes.hist(values, bins=edges.tolist(), color=_FILL, edgecolor="white", linewidth=0.4)
-    axes.axvline(median, color=_MARK, linewidth=1.2)
-    axes.set_title(f"median {median:.3g} {unit}", color=_MARK)
+    axes.hist(values, bins=edges.tolist(), color="C0", edgecolor="white", linewidth=0.4)
+    axes.axvline(median, color="C1", linewidth=1.2)
     if uneven:  # otherwise a few outliers would put all other values into one bar
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
         axes.set_xlim(left=0)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(False, axis="x")
 
 
-def _bars(axes: Axes, minutes: dict[str, float]) -> None:
+def _bars(axes: Axes, minutes: Mapping[str, float]) -> None:
     names = sorted(minutes, key=lambda name: -minutes[name])
-    axes.bar(range(len(names)), [minutes[name] for name in names], color=_FILL)
+    shown = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
     crowded = max(map(len, names)) * len(names) > _LETTERS
-    axes.set_xticks(
-        range(len(names)),
-        [n if len(n) <= 16 else f"{n[:15]}…" for n in names],
-        rotation=90 if crowded else 0,
-        fontsize=8,
-    )
-    axes.set_title(f"median {np.median(list(minutes.values())):.3g} min", color=_MARK)
-    axes.set_xlabel("speaker")
-    axes.set_ylabel("speech (minutes)")
+    axes.bar(range(len(names)), [minutes[name] for name in names], color="C0")
+    axes.set_xticks(range(len(names)), shown, rotation=90 if crowded else 0, fontsize=8)
+    axes.set(xlabel="speaker", ylabel="speech (minutes)")
+    axes.grid(False, axis="x")
 
 
 @dataclass(frozen=True)
 class AlignedUtterance:
-    """An utterance to draw: its samples, features and alignment.
-
-    Attributes
-    ----------
-    wave_N
-        Samples in [-1, 1).
-    feats_TF
-        Log-mel or log-magnitude spectrogram, lowest frequency first.
-    phones, words
-        ``(start_s, end_s, label)``; silence may be among the phones.
-    hypothesis
-        What was recognised; empty: not drawn.
-    """
+    """An utterance to draw: its samples, features and alignment. Segments are ``(start_s, end_s, label)``."""
 
     name: str
-    wave_N: np.ndarray
+    wave_N: np.ndarray  # samples in [-1, 1)
     sample_rate_hz: int
-    feats_TF: np.ndarray
+    feats_TF: np.ndarray  # log-mel or log-magnitude spectrogram, lowest frequency first
     shift_ms: float
-    phones: Sequence[Segment]
+    phones: Sequence[Segment]  # with or without silence
     words: Sequence[Segment]
-    hypothesis: Sequence[Segment] = ()
+    hypothesis: Sequence[Segment] = ()  # what was recognised; empty: not drawn
 
 
 def _svg(figure: Figure, label: str) -> str:
@@ -353,7 +310,7 @@ def _svg(figure: Figure, label: str) -> str:
 
 def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
     """Draw on new axes and return SVG in the page's colours; `about` distinguishes figures with the same title."""
-    with matplotlib.rc_context({**_PAGE_STYLE, "svg.hashsalt": f"{title} {about}"}):
+    with matplotlib.rc_context({**_style(_PLACEHOLDERS), "svg.hashsalt": f"{title} {about}"}):
         figure = Figure(figsize=(4.8, 3.3), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
@@ -366,27 +323,32 @@ def curves(title: str, lines: Sequence[Line], x_label: str) -> str:
     return svg(title, lambda axes: draw_lines(axes, lines, x_label))
 
 
-def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]]) -> None:
+def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]], title: str = "") -> None:
     """Write panels (title, function that draws it) as a PNG in the page's light colours, three in a row."""
-    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # the first value of each name is the light one
-    style = {key: _light(value, light) for key, value in _PAGE_STYLE.items()}
-    style["axes.prop_cycle"] = cycler(color=[light[_VARIABLES[colour]] for colour in _SERIES])
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
-    size = (7.2, 4.6) if columns == 1 else (4.6 * columns, 3.4 * rows)
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=size, layout="constrained", dpi=150, facecolor=light["--paper"])
-        for place, (title, draw) in enumerate(panels, 1):
-            axes = figure.add_subplot(rows, columns, place, facecolor=light["--paper"])
-            draw(axes)
-            axes.set_title(title)
-        with atomic_path(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
-            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(7.2, 4.6) if columns == 1 else (4.6 * columns, 3.4 * rows), layout="constrained")
+        for place, (name, draw_panel) in enumerate(panels, 1):
+            axes = figure.add_subplot(rows, columns, place)
+            draw_panel(axes)
+            axes.set_title(name)
+        if title:
+            figure.suptitle(title, fontsize=12)
+        return figure
+
+    save_png(path, draw, {"figure.dpi": 150})
 
 
-def _light(value: Any, light: dict[str, str]) -> Any:
-    return light[_VARIABLES[value]] if isinstance(value, str) and value in _VARIABLES else value
+def save_png(path: Path, draw: Callable[[], Figure], style: dict[Any, Any], made_by: str | None = None) -> None:
+    """Draw in the page's light colours, changed by `style`, and write the PNG atomically."""
+    paper: dict[Any, Any] = {"figure.facecolor": _LIGHT["--paper"], "axes.facecolor": _LIGHT["--paper"]}
+    with matplotlib.rc_context({**_style(_LIGHT), **paper, **style}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
+        figure = draw()
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", metadata={"Software": made_by})
 
 
 def alignment(utterance: AlignedUtterance, *, small: bool = False) -> str:
@@ -398,7 +360,9 @@ def alignment(utterance: AlignedUtterance, *, small: bool = False) -> str:
     lanes = {"phones": utterance.phones, "words": utterance.words, "recognised": utterance.hypothesis}
     lanes = {name: segments for name, segments in lanes.items() if segments or name != "recognised"}
     heights = (0.6 if small else 1.0, 1.8 if small else 3.2, *(0.38 for _ in lanes))
-    with matplotlib.rc_context({**_PAGE_STYLE, "axes.grid": False, "svg.hashsalt": f"alignment {utterance.name}"}):
+    with matplotlib.rc_context(
+        {**_style(_PLACEHOLDERS), "axes.grid": False, "svg.hashsalt": f"alignment {utterance.name}"}
+    ):
         figure = Figure(figsize=(width, 0.8 * sum(heights) + 0.15), layout="constrained")
         grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0)
         wave, spectrum, *rows = (figure.add_subplot(grid[row]) for row in range(len(heights)))
@@ -420,7 +384,7 @@ def _draw_wave(axes: Axes, utterance: AlignedUtterance, inches: float) -> None:
     step = max(1, round(len(wave) / (72 * inches)))
     blocks = np.pad(wave, (0, -len(wave) % step), mode="edge").reshape(-1, step)
     times = (np.arange(len(blocks)) + 0.5) * step / utterance.sample_rate_hz
-    axes.fill_between(times, blocks.min(axis=1), blocks.max(axis=1), color=_SERIES[0], linewidth=0.4)
+    axes.fill_between(times, blocks.min(axis=1), blocks.max(axis=1), color="C0", linewidth=0.4)
     axes.set_yticks([])
     axes.set_ylabel("wave", rotation=0, ha="right", va="center")
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -433,11 +397,7 @@ def _draw_spectrogram(axes: Axes, utterance: AlignedUtterance) -> None:
     feats_TF = np.where(finite_TF, feats_TF, feats_TF[finite_TF].min() if finite_TF.any() else 0.0)
     frames, bins = feats_TF.shape
     low, high = np.percentile(feats_TF, (2, 99.8))
-    extent = (0.0, frames * utterance.shift_ms / 1000, 0.0, float(bins))
-    axes.imshow(
-        feats_TF.T, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high,
-        interpolation="nearest",
-    )  # fmt: skip
+    draw_shades(axes, feats_TF, (low, high), (0.0, frames * utterance.shift_ms / 1000, 0.0, float(bins)))
     for start, end, _ in utterance.phones:
         for edge in (start, end):
             axes.axvline(edge, color="white", linewidth=0.7, alpha=0.75)
@@ -445,11 +405,28 @@ def _draw_spectrogram(axes: Axes, utterance: AlignedUtterance) -> None:
     axes.set_ylabel(f"{bins} bins", rotation=0, ha="right", va="center")
 
 
+def draw_shades(
+    axes: Axes, feats_TF: np.ndarray, span: tuple[float, float], extent: tuple[float, float, float, float]
+) -> AxesImage:
+    """Draw features as shades; values of `span` have the darkest and the lightest, NaN has a colour of its own."""
+    colours = matplotlib.colormaps["magma"].with_extremes(bad=_NO_NUMBER)
+    return axes.imshow(
+        feats_TF.T,
+        cmap=colours,
+        vmin=span[0],
+        vmax=max(span[1], span[0] + 1e-6),
+        extent=extent,
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+    )
+
+
 def _draw_lane(axes: Axes, segments: Sequence[Segment], label: str, inches_per_s: float) -> None:
     axes.set_ylim(0, 1)
     for start, end, text in segments:
-        axes.plot([start, start], [0, 1], color=_QUIET, linewidth=0.7)
-        axes.plot([end, end], [0, 1], color=_QUIET, linewidth=0.7)
+        axes.plot([start, start], [0, 1], color=rcParams["xtick.color"], linewidth=0.7)
+        axes.plot([end, end], [0, 1], color=rcParams["xtick.color"], linewidth=0.7)
         points_per_letter = (end - start) * inches_per_s * 72 / max(columns_wide(text), 1)
         size = min(10.0, max(5.0, points_per_letter / 0.7))  # letters are 0.7 times as wide as high
         axes.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=size, clip_on=True)

@@ -95,14 +95,13 @@ def counted(number: int, what: str) -> str:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1, best: int | None = None, *,
-    wrapped: bool = False,
-) -> str:  # fmt: skip
-    """A table of cells that are already HTML; the first `texts` columns are left-aligned, row `best` is emphasised.
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, best: int | None = None, wrapped: bool = False
+) -> str:
+    """A table of cells that are already HTML; row `best` is emphasised.
 
-    With `wrapped` the other columns are left-aligned, too, and their text is wrapped.
+    The first column is left-aligned, the others are numbers; with `wrapped`, texts of any length.
     """
-    kinds = ["l" if column < texts else "t" if wrapped else "n" for column in range(len(header))]
+    kinds = ["l", *("t" if wrapped else "n" for _ in header[1:])]
     head = "".join(f'<th class="{kind}" scope="col">{cell}</th>' for kind, cell in zip(kinds, header, strict=True))
     lines = []
     for index, row in enumerate(rows):

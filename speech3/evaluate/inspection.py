@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,20 +104,13 @@ class Sound:
 
     def read(self, start_s: float, end_s: float, rate_hz: int | None = None) -> tuple[np.ndarray, int]:
         """Samples (S,) and their rate, as from `audio.read_file`; times are relative to the start of the part."""
-        return audio.read_file(
-            self.place, directory=self.directory, start_s=self.start_s + start_s, end_s=self.start_s + end_s,
-            sample_rate_hz=rate_hz, resample=True, mix_channels=True,
-        )  # fmt: skip
+        times = {"start_s": self.start_s + start_s, "end_s": self.start_s + end_s}
+        form: dict[str, Any] = {"sample_rate_hz": rate_hz, "resample": True, "mix_channels": True}
+        return audio.read_file(self.place, directory=self.directory, **times, **form)
 
 
 def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[Lines, Picture]:
-    """Statistics of a recording, and its waveform, features and pitch, of at most `most_s` seconds.
-
-    Raises
-    ------
-    Speech3Error
-        The recording cannot be read or is shorter than a frame, or `preset` does not compute features from audio.
-    """
+    """Statistics of a recording, and its waveform, features and pitch, of at most `most_s` seconds."""
     if preset.kind == "given":
         raise SettingError("--features: given features are not computed from a recording; choose another preset")
     whole_s, name = sound.duration_s(), sound.name
@@ -130,11 +124,17 @@ def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[
     cut = f" (the first {most_s:g} s of {whole_s:,.1f})" if whole_s > most_s else ""
     lines += [("drawn", f"{name}{cut}"), *statistics.lines(config.frame_shift), _pitch_line(pitch)]
     picture = Picture(
-        title=f"{name}{cut}", feats_TF=feats_TF, shift_s=clock.shift_s, offset_s=clock.offset_s,
+        title=f"{name}{cut}",
+        feats_TF=feats_TF,
+        shift_s=clock.shift_s,
+        offset_s=clock.offset_s,
         centres_hz=bin_centres(config, feats_TF.shape[1]),
         blocks=(config.deltas + 1) * (config.left_context + 1 + config.right_context),
-        wave_S=wave_S, sample_rate_hz=rate_hz, pitch=pitch, statistics=statistics,
-    )  # fmt: skip
+        wave_S=wave_S,
+        sample_rate_hz=rate_hz,
+        pitch=pitch,
+        statistics=statistics,
+    )
     return lines, picture
 
 
@@ -153,12 +153,10 @@ def _heard(sound: Sound, whole_s: float) -> Lines:
         samples += len(wave_S)
     rms = np.sqrt(energy / samples)
     lines = [] if heard_s == whole_s else [("heard", f"the first {heard_s:g} s")]
-    lines += [
-        ("level", f"peak {_decibels(peak)}, RMS {_decibels(rms)} of full scale; mean {total / samples:.2g}"),
-        ("clipped", f"{clipped:,} samples at full scale" if clipped else "no sample at full scale"),
-        ("silence", f"digital: {silent / rate_hz:.2f} s in which samples do not change"
-         if silent else "no digital silence"),
-    ]  # fmt: skip
+    lines.append(("level", f"peak {_decibels(peak)}, RMS {_decibels(rms)} of full scale; mean {total / samples:.2g}"))
+    lines.append(("clipped", f"{clipped:,} samples at full scale" if clipped else "no sample at full scale"))
+    unchanged = f"digital: {silent / rate_hz:.2f} s in which samples do not change"
+    lines.append(("silence", unchanged if silent else "no digital silence"))
     return lines
 
 
@@ -227,19 +225,12 @@ class Inspection:
 
 
 def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> Inspection:
-    """Compute statistics and a picture of a file.
-
-    Parameters
-    ----------
-    preset
-        The features to compute from a recording.
-    utterance
-        The utterance to draw; None: the first.
+    """Compute statistics and a picture of a file; of a recording with the features of `preset`.
 
     Raises
     ------
     Speech3Error
-        The file is missing, damaged, or not of a supported kind (the message lists these); there is no such utterance.
+        The file is missing, damaged, or not of a supported kind (the message lists these); it has no such utterance.
     """
     if not path.is_file():
         what = "a directory; pass one of its files" if path.is_dir() else "no such file"
@@ -269,10 +260,7 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
 def picture_path(path: Path, out: Path | None) -> Path:
     """Path of the picture: `out`, or else the name of the file with .png, in the working directory.
 
-    Raises
-    ------
-    Speech3Error
-        A file of that name exists and is not such a picture (a file that `out` names is replaced, however).
+    An existing file of that name is replaced if `out` names it, or if it is such a picture; else it is an error.
     """
     if out is not None:
         return out
@@ -447,9 +435,11 @@ def parts_of_frames(config: FeatureConfig | None, dim: int) -> tuple[int, list[t
     if pitch is None:
         return blocks, []
     wanted = {
-        "POV feature": pitch.add_pov_feature, "normalised log pitch": pitch.add_normalized_log_pitch,
-        "delta pitch": pitch.add_delta_pitch, "log pitch": pitch.add_raw_log_pitch,
-    }  # fmt: skip
+        "POV feature": pitch.add_pov_feature,
+        "normalised log pitch": pitch.add_normalized_log_pitch,
+        "delta pitch": pitch.add_delta_pitch,
+        "log pitch": pitch.add_raw_log_pitch,
+    }
     first = config.left_context * (config.deltas + 1) * static + static - pitch.dim
     return blocks, [(name, first + i) for i, name in enumerate(name for name, there in wanted.items() if there)]
 
@@ -465,19 +455,14 @@ def _packed(path: Path, utterance: str | None) -> Inspection:
     shift_ms = config.frame_shift if config else 10.0
     hours = len(packed) * shift_ms / 3.6e6
     what = f"packed frames ({packed.frames_NF.dtype}), {len(packed.utterances):,} utterances"
-    lines = [
-        ("file", f"{path}: {what}, {len(packed):,} frames ({hours:.2f} h)"),
-        *_how_many(statistics, len(packed.utterances), {}), *statistics.lines(shift_ms),
-        *_senone_lines(packed.counts_S),
-        ("noted", ", ".join(f"{key}: {value}" for key, value in packed.info.items()) or "nothing"),
-    ]  # fmt: skip
+    lines = [("file", f"{path}: {what}, {len(packed):,} frames ({hours:.2f} h)")]
+    lines += _how_many(statistics, len(packed.utterances), {}) + statistics.lines(shift_ms)
+    lines += _senone_lines(packed.counts_S)
+    lines.append(("noted", ", ".join(f"{key}: {value}" for key, value in packed.info.items()) or "nothing"))
     here = slice(offsets[drawn], offsets[drawn + 1])
-    name = packed.utterances[drawn]
+    name, senones_T = packed.utterances[drawn], np.asarray(packed.senones_N[here])
     lines.append(("drawn", f"{name}: {here.stop - here.start:,} frames"))
-    picture = _picture(
-        f"{path.name}: {name}", packed.frames_NF[here], config, statistics, np.asarray(packed.senones_N[here])
-    )
-    return Inspection(lines, picture)
+    return Inspection(lines, _picture(f"{path.name}: {name}", packed.frames_NF[here], config, statistics, senones_T))
 
 
 def _senone_lines(counts_S: np.ndarray) -> list[tuple[str, str]]:

@@ -20,42 +20,40 @@ from speech3.train import Asynchrony, asynchrony, curve_of
 
 Records = Sequence[Mapping[str, Any]]
 _PER = "Phone error rate, held-out, %"
-# Term, a pattern of the text that uses it, and its explanation.
-_TERMS: Sequence[tuple[str, str, str]] = (
-    ("WER", r"\bWER\b", "word error rate: substituted, deleted and inserted words, over the words of the references"),
-    ("CER", r"\bCER\b", "character error rate: the same of characters"),
-    ("PER", r"\bPER\b", "phone error rate: the same of phones"),
-    ("sub, del, ins", r">sub<", "numbers of words that were substituted, deleted (missed) and inserted"),
-    ("95 % interval", "95 % interval", "where the error rate would lie for other test speakers, 95 times in 100"),
-    ("sentences wrong", "sentences wrong", "share of the utterances with at least one error"),
-    ("p against best", "p against best", "probability of such a difference if both systems were equally good; below"
-     " 0.05 counts as significant"),
-    ("own language model", "own language model", "the n-gram that the recipe estimates, in place of the given one"),
-    ("rescored", "rescored", "the best words of the lattices under a second language model"),
-    ("mono, tri", ">(mono|tri)<", "Gaussian mixtures on the states of monophones; of triphones in context"),
-    ("lda, sat", ">(lda|sat)<", "triphones on features after linear discriminant analysis; then adapted to speakers"),
-    ("pass", r"% in pass \d", "decoding before the features were adapted again to what was recognised"),
-    ("senone", r"\bsenones?\b|frame accuracy", "a state, or tied states, of a phone in context: a class that a network"
-     " predicts"),
-    ("parameters", ">parameters<", "how many numbers were trained: weights, or means, variances and mixture weights"),
-    ("× real time", "× real time", "time of decoding on one core, over the duration of the speech; below 1 is faster"),
-    ("acoustic scale", "acoustic scale", "weight of the acoustic scores against those of the language model"),
-    ("word penalty", "word penalty", "what each word costs; a higher one means fewer insertions"),
-    ("dev", r"\bdev\b", "data on which scale and penalty were tuned; neither train nor test"),
-    ("held-out", "[Hh]eld-out", "speech that a network did not learn from; it is measured after each epoch"),
-    ("frame accuracy", "frame accuracy", "share of frames (10 ms) whose most probable senone is that of the alignment"),
-    ("loss", r"\b[Ll]oss\b", "what training minimises; lower is better"),
-    ("epoch", r"\bepochs?\b", "one pass over all training data"),
-    ("shard, push", r"\bshards?\b", "an asynchronous worker; what it sends to the server that holds the parameters"),
-    ("staleness", "[Ss]taleness", "updates by other workers between fetching parameters and pushing a gradient"),
-    ("alignment", "[Aa]lignment", "which stretch of audio is which phone of the transcript"),
-    ("SIL, SPN", r"\b(SIL|SPN)\b", "silence; noise, or a word without a pronunciation"),
-    ("confidence", "[Cc]onfidence", "the estimated probability that a recognised word is correct"),
-    ("normalised cross-entropy", "cross-entropy", "how well confidences predict correct words: 1 perfect, 0 useless"),
-    ("lattice", r"\blattices?\b", "the word sequences that decoding found likely, with their scores"),
-    ("reference, hypothesis", "[Rr]eference", "what was said, according to the transcript; what was recognised"),
-    ("vocabulary", r"\b[Vv]ocabulary\b", "the words that the recogniser knows; it recognises no other"),
-)  # fmt: skip
+# A term, a pattern of the text that uses it, and its explanation; at least two spaces separate them.
+_TERMS = r"""
+WER  \bWER\b  word error rate: substituted, deleted and inserted words, over the words of the references
+CER  \bCER\b  character error rate: the same of characters
+PER  \bPER\b  phone error rate: the same of phones
+sub, del, ins  >sub<  numbers of words that were substituted, deleted (missed) and inserted
+95 % interval  95 % interval  where the error rate would lie for other test speakers, 95 times in 100
+sentences wrong  sentences wrong  share of the utterances with at least one error
+p against best  p against best  probability of this difference between equally good systems; significant below 0.05
+own language model  own language model  the n-gram that the recipe estimates, in place of the given one
+rescored  rescored  the best words of the lattices under a second language model
+mono, tri  >(mono|tri)<  Gaussian mixtures on the states of monophones; of triphones in context
+lda, sat  >(lda|sat)<  triphones on features after linear discriminant analysis; then adapted to speakers
+pass  % in pass \d  decoding before the features were adapted again to what was recognised
+senone  \bsenones?\b|frame accuracy  a state of a phone in context, or tied states: a class that a network predicts
+parameters  >parameters<  how many numbers were trained: weights, or means, variances and mixture weights
+× real time  × real time  time of decoding on one core, over the duration of the speech; below 1 is faster
+acoustic scale  acoustic scale  weight of the acoustic scores against those of the language model
+word penalty  word penalty  what each word costs; a higher one means fewer insertions
+dev  \bdev\b  data on which scale and penalty were tuned; neither train nor test
+held-out  [Hh]eld-out  speech that a network did not learn from; it is measured after each epoch
+frame accuracy  frame accuracy  share of frames (10 ms) whose most probable senone is that of the alignment
+loss  \b[Ll]oss\b  what training minimises; lower is better
+epoch  \bepochs?\b  one pass over all training data
+shard, push  \bshards?\b  an asynchronous worker; what it sends to the server that holds the parameters
+staleness  [Ss]taleness  updates by other workers between fetching parameters and pushing a gradient
+alignment  [Aa]lignment  which stretch of audio is which phone of the transcript
+SIL, SPN  \b(SIL|SPN)\b  silence; noise, or a word without a pronunciation
+confidence  [Cc]onfidence  the estimated probability that a recognised word is correct
+normalised cross-entropy  cross-entropy  how well confidences predict correct words: 1 perfect, 0 useless
+lattice  \blattices?\b  the word sequences that decoding found likely, with their scores
+reference, hypothesis  [Rr]eference  what was said, according to the transcript; what was recognised
+vocabulary  \b[Vv]ocabulary\b  the words that the recogniser knows; it recognises no other
+"""
 WORST_SHOWN = 20
 PICTURES_SHOWN = 10  # of the worst utterances, that many have pictures
 MOST_BYTES = 2_000_000  # of all clips in the page
@@ -66,16 +64,9 @@ _SPEAKERS = 25  # further speakers are folded
 _NONE = "–"
 
 
-def training_section(metrics: Mapping[str, Records], about: Mapping[str, dict[str, Any]]) -> str:
-    """The section as HTML; empty if no system has a curve.
-
-    Parameters
-    ----------
-    metrics
-        The records of each system's ``metrics.jsonl``, by name of the system.
-    about
-        What the file of each network says about it; empty for GMMs.
-    """
+def _training(systems: Sequence["System"]) -> str:
+    """Curves and results of the networks; empty if no system has a curve."""
+    metrics = {system.name: system.metrics for system in systems}
     trained = {name: curve for name, records in metrics.items() if (curve := curve_of(name, records))}
     if not trained:
         return ""
@@ -84,19 +75,17 @@ def training_section(metrics: Mapping[str, Records], about: Mapping[str, dict[st
     plots = [figures.svg("Held-out frame accuracy", accuracy)]
     epochs = {name: _epochs(metrics[name]) for name in trained}
     loss = _lines(epochs, "heldout_loss", ", held-out") + _lines(epochs, "train_loss", ", train", dashed=True)
-    for title, lines in (("Loss per frame", loss), (_PER, _lines(epochs, "heldout_per", as_per_cent=True))):
+    for title, lines in (("Loss per frame", loss), (_PER, _lines(epochs, "heldout_per", factor=100))):
         if lines:
             unit, divisor = time_unit(max(max(line.x) for line in lines))
             scaled = [replace(line, x=[t / divisor for t in line.x]) for line in lines]
             plots.append(figures.curves(title, scaled, f"{'virtual ' * virtual}{unit} of training"))
-    grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_results(about)}'
-    done = {name: one for name in trained if (one := asynchrony(metrics[name]))}
-    shown = [
-        _asynchronous(name, one, list(trained).index(name))
-        for name, one in done.items()
-        if len(one.shards) > 1 or any(one.staleness)
-    ]
-    return "\n".join([grid, *shown])
+    parts = [f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_results(systems)}']
+    for colour, name in enumerate(trained):
+        one = asynchrony(metrics[name])
+        if one and (len(one.shards) > 1 or any(one.staleness)):
+            parts.append(_asynchronous(name, one, colour))
+    return "\n".join(parts)
 
 
 def _epochs(records: Records) -> Records:
@@ -106,25 +95,26 @@ def _epochs(records: Records) -> Records:
 
 
 def _lines(
-    epochs: Mapping[str, Records], key: str, suffix: str = "", *, dashed: bool = False, as_per_cent: bool = False
+    epochs: Mapping[str, Records], key: str, suffix: str = "", *, dashed: bool = False, factor: float = 1
 ) -> list[Line]:
     lines = []
     for colour, (name, records) in enumerate(epochs.items()):
-        points = [(r["seconds"], r[key] * (100 if as_per_cent else 1)) for r in records if r.get(key) is not None]
+        points = [(r["seconds"], factor * r[key]) for r in records if r.get(key) is not None]
         if points:
             x, y = zip(*points, strict=True)
             lines.append(Line(f"{name}{suffix}", x, y, colour, dashed=dashed))
     return lines
 
 
-def _results(about: Mapping[str, dict[str, Any]]) -> str:
+def _results(systems: Sequence["System"]) -> str:
     """The held-out results of each network, with the parameters that it has."""
     rows = []
-    for name, network in about.items():
+    for system in systems:
+        network = system.network
         if network.get("heldout_loss") is not None:
-            per = network.get("heldout_per")
-            rows.append([escape(name), parameters_of(network), per_cent(network["heldout_accuracy"]),
-                         f"{network['heldout_loss']:.4f}", "–" if per is None else per_cent(per)])  # fmt: skip
+            per, loss = network.get("heldout_per"), f"{network['heldout_loss']:.4f}"
+            rates = [per_cent(network["heldout_accuracy"]), loss, _NONE if per is None else per_cent(per)]
+            rows.append([escape(system.name), parameters_of(network), *rates])
     header = ["held-out speech", "parameters of", "frame accuracy %", "loss", "phone error rate %"]
     key = (
         "Loss: cross-entropy per frame; for training on sequences (LF-MMI, MMI, sMBR) its own criterion, so losses of"
@@ -151,20 +141,18 @@ def _asynchronous(name: str, one: Asynchrony, colour: int) -> str:
 
 def _shards(one: Asynchrony) -> str:
     header = ["shard", "minibatches", "share", "compute", "sync", "wait", "busy"]
-    rows = [
-        [
-            str(number), f"{shard.minibatches:,}", f"{100 * share:.1f} %", f"{shard.compute_s:,.1f}",
-            f"{shard.sync_s:,.2f}", f"{shard.wait_s:,.2f}", f"{shard.busy:,}",
-        ]
-        for number, (shard, share) in enumerate(zip(one.shards, one.shares, strict=True))
-    ]  # fmt: skip
+    rows = []
+    for number, (shard, share) in enumerate(zip(one.shards, one.shares, strict=True)):
+        times = [f"{shard.compute_s:,.1f}", f"{shard.sync_s:,.2f}", f"{shard.wait_s:,.2f}"]
+        rows.append([str(number), f"{shard.minibatches:,}", f"{100 * share:.1f} %", *times, f"{shard.busy:,}"])
     key = "Compute, sync and wait are in seconds; busy: how often the server was busy and the shard continued."
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>'
 
 
 def terms_section(page: str) -> str:
-    used = [(term, about) for term, pattern, about in _TERMS if re.search(pattern, page)]
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(about)}</dd>" for term, about in used) + "</dl>"
+    """The explanations of the terms that a page uses."""
+    terms = (re.split(" {2,}", line) for line in _TERMS.strip().splitlines())
+    return html.pairs({term: about for term, pattern, about in terms if re.search(pattern, page)})
 
 
 def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> str:
@@ -172,8 +160,10 @@ def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> 
     known = {name: found for name, found in systems.items() if found}
     if not known:
         return ""
-    rows = [[escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", _nce(found)]
-            for name, found in known.items()]  # fmt: skip
+    rows = []
+    for name, found in known.items():
+        nce = f"none: {found.why_no_nce}" if found.why_no_nce else f"{found.nce:.3f}"
+        rows.append([escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", nce])
     table = html.table(["system", "words", "correct %", "normalised cross-entropy"], rows)
     note = (
         '<p class="quiet">Normalised cross-entropy: 1 is perfect; 0 if the confidence of every word is the share of '
@@ -182,33 +172,19 @@ def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> 
     )
     name = best if best in known else next(iter(known))
     header = [f"confidence, {escape(name)}", "words", "mean confidence", "correct", ""]
-    bins = [
-        [f"{each.low:.1f} – {each.high:.1f}", f"{each.words:,}", f"{each.confidence:.3f}", f"{each.correct:.3f}",
-         html.plain_bar(each.correct, 1.0)] for each in known[name].bins
-    ]  # fmt: skip
+    bins = []
+    for each in known[name].bins:
+        shares = [f"{each.confidence:.3f}", f"{each.correct:.3f}", html.plain_bar(each.correct, 1.0)]
+        bins.append([f"{each.low:.1f} – {each.high:.1f}", f"{each.words:,}", *shares])
     return f"{table}\n{note}\n{html.table(header, bins)}"
-
-
-def _nce(found: Reliability) -> str:
-    return f"none: {found.why_no_nce}" if found.why_no_nce else f"{found.nce:.3f}"
 
 
 @dataclass(frozen=True)
 class UtteranceMaterial:
-    """What is known of an utterance besides its words.
+    """What is known of an utterance besides its words."""
 
-    Attributes
-    ----------
-    place
-        The file or command of its recording, with its times.
-    clip
-        The recording, if it is short enough for the page.
-    picture
-        Its alignment.
-    """
-
-    place: str
-    clip: Clip | None = None
+    place: str  # the file or command of its recording, with its times
+    clip: Clip | None = None  # the recording, if it is short enough for the page
     picture: AlignedUtterance | None = None
 
 
@@ -292,10 +268,7 @@ def _sound(material: UtteranceMaterial) -> str:
 def suspicious_section(
     suspects: Suspects | None, shown: Sequence[str], material: Mapping[str, UtteranceMaterial]
 ) -> str:
-    """The transcripts that are probably wrong; `shown`: the utterances with a block among the worst.
-
-    Empty if none was examined.
-    """
+    """The transcripts that are probably wrong, if any was examined; those in `shown` have a block among the worst."""
     if suspects is None:
         return ""
     some = f"{suspects.examined:,} of {suspects.utterances:,}" if suspects.examined < suspects.utterances else "all"
@@ -316,9 +289,7 @@ def suspicious_section(
         texts = f"{escape(each.transcript)}<br><span class=quiet>{escape(each.hypothesis or '(nothing)')}</span>"
         rows.append([name, texts, escape(each.why)])
     header = ["utterance", "transcript, and below it what was recognised", "why it is suspicious"]
-    table = html.table(header, rows[:_SUSPICIOUS], texts=1, wrapped=True)
-    if rest := rows[_SUSPICIOUS:]:
-        table += html.folded(f"{len(rest)} more", html.table(header, rest, texts=1, wrapped=True))
+    table = _unfolded(header, rows, _SUSPICIOUS, "more", wrapped=True)
     return f"<p>{counted(len(rows), 'transcript')} of test.</p>{table}{note}"
 
 
@@ -341,54 +312,39 @@ def vocabulary_section(unknown: UnknownWords | None) -> str:
     text = f"<p>{of_all} {are} outside the vocabulary. {can}</p>"
     ordered = sorted(unknown.counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [[escape(word), f"{count:,}"] for word, count in ordered]
-    table = html.table(["word", "times"], rows[:_WORDS])
-    if rest := rows[_WORDS:]:
-        table += html.folded(f"{len(rest)} more", html.table(["word", "times"], rest))
-    return text + table
+    return text + _unfolded(["word", "times"], rows, _WORDS, "more")
+
+
+def _unfolded(header: list[str], rows: list[list[str]], shown: int, rest: str, *, wrapped: bool = False) -> str:
+    """A table of the first rows; those beyond `shown` have to be unfolded."""
+    table = html.table(header, rows[:shown], wrapped=wrapped)
+    if more := rows[shown:]:
+        table += html.folded(f"{len(more)} {rest}", html.table(header, more, wrapped=wrapped))
+    return table
 
 
 @dataclass(frozen=True)
 class System:
-    """One trained system and its results on the test set.
-
-    Attributes
-    ----------
-    own_lm
-        Its results with our own language model in place of the given one.
-    rescored
-        Its results with a second language model on its lattices.
-    of_48_phones
-        Its phone error rate with 48 phones in place of 39 classes.
-    passes
-        Its results in each pass before the last, if it decodes in passes.
-    reliability
-        How well its confidences predict correct words.
-    tuned
-        Decoding parameters chosen on dev, such as ``{"acoustic scale": 0.1}``.
-    metrics, network
-        Records of its ``metrics.jsonl``, and what a network's file says about it, for
-        `speech3.evaluate.page`.
-    """
+    """One trained system and its results on the test set."""
 
     name: str
     score: Score
-    own_lm: Score | None = None
-    rescored: Score | None = None
-    of_48_phones: Score | None = None
-    passes: Sequence[Score] = ()
+    own_lm: Score | None = None  # with our own language model in place of the given one
+    rescored: Score | None = None  # with a second language model on its lattices
+    of_48_phones: Score | None = None  # with 48 phones in place of 39 classes
+    passes: Sequence[Score] = ()  # the passes before the last, if it decodes in passes
     reliability: Reliability | None = None
     parameters: int | None = None
     training_s: float | None = None
     decoding_rtf: float | None = None
+    # decoding parameters chosen on dev, such as {"acoustic scale": 0.1}
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Sequence[Mapping[str, Any]] = ()
-    network: dict[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()  # the records of its metrics.jsonl
+    network: dict[str, Any] = field(default_factory=dict)  # what a network's file says about it; empty for GMMs
 
 
 @dataclass(frozen=True)
 class SplitVolume:
-    """How much data a split holds."""
-
     split: str
     utterances: int
     speakers: int
@@ -439,7 +395,7 @@ def write_report(path: Path | str, report: Report) -> None:
     worst = [utterance.name for utterance in report.best.score.worst(WORST_SHOWN, report.metric)]
     sections = [
         ("Systems", _systems(report)),
-        ("Training", _training(report)),
+        ("Training", _training(report.systems)),
         ("Alignment", _picture(report)),
         ("Confidences", confidence_section({s.name: s.reliability for s in report.systems}, report.best.name)),
         ("Worst utterances", worst_section(report.best.name, report.best.score, report.metric, material)),
@@ -561,13 +517,6 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
 
 
-def _training(report: Report) -> str:
-    return training_section(
-        {system.name: system.metrics for system in report.systems},
-        {system.name: system.network for system in report.systems},
-    )
-
-
 def _picture(report: Report) -> str:
     if report.picture is None:
         return ""
@@ -606,12 +555,7 @@ def _speakers(report: Report) -> str:
         cells = [escape(name), f"{counts.length:,}", per_cent(counts.rate)]
         cells.append(html.plain_bar(counts.errors / max(counts.length, 1), full))
         rows.append(cells + [per_cent(speakers.get(name, Counts()).rate) for speakers in others.values()])
-    table = html.table(header, rows[:_SPEAKERS])
-    if len(rows) > _SPEAKERS:
-        table += html.folded(
-            f"{len(rows) - _SPEAKERS} speakers with fewer errors", html.table(header, rows[_SPEAKERS:])
-        )
-    return table
+    return _unfolded(header, rows, _SPEAKERS, "speakers with fewer errors")
 
 
 def _volumes(report: Report) -> str:

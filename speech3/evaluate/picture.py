@@ -5,14 +5,12 @@ The statistics are moments, extremes and faults of features, gathered without st
 Axes: S samples, T frames, F features.
 """
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -21,28 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec, SubplotSpec
 from matplotlib.ticker import MaxNLocator
 
-from speech3.runtime import atomic_path
+from speech3.evaluate.figures import draw_shades, save_png
 
 SIGNATURE = "speech3 inspect"  # stored in the PNG, to recognise our own pictures
-_INK, _QUIET, _RULE, _BLUE = "#1d1f21", "#65696e", "#d9d9d2", "#1f63b5"
-_SERIES = (_BLUE, "#c2570c", "#2c7a3f", "#8a3fa0")
-_NO_NUMBER = "#35b779"  # for NaN; not a colour of the colour map, so that it stands out
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.parse_math": False,
-    "axes.edgecolor": _QUIET,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-    "text.color": _INK,
-}
 _NARROWEST, _WIDEST = 9.0, 28.0  # inches
 _INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # the latter is wide enough to print the senone of three frames
 _BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
@@ -54,19 +33,8 @@ _COLUMNS = 4000  # columns of the waveform, each of which shows the extremes of 
 class FeatureStatistics:
     """Statistics of the utterances that were added; values that are not finite are counted and otherwise ignored.
 
-    Attributes
-    ----------
-    counts_F
-        Number of finite values of each dimension.
-    lowest_F, highest_F
-        float64; plus and minus infinity for a dimension without finite values.
-    nan, infinite
-        Numbers of such values.
-    not_finite, repeated
-        For each utterance that has any: the number of values that are not finite; the number of frames that equal the
-        preceding frame, as in digital silence.
-    shortest, longest
-        Number of frames, and the utterance.
+    ``counts_F`` are the numbers of finite values of each dimension; ``lowest_F`` and ``highest_F`` are plus and minus
+    infinity for a dimension without finite values.
     """
 
     dim: int
@@ -74,9 +42,10 @@ class FeatureStatistics:
     frames: int = 0
     nan: int = 0
     infinite: int = 0
-    not_finite: dict[str, int] = field(default_factory=dict)
+    not_finite: dict[str, int] = field(default_factory=dict)  # number of such values of each utterance that has any
+    # number of frames that equal the one before, as in digital silence, likewise
     repeated: dict[str, int] = field(default_factory=dict)
-    shortest: tuple[int, str] | None = None
+    shortest: tuple[int, str] | None = None  # number of frames, and the utterance
     longest: tuple[int, str] | None = None
 
     def __post_init__(self) -> None:
@@ -134,9 +103,8 @@ class FeatureStatistics:
         if self.shortest and self.longest and self.utterances > 1:
             shortest, longest = (f"{frames:,} frames ({name})" for frames, name in (self.shortest, self.longest))
             found.append(("lengths", f"{shortest} to {longest}"))
-        tables = {"mean": self.mean_F, "deviation": self.deviation_F, "minimum": self.lowest_F,
-                  "maximum": self.highest_F}  # fmt: skip
-        found += [(name, _span(values_F)) for name, values_F in tables.items()]
+        found += [("mean", _span(self.mean_F)), ("deviation", _span(self.deviation_F))]
+        found += [("minimum", _span(self.lowest_F)), ("maximum", _span(self.highest_F))]
         constant = ", ".join(map(str, self.constant[:20])) + (" ..." if len(self.constant) > 20 else "")
         found.append(("constant", f"dimension {constant}" if constant else "no dimension"))
         bad = f"{self.nan:,} NaN, {self.infinite:,} infinite values in {_named(self.not_finite)}"
@@ -174,34 +142,20 @@ class Pitch:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The data to draw for an utterance; an attribute that is None has no panel.
-
-    Attributes
-    ----------
-    offset_s
-        Time at which the first frame begins; frames are `shift_s` wide.
-    blocks
-        Number of groups of equal size that the dimensions form, such as derivatives.
-    centres_hz
-        Centre frequency of each dimension, if these are mel bins.
-    curves
-        Name and number of the dimensions that are drawn as lines in a panel of their own.
-    statistics
-        Statistics of all utterances, drawn beside the features.
-    """
+    """The data to draw for an utterance; an attribute that is None has no panel."""
 
     title: str
     feats_TF: np.ndarray
     shift_s: float
-    offset_s: float = 0.0
-    blocks: int = 1
-    centres_hz: np.ndarray | None = None
+    offset_s: float = 0.0  # where the first frame begins; frames are `shift_s` wide
+    blocks: int = 1  # groups of equal size that the dimensions form, such as derivatives
+    centres_hz: np.ndarray | None = None  # of the dimensions, if these are mel bins
     wave_S: np.ndarray | None = None
     sample_rate_hz: int = 0
     pitch: Pitch | None = None
-    curves: Sequence[tuple[str, int]] = ()
+    curves: Sequence[tuple[str, int]] = ()  # name and number of the dimensions that are drawn as lines
     senones_T: np.ndarray | None = None
-    statistics: FeatureStatistics | None = None
+    statistics: FeatureStatistics | None = None  # of all utterances, drawn beside the features
 
     @property
     def duration_s(self) -> float:
@@ -211,16 +165,7 @@ class Picture:
 
 def write_picture(picture: Picture, path: Path) -> None:
     """Draw all panels and write them atomically as a PNG."""
-    save_figure(lambda: draw(picture), path)
-
-
-def save_figure(drawn: Callable[[], Figure], path: Path) -> None:
-    """Draw a figure in the style of our pictures, and write it atomically as a PNG."""
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
-        figure = drawn()
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", metadata={"Software": SIGNATURE})
+    save_png(path, lambda: draw(picture), {"axes.grid": False, "figure.dpi": _DPI}, SIGNATURE)
 
 
 def draw(picture: Picture) -> Figure:
@@ -235,7 +180,7 @@ def draw(picture: Picture) -> Figure:
     drawn = [panel for panel in panels if panel]
     columns = (_width(picture), _BAR, _SIDE) if picture.statistics else (_width(picture), _BAR)
     height = sum(inches for inches, _ in drawn) + 0.35 * len(drawn) + 0.6
-    figure = Figure(figsize=(sum(columns) + 1.2, height), layout="constrained", dpi=_DPI)
+    figure = Figure(figsize=(sum(columns) + 1.2, height), layout="constrained")
     grid = figure.add_gridspec(len(drawn), len(columns), width_ratios=columns, height_ratios=[h for h, _ in drawn])
     first: Axes | None = None
     for row, (_, draw_panel) in enumerate(drawn):
@@ -260,7 +205,7 @@ def _draw_wave(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, row
     step = max(1, len(picture.wave_S) // _COLUMNS)
     blocks = np.pad(picture.wave_S, (0, -len(picture.wave_S) % step), mode="edge").reshape(-1, step)
     times_s = (np.arange(len(blocks)) + 0.5) * step / picture.sample_rate_hz
-    axes.fill_between(times_s, blocks.min(1), blocks.max(1), color=_BLUE, linewidth=0.6)
+    axes.fill_between(times_s, blocks.min(1), blocks.max(1), color="C0", linewidth=0.6)
     most = float(np.abs(blocks).max()) or 1.0
     axes.set_ylim(-1.08 * most, 1.08 * most)
     axes.set_ylabel("amplitude")
@@ -275,17 +220,8 @@ def _draw_feats(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, ro
     low, high = np.percentile(some, (4, 99.7)) if len(some) else (0.0, 1.0)
     frames, dim = feats_TF.shape
     left = picture.offset_s
-    colours = matplotlib.colormaps["magma"].with_extremes(bad=_NO_NUMBER)
-    image = axes.imshow(
-        np.where(np.isfinite(feats_TF), feats_TF, np.nan).T,
-        origin="lower",
-        aspect="auto",
-        cmap=colours,
-        vmin=low,
-        vmax=max(high, low + 1e-6),
-        interpolation="nearest",
-        extent=(left, left + frames * picture.shift_s, -0.5, dim - 0.5),
-    )
+    extent = (left, left + frames * picture.shift_s, -0.5, dim - 0.5)
+    image = draw_shades(axes, np.where(np.isfinite(feats_TF), feats_TF, np.nan), (low, high), extent)
     for block in range(1, picture.blocks):
         axes.axhline(block * dim / picture.blocks - 0.5, color="white", linewidth=0.8)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -302,8 +238,8 @@ def _draw_statistics(axes: Axes, found: FeatureStatistics, centres_hz: np.ndarra
     at_F, spread_F = np.arange(found.dim), found.deviation_F
     spans = ((found.lowest_F, found.highest_F, 0.15), (found.mean_F - spread_F, found.mean_F + spread_F, 0.45))
     for low_F, high_F, alpha in spans:
-        axes.fill_betweenx(at_F, low_F, high_F, color=_BLUE, alpha=alpha, linewidth=0, step="mid")
-    axes.plot(found.mean_F, at_F, color=_BLUE, linewidth=1.5)
+        axes.fill_betweenx(at_F, low_F, high_F, color="C0", alpha=alpha, linewidth=0, step="mid")
+    axes.plot(found.mean_F, at_F, color="C0", linewidth=1.5)
     axes.grid(True)
     axes.tick_params(labelleft=False)
     one = found.utterances == 1
@@ -332,8 +268,8 @@ def _draw_senones(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, 
         axes.axvspan(left, right, color="#e7ecf3" if number % 2 else "#f6f7f9", linewidth=0)
         size = min(9.0, points_per_frame * (end - start))
         if size >= 5:
-            axes.text((left + right) / 2, 0.5, str(senones_T[start]), ha="center", va="center", fontsize=size,
-                      rotation=90, clip_on=True)  # fmt: skip
+            style: dict[str, Any] = {"ha": "center", "va": "center", "rotation": 90, "clip_on": True}
+            axes.text((left + right) / 2, 0.5, str(senones_T[start]), fontsize=size, **style)
     axes.set_ylim(0, 1)
     axes.set_yticks([])
     axes.set_ylabel("senone")
@@ -345,10 +281,9 @@ def _draw_pitch(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, ro
     points = np.stack([pitch.times_s, pitch.hz], 1)
     segments = np.stack([points[:-1], points[1:]], 1)
     voicing = (pitch.voicing[:-1] + pitch.voicing[1:]) / 2
-    lines = LineCollection(
-        list(segments), array=voicing, cmap="viridis_r", clim=(0, 1), linewidths=0.6 + 2.4 * voicing,
-        alpha=0.25 + 0.75 * voicing, capstyle="round",
-    )  # fmt: skip
+    style: dict[str, Any] = {"cmap": "viridis_r", "clim": (0, 1), "capstyle": "round"}
+    widths, opacity = 0.6 + 2.4 * voicing, 0.25 + 0.75 * voicing
+    lines = LineCollection(list(segments), array=voicing, linewidths=widths, alpha=opacity, **style)
     axes.add_collection(lines)
     surely = pitch.hz[pitch.voicing > 0.5] if (pitch.voicing > 0.5).any() else pitch.hz
     low, high = np.percentile(surely, (1, 99)) if len(surely) else (50.0, 400.0)
@@ -361,8 +296,8 @@ def _draw_pitch(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, ro
 
 def _draw_curves(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, row: int) -> None:
     times_s = picture.offset_s + (np.arange(len(picture.feats_TF)) + 0.5) * picture.shift_s
-    for (name, place), colour in zip(picture.curves, _SERIES, strict=False):
-        axes.plot(times_s, picture.feats_TF[:, place], color=colour, linewidth=1.2, label=f"{name} (dimension {place})")
+    for name, place in picture.curves:
+        axes.plot(times_s, picture.feats_TF[:, place], linewidth=1.2, label=f"{name} (dimension {place})")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 0.97), ncols=len(picture.curves), fontsize=9, frameon=False)
     axes.set_ylabel("value")
     axes.grid(True)

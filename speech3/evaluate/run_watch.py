@@ -37,33 +37,23 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class EpochView:
-    """One epoch; 0 is the initial model. Unknown values are None.
-
-    Attributes
-    ----------
-    seconds
-        Training time of this epoch alone; virtual in a simulation.
-    done
-        Share of the epoch's minibatches that are used or dropped; None: the epoch has ended.
-    heldout_per
-        Phone error rate of the held-out utterances.
-    """
+    """One epoch; 0 is the initial model. Unknown values are None."""
 
     number: int
-    seconds: float | None = None
+    seconds: float | None = None  # of this epoch alone; virtual in a simulation
     frames_per_s: float | None = None
     train_accuracy: float | None = None
     train_loss: float | None = None
     heldout_accuracy: float | None = None
     heldout_loss: float | None = None
-    heldout_per: float | None = None
+    heldout_per: float | None = None  # phone error rate
     learning_rate: float | None = None
-    done: float | None = None
+    done: float | None = None  # share of the minibatches that are used or dropped; None: the epoch has ended
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of minibatches by outcome, and of restarted shards."""
+    """Minibatches by outcome, and restarted shards."""
 
     used: int = 0
     stale: int = 0
@@ -74,81 +64,42 @@ class Counts:
 
 @dataclass(frozen=True)
 class RunView:
-    """The current state of a run; unknown values are None.
-
-    Attributes
-    ----------
-    family
-        Family of the network, such as dnn.
-    minibatches
-        Minibatches of the current epoch that are used or dropped, and their total.
-    frames_per_s
-        Speed between the last two records.
-    seconds
-        Training time of the whole run, virtual in a simulation.
-    seconds_left, run_seconds_left
-        Estimated training time until the end of the current epoch, and of the run if it does not stop early.
-    epochs
-        The epochs in order; the last may be unfinished.
-    best_epoch
-        The epoch whose parameters are the best so far, or the result.
-    averaged
-        The epochs whose mean is the result, if it is.
-    accuracies, losses
-        All held-out measurements, in the order of training.
-    latest, whole
-        Counts of the newest epoch, and of all epochs together.
-    shards, shards_epoch
-        Staleness and shards of the newest epoch that had any, and the number of that epoch.
-    recorded
-        When the newest record was written, in seconds since 1970.
-    damaged
-        Numbers of lines of ``metrics.jsonl`` that could not be read.
-    """
+    """The current state of a run; unknown values are None. Times are of training, virtual in a simulation."""
 
     name: str
     finished: bool = False
-    family: str | None = None
+    family: str | None = None  # of the network, such as dnn
     minibatch_frames: int | None = None
     world: str | None = None
     workers: int | None = None
     max_epochs: int | None = None
     may_stop_early: bool = False
-    minibatches: tuple[int, int] | None = None
-    frames_per_s: float | None = None
+    minibatches: tuple[int, int] | None = None  # of the current epoch: used or dropped, and their total
+    frames_per_s: float | None = None  # between the last two records
     seconds: float | None = None
-    seconds_left: float | None = None
-    run_seconds_left: float | None = None
-    epochs: tuple[EpochView, ...] = ()
-    best_epoch: int | None = None
-    averaged: tuple[int, ...] = ()
-    accuracies: tuple[float, ...] = ()
+    seconds_left: float | None = None  # in the current epoch
+    run_seconds_left: float | None = None  # in the run, if it does not stop early
+    epochs: tuple[EpochView, ...] = ()  # in order; the last may be unfinished
+    best_epoch: int | None = None  # whose parameters are the best so far, or the result
+    averaged: tuple[int, ...] = ()  # the epochs whose mean is the result, if it is
+    accuracies: tuple[float, ...] = ()  # all held-out measurements, in the order of training
     losses: tuple[float, ...] = ()
-    latest: Counts = Counts()
+    latest: Counts = Counts()  # of the newest epoch
     whole: Counts = Counts()
-    shards: Asynchrony | None = None
+    shards: Asynchrony | None = None  # of the newest epoch that had any
     shards_epoch: int | None = None
-    recorded: float | None = None
-    damaged: tuple[int, ...] = ()
+    recorded: float | None = None  # when the newest record was written, in seconds since 1970
+    damaged: tuple[int, ...] = ()  # numbers of lines of metrics.jsonl that could not be read
 
     @property
     def virtual(self) -> bool:
-        """Whether times are those of the simulator's virtual clock."""
         return self.world == "simulated"
 
 
 def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
     """Yield views of a run, one after each call of `pause`; the last is that of the finished run.
 
-    Parameters
-    ----------
-    pause
-        Called between two views; each view reads only the new records.
-
-    Raises
-    ------
-    Speech3Error
-        `run_dir` is not the directory of a training run, or one of its files cannot be read.
+    Each view reads only the new records. It is an error if `run_dir` is not the directory of a training run.
     """
     if not run_dir.is_dir():
         raise MissingError(f"{run_dir}: no such directory; pass one that `speech3 train` writes, such as exp/dnn")
@@ -195,7 +146,7 @@ def run_view(
     whole = [record for record in by_epoch if record.get("event") != "before"]
     latest = whole[-1] if whole else {}
     average: Record = next((record for record in reversed(records) if record.get("event") == "average"), {})
-    max_epochs, schedule = _whole(training, "max_epochs"), training.get("schedule")
+    max_epochs = _whole(training, "max_epochs")
     world, left = latest.get("world", training.get("world")), None
     if current and world != "simulated":
         left = _seconds_left(epochs[-1])
@@ -203,9 +154,14 @@ def run_view(
     losses = (_number(record, "heldout_loss") for record in records)
     did, did_epoch = _shards(whole)
     return RunView(
-        name, finished, (identity.get("model") or {}).get("family"), _whole(training, "minibatch"), world,
-        latest.get("workers", training.get("workers")), max_epochs,
-        may_stop_early=schedule == "halving",
+        name=name,
+        finished=finished,
+        family=(identity.get("model") or {}).get("family"),
+        minibatch_frames=_whole(training, "minibatch"),
+        world=world,
+        workers=latest.get("workers", training.get("workers")),
+        max_epochs=max_epochs,
+        may_stop_early=training.get("schedule") == "halving",
         minibatches=_minibatches(current) if current else None,
         frames_per_s=_frames_per_s(epochs, progress) if current else _frames_per_s(epochs),
         seconds=_number(latest, "seconds"),
@@ -216,10 +172,13 @@ def run_view(
         averaged=tuple(average["epochs"]) if average.get("taken") else (),
         accuracies=curve.accuracy if curve else (),
         losses=tuple(loss for loss in losses if loss is not None and math.isfinite(loss)),
-        latest=_counts([latest]), whole=_counts(whole), shards=did, shards_epoch=did_epoch,
+        latest=_counts([latest]),
+        whole=_counts(whole),
+        shards=did,
+        shards_epoch=did_epoch,
         recorded=_number(records[-1], "time") if records else None,
         damaged=tuple(damaged),
-    )  # fmt: skip
+    )
 
 
 def _epoch(record: Record, before: Record) -> EpochView:
@@ -232,12 +191,10 @@ def _epoch(record: Record, before: Record) -> EpochView:
     if record.get("event") == "progress":
         ended, total = _minibatches(record)
         done = ended / total if total else 0.0
-    return EpochView(
-        record["epoch"], None if untold else seconds, per_s,
-        _number(record, "train_accuracy") if trained else None, _number(record, "train_loss") if trained else None,
-        _number(record, "heldout_accuracy"), _number(record, "heldout_loss"), _number(record, "heldout_per"),
-        _number(record, "learning_rate"), done,
-    )  # fmt: skip
+    keys = ["heldout_accuracy", "heldout_loss", "heldout_per", "learning_rate"]
+    keys += ["train_accuracy", "train_loss"] * trained
+    known = {key: _number(record, key) for key in keys}
+    return EpochView(record["epoch"], None if untold else seconds, per_s, done=done, **known)
 
 
 def _frames_per_s(epochs: Sequence[EpochView], progress: Sequence[Record] = ()) -> float | None:
@@ -314,13 +271,7 @@ _SIZES = (Size(10, 16), Size(5, 8), Size(4, 4, False), Size(2, 2, False))  # fro
 
 
 def watch(run_dir: Path) -> None:
-    """Show a run until it finishes or Ctrl-C is pressed; without a terminal, once and in plain text.
-
-    Raises
-    ------
-    Speech3Error
-        There is no run in `run_dir`, one of its files cannot be read, or, without a terminal, nothing was recorded yet.
-    """
+    """Show a run until it finishes or Ctrl-C is pressed; without a terminal, once and in plain text."""
     console = Console(highlight=False)
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         view = _live(run_dir, console)
@@ -357,15 +308,7 @@ def fitting(view: RunView, console: Console, now: float) -> RenderableType:
 
 
 def draw(view: RunView, now: float, size: Size = _SIZES[0], *, ascii_only: bool = False) -> RenderableType:
-    """Draw a run.
-
-    Parameters
-    ----------
-    now
-        Seconds since 1970.
-    ascii_only
-        The terminal cannot show block characters.
-    """
+    """Draw a run; `now` is in seconds since 1970. With `ascii_only` the terminal cannot show block characters."""
     sections: list[RenderableType] = [Group(_title(view), _place(view), *_lines(view, now))]
     if len(view.accuracies) > 1 or len(view.losses) > 1:
         sections.append(_curves(view, ascii_only))
@@ -403,11 +346,9 @@ def duration(seconds: float) -> str:
 
 def _title(view: RunView) -> Text:
     workers = f"{view.workers} worker{'s' * (view.workers != 1)}" if view.workers else ""
-    said = (
-        view.family or "", f"world {view.world}" if view.world else "", workers,
-        f"minibatches of {view.minibatch_frames} frames" if view.minibatch_frames else "",
-    )  # fmt: skip
-    words = ", ".join(each for each in said if each)
+    world = f"world {view.world}" if view.world else ""
+    minibatches = f"minibatches of {view.minibatch_frames} frames" if view.minibatch_frames else ""
+    words = ", ".join(filter(None, (view.family, world, workers, minibatches)))
     return Text.assemble((view.name, "bold"), f": {words}" if words else "")
 
 
@@ -451,9 +392,8 @@ def _lines(view: RunView, now: float) -> Iterator[Text]:
 
 def _curves(view: RunView, ascii_only: bool) -> Table:
     grid = Table.grid(padding=(0, 2))
-    for label, values, style, form in (
-        ("held-out accuracy", view.accuracies, "green", "{:.2%}"), ("held-out loss", view.losses, "magenta", "{:.4f}"),
-    ):  # fmt: skip
+    accuracy = ("held-out accuracy", view.accuracies, "green", "{:.2%}")
+    for label, values, style, form in (accuracy, ("held-out loss", view.losses, "magenta", "{:.4f}")):
         if len(values) > 1:
             ends = f"{form.format(values[0])} to {form.format(values[-1])}"
             grid.add_row(label, Text(sparkline(values, _CURVE, ascii_only=ascii_only), style=style), ends)
@@ -474,31 +414,21 @@ def _formatted(value: float | None, form: str, scale: float = 1.0) -> str:
 
 def _epochs(view: RunView, most: int) -> Table:
     phones = any(epoch.heldout_per is not None for epoch in view.epochs)
-    table = _table(
-        "\nepoch", "train\n%", "train\nloss", "held-out\n%", "held-out\nloss", *["\nPER %"] * phones,
-        "learning\nrate", "\nframes/s", "\ntime",
-    )  # fmt: skip
+    measured = ["train\n%", "train\nloss", "held-out\n%", "held-out\nloss", *["\nPER %"] * phones]
+    table = _table("\nepoch", *measured, "learning\nrate", "\nframes/s", "\ntime")
     shown = list(view.epochs[-most:])
     if not any(epoch.number == view.best_epoch for epoch in shown):  # always show the best epoch, for comparison
         shown[:1] = [epoch for epoch in view.epochs if epoch.number == view.best_epoch] or shown[:1]
     for epoch in shown:
         best = epoch.number == view.best_epoch
-        cells = [
-            f"{epoch.number}{_remark(epoch, best)}",
-            _formatted(epoch.train_accuracy, ".2f", 100), _formatted(epoch.train_loss, ".4f"),
-            _formatted(epoch.heldout_accuracy, ".2f", 100), _formatted(epoch.heldout_loss, ".4f"),
-            *[_formatted(epoch.heldout_per, ".2f", 100)] * phones,
-            _formatted(epoch.learning_rate, ".3g"), _formatted(epoch.frames_per_s, ",.0f"),
-            _NONE if epoch.seconds is None else duration(epoch.seconds),
-        ]  # fmt: skip
-        table.add_row(*cells, style="green" if best else None)
+        remark = f" ({epoch.done:.0%})" if epoch.done is not None else " best" if best else ""
+        cells = [_formatted(epoch.train_accuracy, ".2f", 100), _formatted(epoch.train_loss, ".4f")]
+        cells += [_formatted(epoch.heldout_accuracy, ".2f", 100), _formatted(epoch.heldout_loss, ".4f")]
+        cells += [_formatted(epoch.heldout_per, ".2f", 100)] * phones
+        cells += [_formatted(epoch.learning_rate, ".3g"), _formatted(epoch.frames_per_s, ",.0f")]
+        time_s = _NONE if epoch.seconds is None else duration(epoch.seconds)
+        table.add_row(f"{epoch.number}{remark}", *cells, time_s, style="green" if best else None)
     return table
-
-
-def _remark(epoch: EpochView, best: bool) -> str:
-    if epoch.done is not None:
-        return f" ({epoch.done:.0%})"
-    return " best" if best else ""
 
 
 def _minibatch_table(view: RunView) -> Table:

@@ -174,10 +174,7 @@ def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
 
 
 def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -> None:
-    """Write ``per_utt``, ``per_speaker`` (if known), ``confusions`` and ``alignments`` into `directory`.
-
-    The first two count words or characters, depending on `metric`; the others are always about words.
-    """
+    """Write ``per_utt``, ``per_speaker`` (if known), ``confusions``, ``alignments``; `metric` is for the first two."""
     directory = Path(directory)
     write_text(directory / "per_utt", utterance_table(score.utterances, metric) + "\n")
     if score.speakers:
@@ -192,8 +189,7 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
     Raises
     ------
     Speech3Error
-        The archive is missing or damaged, was not written by `speech3 decode --lattice`, or has no utterance of the
-        reference.
+        The archive was not written by `speech3 decode --lattice`, or has no utterance of the reference.
     """
     directory = open_lattices(archive.parent)
     number = {name: label for label, name in enumerate(directory.symbols)}
@@ -237,22 +233,10 @@ def _of_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLatti
 
 
 def write_scores(model: Path, name: str, result: Score) -> None:
-    """Rewrite the card of a model directory with its error rates on one test set, which replace earlier ones.
-
-    Parameters
-    ----------
-    name
-        Name of the test set, as shown in the card.
-
-    Raises
-    ------
-    Speech3Error
-        `model` is not the directory of a network that this version of speech3 reads.
-    """
+    """Rewrite the card of a model directory with its error rates on the test set `name`; they replace earlier ones."""
     tuned = (model / DECODE_SETTINGS).exists()
     settings = asdict(load_settings(model)) if tuned else {}
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
-    write_card(model, [Scored(
-        f"{name}{steps}", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
-        result.cer_ci95, {key.replace("_", " "): value for key, value in settings.items() if key != "confidence"},
-    )])  # fmt: skip
+    shown = {key.replace("_", " "): value for key, value in settings.items() if key != "confidence"}
+    rates = (result.wer, result.wer_ci95, result.cer, result.cer_ci95)
+    write_card(model, [Scored(f"{name}{steps}", len(result.utterances), result.words.length, *rates, shown)])

@@ -4,6 +4,7 @@ Axes: N frames, B minibatch, W context window, F feature bins, H units of a laye
 """
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from speech3.errors import MismatchError, MissingError, SettingError
+from speech3.evaluate.figures import draw_shades, save_png
 from speech3.evaluate.inspection import Lines, config_beside, parts_of_frames
-from speech3.evaluate.picture import save_figure
+from speech3.evaluate.picture import SIGNATURE
 from speech3.frames import Minibatches, PackedFrames, open_packed
 from speech3.hmm import frame_clock
 from speech3.models import AcousticModel, load_network
@@ -27,29 +29,17 @@ _MEAN_OF, _ROWS, _COLUMNS = 100, 3, 6  # windows in the mean, which is the first
 
 @dataclass(frozen=True)
 class Excitement:
-    """How a unit responds to speech.
+    """How a unit responds to speech."""
 
-    Attributes
-    ----------
-    values_N
-        float32: the unit's output for each frame, before a sigmoid or behind normalisation before the activation.
-    strongest
-        Frames with the largest outputs, the largest first; of frames within a window of each other only one.
-    """
-
+    # float32: output for each frame, before a sigmoid, or behind normalisation before the activation
     values_N: np.ndarray
-    strongest: list[int]
+    strongest: list[int]  # frames with the largest outputs, largest first; of frames within a window of each other one
 
 
 def excitement(
     model: AcousticModel, frames: PackedFrames, layer: int, unit: int, *, most: int = _MEAN_OF
 ) -> Excitement:
-    """The responses of a unit to the first hour of packed frames.
-
-    Parameters
-    ----------
-    layer, unit
-        Fully connected hidden layer, from 1, and its unit, from 0.
+    """The responses of a unit (from 0) of a fully connected hidden layer (from 1) to the first hour of packed frames.
 
     Raises
     ------
@@ -64,15 +54,11 @@ def excitement(
         )
     found: list[Tensor] = []
     hook = module.register_forward_hook(lambda _module, _inputs, output_BH: found.append(output_BH[:, unit].clone()))
-    windows = Minibatches(
-        frames, left=model.left_context, right=model.right_context, minibatch=_AT_A_TIME, seed=0,
-        device=torch.device("cpu"),
-    )  # fmt: skip
+    left, right, cpu = model.left_context, model.right_context, torch.device("cpu")
+    windows = Minibatches(frames, left=left, right=right, minibatch=_AT_A_TIME, seed=0, device=cpu)
     steps = -(-min(len(frames), _READ) // _AT_A_TIME)
     with torch.no_grad():
-        for _, (feats_BWF, _) in zip(
-            progress(range(steps), steps, "activity"), windows.sequential(_AT_A_TIME), strict=False
-        ):
+        for feats_BWF, _ in progress(islice(windows.sequential(_AT_A_TIME), steps), steps, "activity"):
             model(feats_BWF)
     hook.remove()
     values_N = torch.cat(found).numpy()
@@ -104,19 +90,9 @@ def _module_of(model: AcousticModel, layer: int, unit: int) -> nn.Module:
 
 
 def draw_unit(run: Path, unit: str, frames: Path | None, path: Path) -> Lines:
-    """Write the picture of a unit; a description of what it shows.
+    """Write the picture of a unit, ``LAYER:UNIT`` as of `excitement`; return a description of what it shows.
 
-    Parameters
-    ----------
-    unit
-        ``LAYER:UNIT``, as of `excitement`.
-    frames
-        Packed frames; None: those on which the run was pretrained.
-
-    Raises
-    ------
-    Speech3Error
-        `unit` is not of that form, there is no network or are no frames; or as `excitement`.
+    `frames` are packed frames; by default those on which the run was pretrained. Errors are those of `excitement`.
     """
     layer, colon, number = unit.partition(":")
     if not (colon and layer.isdecimal() and number.isdecimal()):
@@ -127,18 +103,19 @@ def draw_unit(run: Path, unit: str, frames: Path | None, path: Path) -> Lines:
         raise MissingError(f"{run}: has no frames of its own; pass --frames FILE, the packed frames of its training")
     packed = open_packed(place)
     found = excitement(model, packed, int(layer), int(number))
-    save_figure(lambda: _draw(found, packed, model, f"{run.name}: unit {number} of layer {layer}"), path)
+    title = f"{run.name}: unit {number} of layer {layer}"
+    save_png(path, lambda: _draw(found, packed, model, title), {"axes.grid": False, "figure.dpi": 110}, SIGNATURE)
     values_N = found.values_N
     counts = np.unique(packed.senones_N[found.strongest], return_counts=True)
     often = sorted(zip(*(each.tolist() for each in counts), strict=True), key=lambda pair: -pair[1])[:3]
+    output = f"mean {values_N.mean():.3g}, deviation {values_N.std():.3g}, largest {values_N.max():.3g}"
+    labels = ", ".join(f"{label} ({count})" for label, count in often)
     return [
         ("unit", f"{number} of layer {layer} of {run}"),
         ("frames", f"{len(values_N):,} of {place}"),
-        ("output", f"mean {values_N.mean():.3g}, deviation {values_N.std():.3g}, largest {values_N.max():.3g};"
-         f" above 0 in {(values_N > 0).mean():.0%} of the frames"),
-        ("labels", f"of the {len(found.strongest)} strongest: "
-         + ", ".join(f"{label} ({count})" for label, count in often)),
-    ]  # fmt: skip
+        ("output", f"{output}; above 0 in {(values_N > 0).mean():.0%} of the frames"),
+        ("labels", f"of the {len(found.strongest)} strongest: {labels}"),
+    ]
 
 
 def _draw(found: Excitement, packed: PackedFrames, model: AcousticModel, title: str) -> Figure:
@@ -148,7 +125,7 @@ def _draw(found: Excitement, packed: PackedFrames, model: AcousticModel, title: 
     bins = packed.dim // blocks  # static features
     windows_KWF = np.stack([_window(packed, frame, model)[:, :bins] for frame in found.strongest])
     low, high = np.percentile(windows_KWF, (2, 98))
-    figure = Figure(figsize=(1.9 * _COLUMNS, 2.1 * _ROWS), layout="constrained", dpi=110)
+    figure = Figure(figsize=(1.9 * _COLUMNS, 2.1 * _ROWS), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left")
     axes = figure.subplots(_ROWS, _COLUMNS, sharex=True, sharey=True).ravel()
     offsets_U1 = packed.offsets_U1
@@ -157,15 +134,9 @@ def _draw(found: Excitement, packed: PackedFrames, model: AcousticModel, title: 
         utterance = int(np.searchsorted(offsets_U1, frame, side="right")) - 1
         at_s = shift_s * (frame - int(offsets_U1[utterance]))
         panels.append((f"{packed.utterances[utterance]}\n{at_s:.2f} s: {found.values_N[frame]:.3g}", window_WF))
-    extent = (
-        -1e3 * shift_s * (model.left_context + 0.5),
-        1e3 * shift_s * (model.right_context + 0.5),
-        -0.5,
-        bins - 0.5,
-    )
+    left_ms, right_ms = (1e3 * shift_s * (context + 0.5) for context in (model.left_context, model.right_context))
     for panel, (name, window_WF) in zip(axes, panels, strict=False):
-        panel.imshow(window_WF.T, origin="lower", aspect="auto", cmap="magma", vmin=low, vmax=max(high, low + 1e-6),
-                     interpolation="nearest", extent=extent)  # fmt: skip
+        draw_shades(panel, window_WF, (low, high), (-left_ms, right_ms, -0.5, bins - 0.5))
         panel.set_title(name, fontsize=7)
     for panel in axes[len(panels) :]:
         panel.set_visible(False)

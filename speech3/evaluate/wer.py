@@ -54,18 +54,7 @@ def _interval(values_R: np.ndarray) -> tuple[float, float]:
 
 
 def rate_interval(errors_U: np.ndarray, lengths_U: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile interval of ``sum(errors) / sum(lengths)``.
-
-    Parameters
-    ----------
-    errors_U, lengths_U
-        int64 counts per unit: errors, and words (or characters) of the reference.
-
-    Returns
-    -------
-    low, high
-        Fractions.
-    """
+    """95 % percentile interval, as fractions, of ``sum(errors) / sum(lengths)`` over units (int64 counts)."""
     sums_RC = _resampled_sums(np.stack([errors_U, lengths_U], axis=1), seed)
     sums_RC = sums_RC[sums_RC[:, 1] > 0]  # a draw of only empty references has no rate
     return _interval(sums_RC[:, 0] / sums_RC[:, 1])
@@ -267,6 +256,10 @@ def score(
 ) -> Score:
     """Score hypotheses against references.
 
+    WER counts words; CER counts the characters of the words joined by single spaces, without spaces next to letters of
+    scripts that do not use them (`characters`). The reference of an utterance may be empty: all words of its hypothesis
+    are insertions.
+
     Parameters
     ----------
     ref, hyp
@@ -277,17 +270,8 @@ def score(
         speakers; with fewer than six speakers they also cover the interval over utterances.
     normalize
         Steps of `speech3.data.transcripts.normalize_text`, applied to both.
-    seed
-        Seed of the bootstrap.
     language
         Its code, for the rules of lower case; empty if it is not known.
-
-    Returns
-    -------
-    Score
-        WER counts words; CER counts the characters of the words joined by single spaces, without spaces next to letters
-        of scripts that do not use them (`characters`). The reference of an utterance may be empty:
-        all words of its hypothesis are insertions.
 
     Raises
     ------
@@ -327,13 +311,9 @@ def score(
 def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> PairedTest:
     """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
-    The interval is from a paired bootstrap, p from a matched-pairs randomisation test. The units
-    are speakers if at least six are known, else utterances (the result is then valid only for these speakers).
-
-    Raises
-    ------
-    Speech3Error
-        The scores are of different utterances.
+    The interval is from a paired bootstrap, p from a matched-pairs randomisation test. The units are speakers if at
+    least six are known, else utterances (the result is then valid only for these speakers). Scores of different
+    utterances are an error.
     """
     if [u.name for u in first.utterances] != [u.name for u in other.utterances]:
         raise MismatchError("two systems can be compared only on the same reference utterances; score both on one set")

@@ -53,12 +53,8 @@ def write_ark(
     scp
         Index file to write: lines ``utterance /absolute/path.ark:offset``, sorted, whatever the order of `items`.
     compress
-        Lossy compression of matrices to about one byte per value (Kaldi's ``--compress``).
-
-    Raises
-    ------
-    Speech3Error
-        A value to be compressed is not a finite number, the disk is full, or the directory is not writable.
+        Lossy compression of matrices to about one byte per value (Kaldi's ``--compress``); values that are not finite
+        are errors then.
     """
     index: list[str] = []
     with atomic_path(ark) as temporary, temporary.open("wb") as stream:
@@ -114,11 +110,7 @@ def read_matrix(location: str, directory: Path) -> np.ndarray:
     """Read one matrix (float32 or float64) at a location from an scp: ``file``, ``file:offset``, ``file:offset[0:99]``.
 
     A relative path is relative to `directory`, that of the scp, or else to the working directory, as for audio.
-
-    Raises
-    ------
-    Speech3Error
-        The message does not name the scp and the utterance; the caller adds them.
+    Messages do not name the scp and the utterance; the caller adds them.
     """
     if location.endswith("|"):
         raise DataError("reading features through a pipe is not supported; write them to an ark")
@@ -178,13 +170,7 @@ def ark_key_at(location: str, directory: Path) -> str | None:
 
 
 def read_mat(path: Path | str) -> np.ndarray:
-    """Read a file of one matrix without a key, binary or text, such as ``final.mat``.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, truncated or not a matrix.
-    """
+    """Read a file of one matrix without a key, binary or text, such as ``final.mat``."""
     try:
         return read_matrix(str(Path(path).resolve()), Path("/"))
     except Speech3Error as error:
@@ -198,13 +184,7 @@ def write_mat(path: Path | str, matrix: np.ndarray) -> None:
 
 
 def read_mat_ark(ark: Path | str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the keys and matrices of an archive, binary or text, in its order.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, truncated or not an archive of matrices.
-    """
+    """Yield the keys and matrices of an archive, binary or text, in its order."""
     try:
         with Path(ark).open("rb") as stream:
             while key := _key(stream):
@@ -272,13 +252,7 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
 
 
 class IntArkReader(Mapping[str, np.ndarray]):
-    """The int32 vectors of an uncompressed archive, such as ``ali.ark``, read on access; memory has only their offsets.
-
-    Raises
-    ------
-    Speech3Error
-        As `read_int_ark`.
-    """
+    """The int32 vectors of an uncompressed archive, such as ``ali.ark``, read on access."""
 
     def __init__(self, ark: Path | str) -> None:
         self.path = Path(ark)
@@ -347,13 +321,7 @@ def is_integer_ark(head: bytes) -> bool:
 
 
 def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
-    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read.
-
-    Raises
-    ------
-    Speech3Error
-        The archive is truncated or holds something other than matrices.
-    """
+    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read."""
     last = "its beginning"
     try:
         with ark.open("rb") as stream:

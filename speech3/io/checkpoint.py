@@ -23,18 +23,7 @@ def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[s
 
 
 def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read arrays and their description.
-
-    Parameters
-    ----------
-    kind
-        If given, ``about["kind"]`` must equal it.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, truncated, not a safetensors file or of another kind.
-    """
+    """Read arrays and their description, whose ``"kind"`` must be `kind`, if that is given."""
     with _opened(path) as stream:
         about = _about(stream)
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
@@ -44,7 +33,7 @@ def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, n
 
 
 def read_about(path: Path | str) -> dict[str, Any]:
-    """Read only the description; errors as for `load_tensors`."""
+    """Read only the description."""
     with _opened(path) as stream:
         return _about(stream)
 

@@ -27,24 +27,12 @@ _HEADER = struct.Struct("<ii5si8siiQqqq")
 
 @dataclass(frozen=True, eq=False)
 class Fst:
-    """A weighted transducer over the tropical semiring.
+    """A weighted transducer over the tropical semiring."""
 
-    Attributes
-    ----------
-    start
-        Number of the start state, -1 in an empty transducer.
-    final_S
-        float32 final costs; infinity where a state is not final.
-    source_A
-        int32 state that each arc leaves.
-    arcs_A
-        Arcs (dtype `ARC`).
-    """
-
-    start: int
-    final_S: np.ndarray
-    source_A: np.ndarray
-    arcs_A: np.ndarray
+    start: int  # number of the start state, -1 in an empty transducer
+    final_S: np.ndarray  # float32 final costs; infinity where a state is not final
+    source_A: np.ndarray  # int32 state that each arc leaves
+    arcs_A: np.ndarray  # of dtype ARC
 
 
 @dataclass
@@ -97,13 +85,7 @@ def write_fst(fst: Fst, path: Path | str) -> None:
 
 
 def read_fst(path: Path | str) -> Fst:
-    """Read a `const` file and check that it is intact, because OpenFst would crash on a damaged one.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing, of another type or cut short, or has arcs to states that do not exist.
-    """
+    """Read a `const` file and check that it is intact, because OpenFst would crash on a damaged one."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -142,7 +124,6 @@ def to_kaldifst(fst: Fst) -> Any:
 
 
 def from_kaldifst(fst: Any) -> Fst:
-    """Return the arrays of a `kaldifst.StdVectorFst`."""
     import kaldifst
 
     with tempfile.TemporaryDirectory(prefix="speech3-") as directory:

@@ -103,10 +103,7 @@ def _int32(word: str) -> int:
 def opened_object(path: Path | str, what: str, remedy: str) -> Iterator[KaldiObject]:
     """Open a file without reading all of it (in a `final.mdl` the acoustic model follows the transitions).
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, or the block found it invalid: ``PATH: not WHAT, or damaged (why); REMEDY``.
+    If it is missing, or the block finds it invalid, the error is ``PATH: not WHAT, or damaged (why); REMEDY``.
     """
     try:
         with Path(path).open("rb") as stream:

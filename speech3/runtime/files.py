@@ -22,10 +22,7 @@ from speech3.runtime.text import read_utf8
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary name beside `path`; rename it to `path` if the block succeeds, else remove it.
 
-    Raises
-    ------
-    Speech3Error
-        The disk is full or the directory is not writable; an existing file at `path` is unchanged.
+    If the disk is full or the directory is not writable, that is a `Speech3Error`, and a file at `path` is unchanged.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -56,7 +53,6 @@ def explained_disk_errors(path: Path | str) -> Iterator[None]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write UTF-8 text atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -68,7 +64,6 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write indented JSON atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -113,13 +108,7 @@ class Tail:
         self._stream = None
 
     def read(self) -> Appended:
-        """Read from where the last reading ended, or from the beginning of a file that was replaced or truncated.
-
-        Raises
-        ------
-        Speech3Error
-            The file cannot be read.
-        """
+        """Read from where the last reading ended, or from the beginning of a file that was replaced or truncated."""
         try:
             afresh = self._reopen()
             new = self._stream.read() if self._stream else b""
@@ -180,12 +169,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 def locked_directory(path: Path, busy: str) -> Iterator[None]:
     """Hold the lock of a directory, which is made if there is none; the lock is released if this process is killed.
 
-    On a file system without locks, nothing is locked.
-
-    Raises
-    ------
-    Speech3Error
-        Another process holds the lock (the message is `busy`), or the directory cannot be made.
+    If another process holds it, the error is `busy`. On a file system without locks, nothing is locked.
     """
     with explained_disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)

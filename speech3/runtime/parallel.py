@@ -55,19 +55,18 @@ def available_jobs() -> int:
 
 
 def parallel_map(
-    function: Callable[[A], R], items: Sequence[A], jobs: int, label: str, *, show: bool = True,
+    function: Callable[[A], R],
+    items: Sequence[A],
+    jobs: int,
+    label: str,
+    *,
+    show: bool = True,
     start_at_once: bool = False,
-) -> Iterator[R]:  # fmt: skip
+) -> Iterator[R]:
     """Yield ``function(item)`` for every item, in order, from `jobs` single-threaded processes.
 
-    Parameters
-    ----------
-    function
-        A module-level function (or a ``functools.partial`` of one): it is pickled.
-    jobs
-        With 1, everything runs in this process, as it does if it takes at most two seconds.
-    start_at_once
-        Start the processes at once instead of after two seconds, because every item takes long.
+    With one job, everything runs in this process, as it does if it takes at most two seconds, unless `start_at_once`
+    says that every item takes long. `function` is pickled, so it is a module-level function or a partial of one.
 
     Raises
     ------
@@ -157,9 +156,8 @@ def processes_work(label: str) -> bool:
     try:
         multiprocessing.get_context("spawn").Lock()
     except (OSError, ImportError) as error:
-        why = getattr(error, "strerror", None) or error
-        say(f"{label}: no worker processes, since semaphores cannot be made ({why}; is /dev/shm missing, full or"
-            " read-only?): all is done in this process")  # fmt: skip
+        why = f"{getattr(error, 'strerror', None) or error}; is /dev/shm missing, full or read-only?"
+        say(f"{label}: no worker processes, since semaphores cannot be made ({why}): all is done in this process")
         return False
     return True
 
@@ -169,12 +167,7 @@ def starting_workers() -> Iterator[None]:
     """Start processes in this block with one thread, and with Ctrl-C blocked.
 
     Ctrl-C is sent to all processes of a terminal, but only the parent handles it; in this block, it is handled at the
-    end of the block.
-
-    Raises
-    ------
-    Speech3Error
-        A limit of the system or container does not allow so many processes or open files; the message says which.
+    end of the block. A limit that does not allow so many processes or open files is an error that says what to set.
     """
     # The variables must be set before libraries are imported, hence the environment. The signal mask is inherited for
     # the same reason: a handler in the new process would be installed after its imports, seconds too late.
@@ -192,12 +185,9 @@ def starting_workers() -> Iterator[None]:
 
 
 def end_processes(processes: Sequence[Any]) -> list[Any]:
-    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed.
+    """Kill processes and wait a few seconds for them to exit; return those that did not, blocked in a driver.
 
-    Returns
-    -------
-    left
-        Those that are still there; this process does not wait for them when it exits.
+    This process does not wait for these when it exits.
     """
     for process in processes:
         process.kill()

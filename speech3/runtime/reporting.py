@@ -52,15 +52,12 @@ def progress(
 ) -> Iterator[T]:
     """Pass `items` through while showing how many of `total` are done, the rate and the time left.
 
-    Parameters
-    ----------
-    place
-        Returns, for an item, how many are done and further text to show; by default items are counted.
+    `place` returns, for an item, how many are done and further text to show; by default items are counted.
     """
     start = time.monotonic()
     if sys.stderr.isatty() and not console.quiet:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                   TextColumn("{task.fields[rate]}"), TimeRemainingColumn())  # fmt: skip
+        label_column, rate_column = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
+        columns = (label_column, BarColumn(), MofNCompleteColumn(), rate_column, TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(label, total=total, rate="")
             for count, item in enumerate(items, 1):
@@ -125,8 +122,6 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
 
 
 class Interrupt:
-    """True once Ctrl-C has been pressed."""
-
     pressed = False
 
     def __bool__(self) -> bool:

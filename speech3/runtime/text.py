@@ -80,27 +80,12 @@ class NotTextError(FormatError):
 def read_utf8(path: Path | str, otherwise: str = "") -> str:
     """The text of a file, without a byte order mark; compressed by gzip, bzip2 or xz or not.
 
-    Parameters
-    ----------
-    otherwise
-        The encoding of files in no Unicode encoding; none: they are errors.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or is not text.
+    `otherwise` is the encoding of files in no Unicode encoding; without one they are errors.
     """
     return decode(read_bytes(path), path, otherwise)
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """The content of a file.
-
-    Raises
-    ------
-    Speech3Error
-        It cannot be read.
-    """
     try:
         return Path(path).read_bytes()
     except FileNotFoundError as error:
@@ -131,15 +116,8 @@ def not_utf8(path: Path | str, content: bytes, error: UnicodeDecodeError, first:
 def to_utf8(content: bytes, path: Path | str) -> tuple[bytes, str]:
     """Decompress and convert the content of a text file.
 
-    Returns
-    -------
-    UTF-8 without byte order marks, if the content was in a Unicode encoding (else its bytes as they are); and what it
-    was, for messages: ``gzip``, ``UTF-16``, or nothing if it was plain.
-
-    Raises
-    ------
-    Speech3Error
-        The content is not text, or is damaged.
+    Returns UTF-8 without byte order marks, if the content was in a Unicode encoding (else its bytes as they are); and
+    what it was, for messages: ``gzip``, ``UTF-16``, or nothing if it was plain. Damaged text is an error.
     """
     kinds = []
     for _ in range(_MOST_LAYERS):
@@ -180,12 +158,7 @@ def open_text(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     """Open a text file to read it piece by piece: a stream of what `to_utf8` returns, and the bytes read so far.
 
     Bytes read are those of the file, compressed or not; 0 if that is not known. NUL bytes and byte order marks within
-    the file are left to the caller.
-
-    Raises
-    ------
-    Speech3Error
-        The file is not text. What the file system and damaged files raise (`UNREADABLE`) is left to the caller.
+    the file, and what the file system and damaged files raise (`UNREADABLE`), are left to the caller.
     """
     with path.open("rb") as raw:
         yield text_stream(raw, path), raw.tell if raw.seekable() else (lambda: 0)

@@ -159,10 +159,7 @@ def seed_of(name: str) -> int:
 class Augmenter:
     """Augments utterances. Picklable: made once by `make_augmenter` and sent to every process.
 
-    Attributes
-    ----------
-    noises, babblers, voices, responses
-        The sounds to draw from. If there are no noises or no responses, they are synthesised.
+    If there are no noises or no responses, they are synthesised.
     """
 
     config: AugmentConfig
@@ -175,14 +172,7 @@ class Augmenter:
     def __call__(
         self, wave_S: np.ndarray, sample_rate_hz: int, utterance: Utterance, key: str = ""
     ) -> tuple[np.ndarray, str]:
-        """Augment the samples of an utterance.
-
-        Parameters
-        ----------
-        wave_S
-            float32 in [-1, 1), one utterance.
-        key
-            The changes drawn depend on it and on the seed; default: the utterance's id.
+        """Augment the samples (float32 in [-1, 1)) of an utterance; the seed and `key`, by default its id, say how.
 
         Returns
         -------
@@ -206,11 +196,7 @@ class Augmenter:
 def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter:
     """Find the sounds that the config needs: the files in its directories, and the other speakers of `data`.
 
-    Raises
-    ------
-    Speech3Error
-        A directory is missing or has no audio of the kind that is needed; the config asks for other speakers, but there
-        is only one utterance.
+    It is an error if there are none of the kind that is needed.
     """
     rng = np.random.default_rng(seed)
     noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
@@ -276,10 +262,8 @@ class _Chain:
         own, other = self.wave_1S.shape[1], len(voice_M)
         start = int(self.rng.integers(-other // 2, max(own - other // 2, 1)))  # at least half of the shorter is heard
         snr_db = self.rng.uniform(*self.of.config.overlap_snr_db)
-        self.wave_1S = overlap(
-            self.wave_1S, self.lengths_1, _tensor(voice_M), torch.tensor([other]), torch.tensor([start]),
-            _number(snr_db),
-        )  # fmt: skip
+        others, place = (_tensor(voice_M), torch.tensor([other])), torch.tensor([start])
+        self.wave_1S = overlap(self.wave_1S, self.lengths_1, *others, place, _number(snr_db))
         self.done.append(f"overlap={name},{snr_db:.1f}dB")
 
     def background(self) -> None:

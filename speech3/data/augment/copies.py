@@ -44,17 +44,9 @@ def augment_data(
 ) -> AugmentReport:
     """Write a data directory of augmented copies without the originals, with 16-bit audio in ``out/wav``.
 
-    Parameters
-    ----------
-    copies
-        Number of copies of each utterance, all different. Ids and speakers begin with ``aug1-``, ``aug2-``, ...
-    jobs
-        Processes; 0: one per core. The result does not depend on their number.
-
-    Notes
-    -----
-    ``out/augment.txt`` says for each copy what was done to it. ``out/skipped.txt`` lists the utterances that cannot be
-    read, if there are any.
+    Ids and speakers of the copies begin with ``aug1-``, ``aug2-``, ... ``out/augment.txt`` says for each copy what was
+    done to it. ``out/skipped.txt`` lists the utterances that cannot be read, if there are any. The result does not
+    depend on the number of processes, `jobs` (0: one per core).
 
     Raises
     ------
@@ -128,12 +120,8 @@ def _copies(
 def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: int = 0) -> DataDir:
     """Write a data directory with `data` and a copy of it for each factor, the copies' 16-bit audio in ``out/wav``.
 
-    Parameters
-    ----------
-    factors
-        1.1 is a tenth faster and higher in pitch. The ids and speakers of that copy begin with ``sp1.1-``.
-    jobs
-        Number of processes; 0: one per core.
+    A factor of 1.1 is a tenth faster and higher in pitch; ids and speakers of that copy begin with ``sp1.1-``. `jobs`
+    is the number of processes; 0: one per core.
 
     Raises
     ------

@@ -110,10 +110,7 @@ def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Gen
     spare_s = end_s - sound.start_s - count / sample_rate_hz
     start_s = sound.start_s + (rng.uniform(0, spare_s) if spare_s > 0 else 0.0)
     end_s = min(end_s, start_s + (count + 1) / sample_rate_hz) if spare_s > 0 else end_s
-    wave_S, _ = audio.read_file(
-        sound.location, directory=sound.directory, start_s=start_s, end_s=end_s, sample_rate_hz=sample_rate_hz,
-        resample=True, mix_channels=True,
-    )  # fmt: skip
+    wave_S = _samples(sound, sample_rate_hz, start_s, end_s)
     if spare_s <= 0:
         wave_S = np.roll(wave_S, -int(rng.integers(len(wave_S))))
     return np.resize(wave_S, count)
@@ -121,11 +118,19 @@ def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Gen
 
 def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
     """The first `most` samples, float32 (S,), or all if there are fewer; errors as for `read_sound`."""
-    wave_S, _ = audio.read_file(
-        sound.location, directory=sound.directory, start_s=sound.start_s, end_s=sound.end_s,
-        sample_rate_hz=sample_rate_hz, resample=True, mix_channels=True,
-    )  # fmt: skip
-    return wave_S[:most]
+    return _samples(sound, sample_rate_hz, sound.start_s, sound.end_s)[:most]
+
+
+def _samples(sound: Sound, sample_rate_hz: int, start_s: float, end_s: float | None) -> np.ndarray:
+    return audio.read_file(
+        sound.location,
+        directory=sound.directory,
+        start_s=start_s,
+        end_s=end_s,
+        sample_rate_hz=sample_rate_hz,
+        resample=True,
+        mix_channels=True,
+    )[0]
 
 
 def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
@@ -141,9 +146,7 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
         samples_RC, rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
         response_R = audio.change_rate(np.ascontiguousarray(samples_RC[:, 0]), rate_hz, sample_rate_hz)
     else:
-        response_R, _ = audio.read_file(
-            sound.location, directory=sound.directory, sample_rate_hz=sample_rate_hz, resample=True, mix_channels=True
-        )
+        response_R = _samples(sound, sample_rate_hz, sound.start_s, sound.end_s)
     if not np.any(response_R):
         raise DataError(f"{sound.location}: every sample is zero, so this is not an impulse response; remove it")
     return response_R
@@ -199,17 +202,11 @@ def add_noise(speech_N: np.ndarray, noise_N: np.ndarray, snr_db: float) -> np.nd
 def room_response(
     sample_rate_hz: int, rt60_s: float, distance_m: float, direct_to_reverberant_db: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Impulse response (N,) of a room after Polack's model: direct sound, then exponentially decaying noise.
+    """Impulse response (N,) of a room after Polack's model: direct sound, then noise that falls by 60 dB in `rt60_s`.
 
     The direct sound is sample 0 with amplitude 1 (the delay from source to microphone is left out), so convolution
-    keeps the timing of speech. J.-D. Polack, La transmission de l'energie sonore dans les salles (1988).
-
-    Parameters
-    ----------
-    rt60_s
-        Time in which the reverberation falls by 60 dB; the response is cut there.
-    distance_m
-        Path from the source to the nearest wall and back; before its echo there is only the direct sound.
+    keeps the timing of speech. `distance_m` is the path from the source to the nearest wall and back; before its echo
+    there is only the direct sound. J.-D. Polack, La transmission de l'energie sonore dans les salles (1988).
     """
     count = int(rt60_s * sample_rate_hz)
     first = min(int(distance_m / SPEED_OF_SOUND_M_S * sample_rate_hz) + 1, count - 1)
