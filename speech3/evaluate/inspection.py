@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -104,9 +103,15 @@ class Sound:
 
     def read(self, start_s: float, end_s: float, rate_hz: int | None = None) -> tuple[np.ndarray, int]:
         """Samples (S,) and their rate, as from `audio.read_file`; times are relative to the start of the part."""
-        times = {"start_s": self.start_s + start_s, "end_s": self.start_s + end_s}
-        form: dict[str, Any] = {"sample_rate_hz": rate_hz, "resample": True, "mix_channels": True}
-        return audio.read_file(self.place, directory=self.directory, **times, **form)
+        return audio.read_file(
+            self.place,
+            directory=self.directory,
+            start_s=self.start_s + start_s,
+            end_s=self.start_s + end_s,
+            sample_rate_hz=rate_hz,
+            resample=True,
+            mix_channels=True,
+        )
 
 
 def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[Lines, Picture]:

@@ -157,6 +157,12 @@ class Tail:
         self._rest, self._lines = b"", 0
 
 
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """The records of a ``metrics.jsonl``, none if there is no such file; incomplete lines are skipped."""
+    with Tail(path) as tail:
+        return list(tail.read().records)
+
+
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line.decode("utf-8"))

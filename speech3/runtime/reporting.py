@@ -109,18 +109,6 @@ class Metrics:
                 stream.write(b"\n")
 
 
-def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """Read the records of a `metrics.jsonl`; incomplete lines are skipped."""
-    records = []
-    if Path(path).exists():
-        for line in Path(path).read_bytes().splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:  # not JSON, or not UTF-8
-                continue
-    return records
-
-
 class Interrupt:
     pressed = False
 
