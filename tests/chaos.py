@@ -31,7 +31,7 @@ import yaml
 from speech3.frames.minibatches import num_minibatches
 from speech3.frames.packed import open_packed
 from speech3.io.checkpoint import read_about
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(sys.executable).with_name("speech3")

@@ -279,18 +279,20 @@ def read_folder(
     apart: Path | None = None,
     only: Path | None = None,
 ) -> tuple[DataDir, list[Fault]]:
-    """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
+    """Read a folder of recordings with transcripts; what cannot be used is left out and reported, as are warnings.
 
-    `tier`: as `wanted` of `choose`.
-    `sample_rate`: Hz, to which recordings will be resampled; None: all must have one rate and one channel.
-    `graphemes` and `language`: as for `plain_words`.
-    `apart`: a folder in `source` that is not searched, such as that of earlier results.
-    `only`: the only recording to read.
-
-    Returns
-    -------
-    data, faults
-        The utterances; what was left out, and warnings.
+    Parameters
+    ----------
+    tier
+        As `wanted` of `choose`.
+    sample_rate
+        Hz, to which recordings will be resampled; None: all must have one rate and one channel.
+    graphemes, language
+        As for `plain_words`.
+    apart
+        A folder in `source` that is not searched, such as that of earlier results.
+    only
+        The only recording to read.
     """
     items, faults = find_pairs(source, apart)
     if only:
@@ -534,19 +536,8 @@ def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRAN
     """Read a folder of recordings, or a Kaldi data directory, without its text.
 
     What `known` has utterances of is left out, so that no utterance of dev and test gets into training: also copies of
-    its recordings, and, in a folder, a recording beside a known one that differs from it only in its format.
-
-    Parameters
-    ----------
-    known
-        Data directories.
-    key
-        What passes `source`, for messages.
-
-    Raises
-    ------
-    Speech3Error
-        There are no recordings, two would have the same name, or nothing is left of them.
+    its recordings, and, in a folder, a recording beside a known one that differs from it only in its format. `key` is
+    what passes `source`, for messages.
     """
     if not source.is_dir():
         raise MissingError(f"{source}: no such directory; pass a folder of recordings as {key}")
@@ -596,19 +587,8 @@ def read_speech(
 ) -> tuple[DataDir, list[Fault]]:
     """Read a Kaldi data directory, or a folder of recordings with transcripts in plain words beside them.
 
-    Parameters
-    ----------
-    transcribed
-        If False, the recordings of a folder that have no transcript are utterances, too.
-
-    Returns
-    -------
-    The utterances, and what was left out of a folder.
-
-    Raises
-    ------
-    Speech3Error
-        It is neither, or its files have faults.
+    Unless `transcribed`, the recordings of a folder that have no transcript are utterances, too. What was left out of a
+    folder is returned as well.
     """
     if not is_folder(source):
         return read_datadir(source), []

@@ -47,22 +47,14 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier of a file; `participant` and `type` (ELAN's linguistic type) are empty where the file names none.
-
-    Attributes
-    ----------
-    span_s
-        Begin and end of the whole file in seconds (Praat), None if it gives none.
-    origin_s
-        What was added to the times of the file (ELAN).
-    """
+    """One tier of a file; `participant` and `type` (ELAN's linguistic type) are empty where the file names none."""
 
     name: str
     annotations: tuple[Annotation, ...]
     participant: str = ""
     type: str = ""
-    span_s: tuple[float, float] | None = None
-    origin_s: float = 0.0
+    span_s: tuple[float, float] | None = None  # of the whole file (Praat), None if it gives none
+    origin_s: float = 0.0  # added to the times of the file (ELAN)
 
     @property
     def speaker(self) -> str:
@@ -117,8 +109,7 @@ def _moved(tier: Tier, seconds: float) -> Tier:
 def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path) -> dict[str, list[Tier]]:
     """Choose the tiers of each file that contain the transcript.
 
-    `files`: the tiers of each file.
-    `wanted`: their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the
+    `wanted` is their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the
     files have only one kind of tier with text.
     """
     spoken = [tier for tiers in files.values() for tier in tiers if any(a.text.strip() for a in tier.annotations)]
@@ -189,9 +180,7 @@ def read_elan(path: Path) -> list[Tier]:
     An annotation whose times cannot be found has NaN. Annotations that divide a stretch of time, but whose inner
     boundaries were never set (ELAN shows them evenly spaced), become one. Times are those of the recording: ELAN counts
     from the point in it that ``TIME_ORIGIN`` names, if its beginning was cut off in ELAN's media synchronisation.
-
-    Raises Speech3Error: the file cannot be read or is not an ELAN file, or it names several media with different
-    beginnings, and none of them has its name.
+    Several media with different beginnings are an error if none of them has the file's name.
     """
     try:
         content, converted = to_utf8(read_bytes(path), path)
@@ -298,10 +287,7 @@ def _annotation(slots: tuple[str, str], texts: list[str], times_s: dict[str, flo
 def write_elan(path: Path, tiers: Sequence[Tier], media: str = "") -> None:
     """Write an ELAN file; its times are in whole milliseconds.
 
-    Parameters
-    ----------
-    media
-        The recording, relative to the file; empty: ELAN will ask for it.
+    `media` is the recording, relative to the file; if it is empty, ELAN will ask for it.
     """
     root = ElementTree.Element("ANNOTATION_DOCUMENT", {
         "AUTHOR": "speech3", "DATE": datetime.now().astimezone().isoformat(timespec="seconds"), "FORMAT": "3.0",
@@ -339,13 +325,7 @@ def write_elan(path: Path, tiers: Sequence[Tier], media: str = "") -> None:
 
 
 def read_textgrid(path: Path) -> list[Tier]:
-    """Read the interval tiers; point tiers have no intervals of speech and are left out.
-
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, is not UTF-8 or UTF-16, is no TextGrid in a text format, or ends too early.
-    """
+    """Read the interval tiers; point tiers have no intervals of speech and are left out."""
     values = _textgrid_values(read_utf8(path))
     try:
         if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":

@@ -52,23 +52,13 @@ _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost fr
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the header of a recording says.
-
-    Attributes
-    ----------
-    samples
-        Samples per channel.
-    missing_s
-        Seconds that the header promises but that are missing at the end; less than `END_TOLERANCE_S`.
-    claim
-        How the length in the header differs from that of the sound, which is `samples`; empty if it does not.
-    """
+    """What the header of a recording says."""
 
     sample_rate_hz: int
     channels: int
-    samples: int
-    missing_s: float = 0.0
-    claim: str = ""
+    samples: int  # per channel
+    missing_s: float = 0.0  # promised by the header, but missing at the end; less than END_TOLERANCE_S
+    claim: str = ""  # how the length in the header differs from `samples`, that of the sound; or empty
 
     @property
     def duration_s(self) -> float:
@@ -95,7 +85,7 @@ def load(
     mix_channels: bool = False,
     note: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, int]:
-    """Read the waveform of one utterance.
+    """Read the waveform of one utterance; return its samples, float32 (S,) in [-1, 1), and their rate.
 
     Parameters
     ----------
@@ -106,13 +96,6 @@ def load(
         `Listener` chooses because others are silent or cancel them.
     note
         Called with the choice of channels, in words, if it is not the average of all.
-
-    Returns
-    -------
-    samples
-        float32 (samples,) in [-1, 1).
-    sample_rate_hz
-        Their sample rate.
 
     Raises
     ------
@@ -152,14 +135,9 @@ def read_file(
 ) -> tuple[np.ndarray, int]:
     """Read a file, or the output of a command; other arguments, result and errors as for `load`.
 
-    Parameters
-    ----------
-    path_or_pipe
-        The file, or, as a string that ends in ``|``, a command (`paths`).
-    directory
-        Where relative paths are looked up first; the working directory is next.
-    start_s, end_s
-        The part to read, in seconds; sample numbers are rounded to the nearest.
+    `path_or_pipe` is a command if it is a string that ends in ``|`` (`paths`). A relative path is looked up in
+    `directory`, then in the working directory. `start_s` and `end_s` bound the part to read; sample numbers are rounded
+    to the nearest.
     """
     if sample_rate_hz:
         checked_rate(sample_rate_hz, "sample_rate_hz")
@@ -276,13 +254,7 @@ def is_silent(wave_S: np.ndarray) -> bool:
 
 
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
-    """Write samples, int16 or float of full scale 1, as a 16-bit wav file, atomically.
-
-    Raises
-    ------
-    Speech3Error
-        The disk is full, or the directory is not writable; the samples or the rate cannot be written.
-    """
+    """Write samples, int16 or float of full scale 1, as a 16-bit wav file, atomically."""
     samples_S, sample_rate_hz = np.asarray(samples_S), checked_rate(sample_rate_hz, "sample_rate_hz")
     if samples_S.ndim != 1 or samples_S.dtype not in (np.int16, np.float32, np.float64):
         raise SettingError(

@@ -644,13 +644,8 @@ def pcm16(stream: IO[bytes]) -> Pcm16 | None:
         if chunk.identifier == b"data" and about:
             known = 0 < chunk.length < STREAMED_BYTES
             # A few bytes more than the header says may have been put in; more are other chunks.
-            end = (
-                min(size, chunk.begin + chunk.length + _MOST_INSERTED)
-                if known and not _next_chunk(stream, chunk)
-                else size
-            )
-            if known and _next_chunk(stream, chunk):
-                end = min(size, chunk.begin + chunk.length)
+            inserted = 0 if _next_chunk(stream, chunk) else _MOST_INSERTED
+            end = min(size, chunk.begin + chunk.length + inserted) if known else size
             return Pcm16(chunk.begin, end, chunk.length if known else None, about[0], order, about[1])
         if chunk.identifier == b"fmt ":
             stream.seek(chunk.begin)

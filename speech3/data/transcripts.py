@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
@@ -52,13 +52,7 @@ _SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
-    """Split ``nfkc,lower,punct`` into its steps.
-
-    Raises
-    ------
-    Speech3Error
-        A step is unknown.
-    """
+    """Split ``nfkc,lower,punct`` into its steps; an unknown one is an error."""
     steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
     for step in steps:
         if step not in _STEPS:
@@ -69,12 +63,8 @@ def parse_steps(text: str) -> tuple[str, ...]:
 def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | None = None) -> str:
     """A text in lower case, composed (NFC).
 
-    Parameters
-    ----------
-    language
-        Its code, such as ``tr``, ``tr-TR`` or an espeak-ng voice; empty if it is not known.
-    spellings
-        For words that are in capitals, their spelling in lower case, as `words_with_sharp_s` finds it.
+    `language` is its code, such as ``tr``, ``tr-TR`` or an espeak-ng voice, empty if it is not known. `spellings` has
+    the spelling of words that are in capitals, as `words_with_sharp_s` finds it.
     """
     if text.isascii() and (text.islower() or (not language and not spellings)):
         return text.lower()
@@ -94,20 +84,11 @@ def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | Non
 def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lower_case) -> str:
     """Apply `steps` in their order and join the words with single spaces.
 
-    ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
-    character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
-    ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
-    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes.
-
-    Parameters
-    ----------
-    lower
-        What ``lower`` does; `lower_case` with the language, if that is known.
-
-    Raises
-    ------
-    Speech3Error
-        A step is unknown.
+    ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case (by `lower`: `lower_case` with the
+    language, if that is known), and ``punct`` replaces each character of Unicode's punctuation classes with a space,
+    except an apostrophe between letters or digits (typographic ones become ASCII). Symbols such as ``<``, ``$`` and
+    ``+`` are not punctuation in Unicode, so ``<unk>`` is kept. ``phones48`` and ``phones39`` fold TIMIT's phones to Lee
+    and Hon's classes. An unknown step is an error.
     """
     for step in steps:
         if step not in _STEPS:
@@ -138,26 +119,30 @@ _STEPS: dict[str, Callable[[str], str]] = {
 }
 
 
-class _Punctuation(dict[int, str]):
-    """Table for str.translate: Unicode punctuation becomes a space, apostrophes are left to `_punct`."""
+class _Table(dict[int, str]):
+    """For str.translate: `apostrophes` become ASCII, other punctuation becomes a space, except what is in `kept`."""
+
+    def __init__(self, apostrophes: Container[str], kept: str) -> None:
+        self._apostrophes, self._kept = apostrophes, kept
 
     def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        value = "'" if letter in "'\u2019" else letter
-        if unicodedata.category(letter).startswith("P") and value != "'":
+        value = letter = chr(code)
+        if letter in self._apostrophes:
+            value = "'"
+        elif unicodedata.category(letter).startswith("P") and letter not in self._kept:
             value = " "
         self[code] = value
         return value
 
 
-_PUNCTUATION = _Punctuation()
+_PUNCTUATION = _Table("'\u2019", "")  # loose apostrophes are left to `_punct`
+_MARKS = _Table([mark for mark in APOSTROPHES if unicodedata.category(mark) != "Lm"], _WITHIN_WORDS)
 
 
 def words_with_sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:
     """Words of German texts that occur with ß in lower case, by their spelling with ss; not those that have both.
 
-    >>> words_with_sharp_s(["Die Straße", "DIE STRASSE"], "de")
-    {'strasse': 'straße'}
+    Of "Die Straße" and "DIE STRASSE" it is {"strasse": "straße"}.
     """
     if _code(language) not in _GERMAN:
         return {}
@@ -206,13 +191,9 @@ def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") ->
     becomes ASCII. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` becomes
     ``[laughs_loudly]``. NFKC is not used, since it would turn the sign of aspiration, U+02B0, into ``h``.
 
-    Parameters
-    ----------
-    graphemes
-        As `speech3.language.read_graphemes` returns them. Where one of them matches, also at the edge of a
-        word, its characters are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``.
-    language
-        Its code, for the rules of lower case; empty if it is not known.
+    Where one of the `graphemes` (`speech3.language.read_graphemes`) matches, also at the edge of a word, its characters
+    are kept: with ``k'`` and ``!`` in the list, ``'K'ak'' !a?`` becomes ``k'ak' !a``. `language` is as for
+    `lower_case`.
     """
     listed = _matching(tuple(graphemes))
     words: list[str] = []
@@ -263,23 +244,6 @@ def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
 
 
-class _Marks(dict[int, str]):
-    """Table for str.translate: apostrophes become ASCII, punctuation outside `_WITHIN_WORDS` a space."""
-
-    def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        value = letter
-        if letter in APOSTROPHES and unicodedata.category(letter) != "Lm":
-            value = "'"
-        elif unicodedata.category(letter).startswith("P") and letter not in _WITHIN_WORDS:
-            value = " "
-        self[code] = value
-        return value
-
-
-_MARKS = _Marks()
-
-
 class _Row(NamedTuple):
     phone: str
     of_48: str
@@ -318,13 +282,7 @@ class Lines(NamedTuple):
 
 
 def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
-    """Read the lines of text files in blocks, as they are; `-` is standard input.
-
-    Raises
-    ------
-    Speech3Error
-        A file cannot be read, is truncated or is not text (with the line).
-    """
+    """Read the lines of text files in blocks, as they are; `-` is standard input."""
     done = 0
     for path in paths:
         try:
@@ -366,15 +324,7 @@ def _text(path: Path, content: bytes, first: int) -> str:
 def read_sentences(paths: Sequence[Path], forbidden: Iterable[str] = ()) -> Iterator[Lines]:
     """Read sentences in blocks of lines; the utterance ids of Kaldi's `text` are removed, which is said once.
 
-    Parameters
-    ----------
-    forbidden
-        Further words that may not occur, besides `SYMBOLS`.
-
-    Raises
-    ------
-    Speech3Error
-        What `read_lines` raises, or a line contains a symbol.
+    A line that contains one of `SYMBOLS` or of the `forbidden` words is an error.
     """
     forbidden, with_ids, file = frozenset(forbidden), False, None
     for lines in read_lines(paths):

@@ -1,6 +1,6 @@
 """Find all faults of a data directory at once, and write a repaired copy.
 
-Validators are small functions in a registry: each gets the parsed directory and the results of one scan of the audio,
+Validators are small functions: each gets the parsed directory and the results of one scan of the audio,
 and yields faults. Faults of the text files come from `datadir.parse`. Entries of feature archives are faults if they
 cannot be read, are not numbers, or do not fit their recordings. `fix_datadir` repairs what it can and leaves out
 unusable utterances.
@@ -8,12 +8,11 @@ unusable utterances.
 Axes: T frames, F features.
 """
 
-import dataclasses
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -61,8 +60,19 @@ class ScannedData:
             if scan and scan.info:
                 yield utterance, scan.info
 
-    def where(self, recording: str) -> str:
-        return self.data.recordings[recording]
+    @property
+    def infos(self) -> dict[str, AudioInfo]:
+        """Of the recordings that could be read."""
+        return {recording: scan.info for recording, scan in self.scans.items() if scan.info}
+
+    def fault(
+        self, recording: str, kind: str, problem: str, remedy: str, *, drop: bool = False, warning: bool = False
+    ) -> Fault:
+        """A fault of a recording and thus of its utterances, which are left out if `drop`."""
+        ids = self.of_recording[recording]
+        named = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
+        where = self.data.recordings[recording]
+        return Fault(kind, where, named, problem, remedy, drop=ids if drop else (), warning=warning)
 
     @functools.cached_property
     def of_recording(self) -> dict[str, tuple[str, ...]]:
@@ -108,11 +118,6 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, feature
         Whether a missing file `text` is a fault.
     features
         An scp to look at instead of the directory's feats.scp.
-
-    Raises
-    ------
-    Speech3Error
-        `path` is not a directory, or `features` cannot be read.
     """
     data, structural = parse(path, need_text=need_text)
     if not paths.refused():  # if they are, each of them is a fault
@@ -180,128 +185,103 @@ def some_of_each_kind(faults: Sequence[Fault], most: int) -> Sequence[Fault]:
     return [faults[place] for place in sorted(place for _, place in sorted(ranks)[:most])]
 
 
-Validator = Callable[[ScannedData], Iterator[Fault]]
-
-
-VALIDATORS: list[Validator] = []
-
-
-def validator(function: Validator) -> Validator:
-    VALIDATORS.append(function)
-    return function
-
-
-@validator
-def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
+def _unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
     """Missing, unreadable, empty and truncated files."""
     for recording, scan in scanned.scans.items():
-        if scan.error:
-            ids = scanned.of_recording[recording]
-            yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
+        if error := scan.error:
+            yield replace(
+                scanned.fault(recording, error.kind, error.problem, error.remedy, drop=True), where=error.file
+            )
 
 
-@validator
-def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
+def _missing_ends(scanned: ScannedData) -> Iterator[Fault]:
     """Files that lack too little at their end for any speech to be missing; they are used as they are."""
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.missing_s:
-            ids = scanned.of_recording[recording]
-            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
-            yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
+    for recording, info in scanned.infos.items():
+        if info.missing_s:
+            problem = f"its header promises {1000 * info.missing_s:.0f} ms more than the file has"
+            yield scanned.fault(recording, "missing end", problem, "the rest is used", warning=True)
 
 
-@validator
-def lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
+def _lost_bytes(scanned: ScannedData) -> Iterator[Fault]:
     """Recordings that are noise from some place on, because a transfer changed their number of bytes."""
     for recording, scan in scanned.scans.items():
         if damage := scan.damage:
-            ids, how = scanned.of_recording[recording], "taken out" if damage.inserted else "put back"
-            fault = Fault(
-                "lost byte", scanned.where(recording), _named(ids), str(damage), "get the file again, in binary mode"
-            )
-            if damage.mended:
-                repair, remedy = (
-                    f"{damage.count} {how}, in a copy of the recording",
-                    f"{fault.remedy}, or run `speech3 fix`",
-                )
-                yield dataclasses.replace(fault, remedy=remedy, repair=repair, mend=recording)
-            else:
-                yield dataclasses.replace(fault, drop=ids)
+            remedy = "get the file again, in binary mode" + ", or run `speech3 fix`" * damage.mended
+            fault = scanned.fault(recording, "lost byte", str(damage), remedy, drop=not damage.mended)
+            repair = f"{damage.count} {'taken out' if damage.inserted else 'put back'}, in a copy of the recording"
+            yield replace(fault, repair=repair, mend=recording) if damage.mended else fault
 
 
-@validator
-def wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
+def _wrong_headers(scanned: ScannedData) -> Iterator[Fault]:
     """Files whose header gives another length than they have; they are read to their end."""
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.claim:
-            where, ids = scanned.where(recording), scanned.of_recording[recording]
+    for recording, info in scanned.infos.items():
+        if info.claim:
             remedy = "the audio in the file is read; listen to check that it is complete"
-            yield Fault("wrong header", where, _named(ids), scan.info.claim, remedy, warning=True)
+            yield scanned.fault(recording, "wrong header", info.claim, remedy, warning=True)
 
 
-@validator
-def several_channels(scanned: ScannedData) -> Iterator[Fault]:
-    """Recordings that are not mono."""
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.channels > 1:
-            ids = scanned.of_recording[recording]
-            how = f"; as one channel, {scan.channels}" if scan.channels else ""
-            problem = f"has {scan.info.channels} channels{how}"
+def _several_channels(scanned: ScannedData) -> Iterator[Fault]:
+    for recording, info in scanned.infos.items():
+        if info.channels > 1:
+            how = scanned.scans[recording].channels
+            problem = f"has {info.channels} channels" + (f"; as one channel, {how}" if how else "")
             remedy = "convert it to one channel, or set mix_channels: true in the feature configuration"
-            yield Fault("several channels", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
+            yield scanned.fault(recording, "several channels", problem, remedy, drop=True)
 
 
-@validator
-def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
+def _sample_rates(scanned: ScannedData) -> Iterator[Fault]:
     """Recordings whose rate is not that of most utterances."""
     rates = Counter(found.sample_rate_hz for _, found in scanned)
-    if len(rates) < 2:
-        return
-    usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
-    for recording, scan in scanned.scans.items():
-        if scan.info and scan.info.sample_rate_hz != usual_hz:
-            ids = scanned.of_recording[recording]
-            problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
+    usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz), default=0)
+    for recording, info in scanned.infos.items():
+        if info.sample_rate_hz != usual_hz:
+            problem = f"has {info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
             remedy = "convert it, or set resample: true in the feature configuration"
-            yield Fault("other sample rate", scanned.where(recording), _named(ids), problem, remedy, drop=ids)
+            yield scanned.fault(recording, "other sample rate", problem, remedy, drop=True)
 
 
-@validator
-def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
+def _segments_outside(scanned: ScannedData) -> Iterator[Fault]:
     """Segments that reach beyond their recording: clipped if a part lies inside."""
     for utterance, found in scanned:
         problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s, found.missing_s)
         if problem:
             fault = Fault("segment", str(scanned.data.path / "segments"), utterance.id, problem, "correct the times")
             if utterance.start_s < found.duration_s:
-                repair = f"end clipped to {found.duration_s:.3f} s"
-                yield dataclasses.replace(fault, end_s=found.duration_s, repair=repair)
+                yield replace(fault, end_s=found.duration_s, repair=f"end clipped to {found.duration_s:.3f} s")
             else:
-                yield dataclasses.replace(fault, drop=(utterance.id,))
+                yield replace(fault, drop=(utterance.id,))
 
 
-@validator
-def too_short(scanned: ScannedData) -> Iterator[Fault]:
+def _too_short(scanned: ScannedData) -> Iterator[Fault]:
     """Utterances of less than one frame."""
     for utterance, found in scanned:
         length_s = duration_s(utterance, found)
         if 0 < length_s < FRAME_S:
-            where, ids = scanned.where(utterance.recording), (utterance.id,)
+            where, ids = scanned.data.recordings[utterance.recording], (utterance.id,)
             problem = f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms"
             yield Fault("too short", where, utterance.id, problem, "remove the utterance", drop=ids)
 
 
-@validator
-def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
+def _digital_silence(scanned: ScannedData) -> Iterator[Fault]:
     """Utterances without any sound; only a warning, since features can still be computed."""
     for utterance, _ in scanned:
         if utterance.id in scanned.scans[utterance.recording].silent:
-            where, remedy = scanned.where(utterance.recording), "check the recording, or remove the utterance"
+            where = scanned.data.recordings[utterance.recording]
+            remedy = "check the recording, or remove the utterance"
             yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
 
 
-def _named(ids: tuple[str, ...]) -> str:
-    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
+VALIDATORS = (
+    _unusable_audio,
+    _missing_ends,
+    _lost_bytes,
+    _wrong_headers,
+    _several_channels,
+    _sample_rates,
+    _segments_outside,
+    _too_short,
+    _digital_silence,
+)
 
 
 @dataclass(frozen=True)
@@ -400,8 +380,8 @@ def _statistics_faults(data: DataDir) -> Iterator[Fault]:
             problem = f"cannot be read: {error}"
         if problem:
             remedy = "compute them again, or remove the speaker's utterances"
-            yield Fault("unusable statistics", str(path), speaker, f"its statistics {problem}", remedy,
-                        drop=tuple(speakers.get(speaker, ())))  # fmt: skip
+            problem, ids = f"its statistics {problem}", tuple(speakers.get(speaker, ()))
+            yield Fault("unusable statistics", str(path), speaker, problem, remedy, drop=ids)
 
 
 @dataclass(frozen=True)
@@ -417,19 +397,9 @@ class Repairs:
 def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     """Write a copy of the data directory `path` in which `validate` finds no fault.
 
-    Audio is not copied, except recordings that lost bytes: their mended copies are in ``out/mended``.
-
-    A missing file `text` cannot be repaired: like its source, the copy is for decoding only.
-
-    Parameters
-    ----------
-    jobs
-        As for `validate`.
-
-    Raises
-    ------
-    Speech3Error
-        No usable utterance is left, or `out` is `path` itself.
+    Audio is not copied, except recordings that lost bytes: their mended copies are in ``out/mended``. A missing file
+    `text` cannot be repaired: like its source, the copy is for decoding only. It is an error if no usable utterance is
+    left.
     """
     path, out = Path(path), Path(out)
     if out.resolve() == path.resolve():
@@ -447,10 +417,8 @@ def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
 def _kept(report: Report, drop: set[str]) -> DataDir:
     data = report.data.subset(set(report.data.utterances) - drop)
     ends = {fault.subject: fault.end_s for fault in report.faults if fault.end_s is not None}
-    utterances = {
-        key: dataclasses.replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()
-    }
-    return dataclasses.replace(data, utterances=utterances)
+    utterances = {key: replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()}
+    return replace(data, utterances=utterances)
 
 
 def _with_mended(kept: DataDir, report: Report, out: Path) -> DataDir:
@@ -460,7 +428,7 @@ def _with_mended(kept: DataDir, report: Report, out: Path) -> DataDir:
             path = out / "mended" / f"{quote(fault.mend, safe='')}.wav"
             write_mended(kept.recordings[fault.mend], path, directory=kept.path)
             mended[fault.mend] = str(path.absolute())
-    return dataclasses.replace(kept, recordings={**kept.recordings, **mended})
+    return replace(kept, recordings={**kept.recordings, **mended})
 
 
 def _change(fault: Fault) -> str:

@@ -79,10 +79,7 @@ def numbered(lines: Sequence[str]) -> list[tuple[int, str]]:
 def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
     """The format of a file by its name and content; None if it may be Kaldi text or plain text.
 
-    Raises
-    ------
-    Speech3Error
-        The file is of a format that cannot be scored, or some of its lines are of a format and others are not.
+    A file of a format that cannot be scored, or of which only some lines are of a format, is an error.
     """
     _refuse_others(Path(path), lines)
     suffix = Path(path).suffix.lower()
@@ -181,13 +178,7 @@ def _number(field: str) -> float | None:
 
 
 def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
-    """Utterance to its text, in the order of the file.
-
-    Raises
-    ------
-    Speech3Error
-        A line has no utterance id in parentheses, or an id occurs twice.
-    """
+    """Utterance to its text, in the order of the file."""
     found: dict[str, Line] = {}
     for number, line in numbered(lines):
         match = _TRN.fullmatch(line)
@@ -203,13 +194,7 @@ def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
 
 
 def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
-    """The segments, by recording, channel and time.
-
-    Raises
-    ------
-    Speech3Error
-        A line is not ``file channel speaker begin end words``, or two are of the same time.
-    """
+    """The segments, by recording, channel and time."""
     segments: dict[str, Segment] = {}
     for number, line in numbered(lines):
         if not _is_stm(line):
@@ -234,13 +219,7 @@ def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
 
 
 def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], list[Word]]:
-    """The words of each recording and channel, in the order of their times.
-
-    Raises
-    ------
-    Speech3Error
-        A line is not ``file channel begin duration word [confidence]``, or alternatives are not closed.
-    """
+    """The words of each recording and channel, in the order of their times."""
     found: dict[tuple[str, str], list[Word]] = {}
     opened: tuple[tuple[str, str], str, list[str], float | None] | None = None
     for number, line in numbered(lines):

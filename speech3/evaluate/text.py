@@ -36,13 +36,7 @@ PHONE_CLASSES = ("phones39",)  # the normalisation for phone error rates
 
 
 def allowed(line: Line) -> Allowed:
-    """All texts that a reference allows.
-
-    Raises
-    ------
-    Speech3Error
-        Braces are not balanced, alternatives are not set apart by spaces, or there are too many texts.
-    """
+    """All texts that a reference allows; braces that are not balanced, and too many texts, are errors."""
     fields = re.sub(r"([{}])", r" \1 ", line.text).split()
     found, end = _sequence(fields, 0, line, depth=0)
     assert end == len(fields)
@@ -97,17 +91,8 @@ def resolve(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The texts to be compared: of each reference the nearest text, and the hypothesis.
 
-    Optional words that were left out are in both, since they count as correct.
-
-    Parameters
-    ----------
-    normalize
-        Is applied to words before they are compared here, and stays in what is returned.
-
-    Raises
-    ------
-    Speech3Error
-        As `allowed`.
+    Optional words that were left out are in both, since they count as correct. `normalize` is applied to words before
+    they are compared here, and stays in what is returned.
     """
     chosen, heard = {}, dict(hypothesis)
     for name, line in references.items():
@@ -295,25 +280,14 @@ def read_texts(
 
 @dataclass(frozen=True)
 class Texts:
-    """What is compared.
+    """What is compared."""
 
-    Attributes
-    ----------
-    references, hypotheses
-        Utterance to text, for each hypothesis; references differ between hypotheses if they allow several texts.
-    readings
-        How each file was read, the reference first.
-    speakers
-        Speakers that the reference names; None if its format has none.
-    notes
-        What the user should know about the reading.
-    """
-
+    # utterance to text, for each hypothesis: they differ if references allow several texts
     references: list[dict[str, str]]
     hypotheses: list[dict[str, str]]
-    readings: tuple[Reading, ...]
-    speakers: dict[str, str] | None = None
-    notes: tuple[str, ...] = ()
+    readings: tuple[Reading, ...]  # how each file was read, the reference first
+    speakers: dict[str, str] | None = None  # those that the reference names; None if its format has none
+    notes: tuple[str, ...] = ()  # what the user should know about the reading
 
 
 def read_all(
@@ -377,13 +351,7 @@ def read_all(
 
 
 def read_ids(path: Path | str) -> dict[str, str]:
-    """Read Kaldi text or .trn, whichever it is: utterance id to its words.
-
-    Raises
-    ------
-    Speech3Error
-        As `read_text`; also if the format has no utterance ids, or the text has alternatives.
-    """
+    """Read Kaldi text or .trn, whichever it is: utterance id to its words."""
     lines = _lines(path)
     kind = formats.format_of(path, lines)
     if kind is None:
@@ -521,12 +489,7 @@ def find_speakers(
 ) -> tuple[dict[str, str] | None, str]:
     """Speakers of the utterances of `texts`, and one line that says where they come from.
 
-    By default they are read from the `utt2spk` beside `ref`, if it names every utterance.
-
-    Raises
-    ------
-    Speech3Error
-        `utt2spk` cannot be read or lacks an utterance.
+    By default they are read from the `utt2spk` beside `ref`, if it names every utterance; a file that is given must.
     """
     beside = ref.parent / "utt2spk"
     if utt2spk is None and (reading == "plain" or not beside.is_file()):

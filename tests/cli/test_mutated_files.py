@@ -191,8 +191,8 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     from speech3.language.graphemes import read_graphemes
     from speech3.language.lexicon import read_dictionary, read_lexicon
     from speech3.language.train_lm import read_words
+    from speech3.runtime import read_metrics
     from speech3.runtime.files import read_json
-    from speech3.runtime.reporting import read_metrics
 
     arpa = (
         "\\data\\\nngram 1=4\nngram 2=3\n\n\\1-grams:\n-1.2 <s> -0.3\n-0.9 </s>\n-0.5 a -0.2\n-0.7 b -0.1\n\n"

@@ -9,7 +9,7 @@ import typer.testing
 from small_frames import config_with_frames
 
 from speech3.errors import Speech3Error
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 
 
 @pytest.fixture(scope="module")

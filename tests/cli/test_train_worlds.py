@@ -10,9 +10,9 @@ import typer.testing
 from small_frames import config_with_frames
 
 from speech3.errors import Speech3Error
+from speech3.runtime import read_metrics
 from speech3.runtime.files import read_json, write_json
 from speech3.runtime.parallel import available_jobs
-from speech3.runtime.reporting import read_metrics
 
 CORES = available_jobs()
 

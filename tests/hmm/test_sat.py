@@ -31,7 +31,7 @@ from speech3.hmm.sizes import sized_transformed
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.language.lexicon import Lexicon
-from speech3.runtime.reporting import Metrics, read_metrics
+from speech3.runtime import Metrics, read_metrics
 
 STAGE = {"iterations": 6, "leaves": 18, "gaussians": 30, "max_iteration_increase": 4, "realign": [3],
          "min_leaf_frames": 20, "transform": [2, 4]}  # fmt: skip

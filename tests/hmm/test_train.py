@@ -15,7 +15,7 @@ from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
-from speech3.runtime.reporting import Metrics, read_metrics
+from speech3.runtime import Metrics, read_metrics
 
 CONFIG = HmmConfig.model_validate({
     "mono": {"iterations": 12, "gaussians": 20, "max_iteration_increase": 8},

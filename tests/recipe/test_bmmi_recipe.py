@@ -8,7 +8,7 @@ import pytest
 from speech3.hmm.gmm import load_gmm
 from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 
 BMMI = ("hmm.tri.discriminative=bmmi", "hmm.bmmi.iterations=2", "hmm.bmmi.longer_histories=100")
 

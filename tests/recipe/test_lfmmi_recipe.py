@@ -15,8 +15,8 @@ from speech3.hmm.alignment.times import read_ctm
 from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
 from speech3.recipe.stages import config_of
+from speech3.runtime import read_metrics
 from speech3.runtime.files import read_json
-from speech3.runtime.reporting import read_metrics
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
 

@@ -16,7 +16,7 @@ from speech3.hmm.model import Hmm, monophone_tree
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io.ark import read_int_ark, write_ark
 from speech3.language.lexicon import UNKNOWN, Lexicon, Pronunciation
-from speech3.runtime.reporting import Metrics, read_metrics
+from speech3.runtime import Metrics, read_metrics
 from speech3.sequence import bmmi
 from speech3.sequence.bmmi import Statistics, batches, collect, cut, stretches, train, unknown_senones, weights
 from speech3.sequence.discriminative import Discriminative, senone_graph

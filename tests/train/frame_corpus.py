@@ -9,7 +9,7 @@ import numpy as np
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 
 SENONES, DIM = 6, 12
 MODELS: dict[str, dict[str, Any]] = {

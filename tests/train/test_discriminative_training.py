@@ -14,7 +14,7 @@ from speech3.errors import DataError, Speech3Error
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.parts import minibatches
 

@@ -11,7 +11,7 @@ from speech3.hmm.alignment.align import Transcripts, align_utterances
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, monophone_tree
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import make_denominator, random_phones, word_labels
 from speech3.train import train

@@ -10,7 +10,7 @@ import torch
 from speech3.config import TrainConfig
 from speech3.errors import Speech3Error
 from speech3.models import load_network
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.parts import make_parts
 from speech3.train.run import open_frames

@@ -12,7 +12,7 @@ from speech3.frames.packed import open_packed, segment_labels, write_frames
 from speech3.io.checkpoint import save_tensors
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.models.info import model_info
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.init import read_init
 from speech3.train.parts import minibatches

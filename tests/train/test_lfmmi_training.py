@@ -11,7 +11,7 @@ from speech3.config import ModelConfig
 from speech3.errors import DataError, MismatchError, SettingError, Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, context_free_tree, load_hmm
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import load_denominator, make_denominator
 from speech3.train import train

@@ -16,7 +16,7 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.train import train
 
 DIM, SENONES, FRAMES = 6, 7, 40 * 40

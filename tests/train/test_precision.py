@@ -21,7 +21,7 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.checkpoint import load_tensors
 from speech3.models.linear import gemm_library, use_gemm_library
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.checks import with_precision
 from speech3.train.parts import BuildParts, make_parts

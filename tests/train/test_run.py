@@ -21,8 +21,8 @@ from speech3.hmm.model import Hmm, monophone_tree
 from speech3.io.checkpoint import load_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
+from speech3.runtime import read_metrics
 from speech3.runtime.files import write_text
-from speech3.runtime.reporting import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import log_priors

@@ -11,7 +11,7 @@ from speech3.errors import SettingError, Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.models import load_network
-from speech3.runtime.reporting import read_metrics
+from speech3.runtime import read_metrics
 from speech3.train import train
 
 DIM, SENONES = 6, 6

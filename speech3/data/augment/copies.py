@@ -8,20 +8,25 @@ Axes: S samples.
 
 import functools
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from speech3.config import AugmentConfig
 from speech3.data import audio
-from speech3.data.augment.augmenter import Augmenter, make_augmenter
+from speech3.data.augment.augmenter import make_augmenter
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.data.paths import moved_value
 from speech3.data.resampling import resample
 from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, check_bad
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
+Change = Callable[[np.ndarray, int, Utterance, str], tuple[np.ndarray, str]]  # of samples; and what was done
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
 
 
@@ -61,13 +66,13 @@ def augment_data(
     for utterance in data.utterances.values():
         data.recording(utterance)  # raises here, before any work is done, if there is no audio
     items = [
-        (_part(data, ids[start : start + _TASK_SIZE]), copy)
+        (_part(data, ids[start : start + _TASK_SIZE]), copy_prefix(copy), augmenter)
         for copy in range(1, copies + 1)
         for start in range(0, len(ids), _TASK_SIZE)
     ]
     with explained_disk_errors(out):  # if this is killed, OUT must not look complete with the lists of an earlier run
         (out / "wav.scp").unlink(missing_ok=True)
-    work = functools.partial(_copies, augmenter=augmenter, out=out)
+    work = functools.partial(_copies, out=out)
     report = AugmentReport(DataDir(out, {}, {}), {})
     utterances: dict[str, Utterance] = {}
     for made, done, skipped in parallel_map(work, items, jobs or available_jobs(), "augmentation"):
@@ -95,10 +100,10 @@ def _part(data: DataDir, ids: list[str]) -> DataDir:
 
 
 def _copies(
-    item: tuple[DataDir, int], augmenter: Augmenter, out: Path
+    item: tuple[DataDir, str, Change], out: Path
 ) -> tuple[dict[str, Utterance], dict[str, str], dict[str, str]]:
-    data, copy = item
-    prefix = copy_prefix(copy)
+    """Write copies: the utterances, what was done to each, and why others were skipped."""
+    data, prefix, change = item
     utterances: dict[str, Utterance] = {}
     done: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -109,11 +114,10 @@ def _copies(
             skipped[utterance.id] = str(error)
             continue
         key = prefix + utterance.id
-        wave_S, done[key] = augmenter(wave_S, rate_hz, utterance, key)
+        wave_S, done[key] = change(wave_S, rate_hz, utterance, key)
         audio.write_wav(out / "wav" / f"{key}.wav", wave_S, rate_hz)
-        utterances[key] = replace(
-            utterance, id=key, recording=key, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None
-        )
+        whole: dict[str, Any] = {"recording": key, "start_s": 0.0, "end_s": None}
+        utterances[key] = replace(utterance, id=key, speaker=prefix + utterance.speaker, **whole)
     return utterances, done, skipped
 
 
@@ -134,41 +138,33 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
             raise SettingError(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
     recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
-    items = [(_part(data, [utterance]), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances]
-    names = set(utterances)
-    for alone, _, prefix in items:
-        for name in (prefix + key for key in alone.utterances):
-            if name in names:
-                raise DataError(f"{name}: {data.path} already has this copy, or the factor is given twice")
-            names.add(name)
+    changes = {f"sp{factor:g}-": functools.partial(_faster, factor=factor) for factor in factors}
+    items = [(_part(data, [key]), prefix, change) for prefix, change in changes.items() for key in utterances]
+    names = Counter([*utterances, *(f"sp{factor:g}-{key}" for factor in factors for key in utterances)])
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise DataError(f"{twice[0]}: {data.path} already has this copy, or the factor is given twice")
     skipped: dict[str, str] = {}
-    for made in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):
-        if isinstance(made, Utterance):
-            utterances[made.id] = made
-            recordings[made.id] = f"wav/{made.id}.wav"
-        elif made[0] not in skipped:
-            say(f"  no copy of {made[0]}: {made[1]}")
-            skipped[made[0]] = made[1]
-            check_bad(skipped, len(data.utterances), str(data.path), "cannot be read")
+    work = functools.partial(_copies, out=out)
+    for made, _, unread in parallel_map(work, items, jobs or available_jobs(), "speed perturbation"):
+        utterances |= made
+        recordings |= {key: f"wav/{key}.wav" for key in made}
+        for key, why in unread.items():
+            if key not in skipped:
+                say(f"  no copy of {key}: {why}")
+        skipped |= unread
+        check_bad(skipped, len(data.utterances), str(data.path), "cannot be read")
     result = DataDir(out, recordings, dict(sorted(utterances.items())))
     write_datadir(result, out)
     return result
+
+
+def _faster(wave_S: np.ndarray, *_: object, factor: float) -> tuple[np.ndarray, str]:
+    # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
+    ratio = Fraction(factor).limit_denominator(1000)
+    return resample(wave_S, ratio.numerator, ratio.denominator), ""
 
 
 def _original(value: str, data: Path, out: Path) -> str:
     """The original's value in wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
     inside = not Path(value).is_absolute() and (data / value).is_file()
     return os.path.relpath(data / value, out) if inside else moved_value(value, data, out)
-
-
-def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance | tuple[str, str]:
-    data, factor, prefix = item
-    (utterance,) = data.utterances.values()
-    try:
-        wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
-    except audio.AudioError as error:
-        return utterance.id, str(error)
-    name, ratio = prefix + utterance.id, Fraction(factor).limit_denominator(1000)
-    # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
-    audio.write_wav(out / "wav" / f"{name}.wav", resample(wave_S, ratio.numerator, ratio.denominator), rate_hz)
-    return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)
