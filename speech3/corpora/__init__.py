@@ -1,7 +1,8 @@
 """Corpora: each module makes a data directory and a lexicon of one public corpus, as it is distributed.
 
 `anyspeech` and `folder` do that for the user's own recordings with transcripts beside them, in text files, tables,
-TextGrids or ELAN files (`tiers`). `synthetic` makes the corpora `digits` and `shuzi` with espeak-ng.
+TextGrids or ELAN files (`tiers`), `untranscribed` for recordings without them. `synthetic` makes the corpora `digits`
+and `shuzi` with espeak-ng.
 
 Each module has a function ``prepare(source, out, seed, ...)``, which writes the data directories ``train``, ``dev`` and
 ``test``, the lexicon, and a language model or its text into `out`. Random choices depend on `seed`. It raises
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
         is_folder,
         read_folder,
         read_speech,
-        read_untranscribed,
     )
     from speech3.corpora.tiers import Annotation, Tier, read_elan, read_textgrid, write_elan
+    from speech3.corpora.untranscribed import read_untranscribed
 else:
     __getattr__ = door(__file__)
 

@@ -2,10 +2,8 @@
 
 A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``.
 It is beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not read.
-`read_untranscribed` reads recordings without transcripts, and the parts of others that no utterance covers.
 """
 
-import filecmp
 import math
 import os
 import re
@@ -32,17 +30,13 @@ from speech3.data import (
     info,
     is_sync_conflict,
     marked_at_edge,
-    moved_value,
     plain_words,
     read_datadir,
-    resolve_path,
-    segment_name,
     symbols_in,
 )
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
 
-UNTRANSCRIBED = "untranscribed=DIR"
 TEXTS = (".txt", ".lab")  # what is said, without times; .lab is what the Montreal Forced Aligner reads
 TRANSCRIPTS = (".eaf", ".textgrid", *TEXTS)  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
@@ -57,8 +51,6 @@ _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
 _TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 _ANY_RATE = 16000  # Hz, of what a folder's recordings are resampled to: their rates may differ
-_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
-_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
 
 @dataclass(frozen=True)
@@ -146,11 +138,8 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
 
 def _files(source: Path, apart: Path | None = None) -> list[Path]:
     lang = source / "lang"
-    return [
-        path for path in sorted(files_below(source))
-        if lang not in path.parents and not (apart and apart in path.parents)
-        and not any(part.startswith(".") for part in path.relative_to(source).parts)
-    ]  # fmt: skip
+    paths = (path for path in sorted(files_below(source)) if not {lang, apart} & {*path.parents})
+    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(source).parts)]
 
 
 def _conflicts(source: Path) -> list[Path]:
@@ -532,51 +521,6 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
         )
 
 
-def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRANSCRIBED) -> DataDir:
-    """Read a folder of recordings, or a Kaldi data directory, without its text.
-
-    What `known` has utterances of is left out, so that no utterance of dev and test gets into training: also copies of
-    its recordings, and, in a folder, a recording beside a known one that differs from it only in its format. `key` is
-    what passes `source`, for messages.
-    """
-    if not source.is_dir():
-        raise MissingError(f"{source}: no such directory; pass a folder of recordings as {key}")
-    spans: dict[str, list[tuple[float, float | None]]] = {}
-    if (source / "wav.scp").is_file():
-        data = read_datadir(source)
-        for utterance in data.utterances.values():
-            spans.setdefault(utterance.recording, []).append((utterance.start_s, utterance.end_s))
-        paths = {key: _absolute(value, source) for key, value in data.recordings.items()}
-    else:
-        paths = _named(source)
-        spans = {key: [(0.0, None)] for key in paths}
-    if not paths:
-        raise MissingError(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
-    covered = _covered(known)
-    copies = _copies_of_known(paths, covered)
-    for recording, original in copies.items():
-        say(f"  left out: {paths[recording]}: is the same recording as {original}")
-    spans = {key: each for key, each in spans.items() if key not in copies}
-    utterances: dict[str, Utterance] = {}
-    for recording in progress(spans, len(spans), f"headers of {source}"):
-        try:
-            length_s = info(paths[recording], directory=source).duration_s
-        except AudioError as error:
-            say(f"  left out: {error}")
-            continue
-        for start_s, end_s in spans[recording]:
-            for begin_s, stop_s in _free(start_s, end_s or length_s, covered.get(paths[recording], ())):
-                name = segment_name(recording, begin_s, stop_s)
-                utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
-    if not utterances:
-        raise DataError(
-            f"{source}: nothing is left without a transcript: {', '.join(each.path.name for each in known)} have"
-            f" utterances of all of it; pass other recordings as {key}"
-        )
-    used = {utterance.recording for utterance in utterances.values()}
-    return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))
-
-
 def is_folder(source: Path) -> bool:
     """Whether this is a folder of recordings rather than a Kaldi data directory, or neither."""
     return not any((source / name).is_file() for name in DATADIR_FILES) and source.is_dir() and has_recordings(source)
@@ -606,62 +550,3 @@ def read_speech(
         if str(path.absolute()) not in used and key not in recordings:
             recordings[key], utterances[key] = str(path.absolute()), Utterance(key, key, key, None)
     return DataDir(source, recordings, utterances), faults
-
-
-def _named(source: Path) -> dict[str, str]:
-    """The recordings of a folder by name: the path in it, with _ for what a name must not contain."""
-    paths: dict[str, str] = {}
-    for path in recordings_in(source):
-        name = "_".join("_".join(path.relative_to(source).parts).split())
-        if name in paths:
-            raise DataError(f"{source}: {path} and {paths[name]} would both have the name {name}; rename one of them")
-        paths[name] = str(path.resolve())
-    return paths
-
-
-def _copies_of_known(paths: Mapping[str, str], covered: Mapping[str, object]) -> dict[str, str]:
-    """The recordings that are copies of known ones, or the same in another format, and the original of each."""
-    known = [Path(path) for path in covered if not path.endswith("|")]
-    stems = {(path.parent, stem(path).casefold()): path for path in known}
-    sizes: dict[int, list[Path]] = {}
-    for path in known:
-        if path.is_file():
-            sizes.setdefault(path.stat().st_size, []).append(path)
-    found: dict[str, str] = {}
-    for name, location in paths.items():
-        path = Path(location)
-        if location in covered or location.endswith("|") or not path.is_file():
-            continue
-        twin = stems.get((path.parent, stem(path).casefold()))
-        same = (each for each in sizes.get(path.stat().st_size, ()) if filecmp.cmp(path, each, shallow=False))
-        if original := twin or next(same, None):
-            found[name] = str(original)
-    return found
-
-
-def _absolute(location: str, directory: Path) -> str:
-    if location.endswith("|"):
-        return moved_value(location, directory, Path.cwd())
-    return str(resolve_path(location, directory).resolve())
-
-
-def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for data in known:
-        for utterance in data.utterances.values():
-            path = _absolute(data.recordings[utterance.recording], data.path)
-            end_s = float("inf") if utterance.end_s is None else utterance.end_s
-            spans.setdefault(path, []).append((utterance.start_s, end_s))
-    return {path: sorted(each) for path, each in spans.items()}
-
-
-def _free(start_s: float, end_s: float, covered: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The stretches from `start_s` to `end_s` that lie outside the sorted spans, without pauses between these."""
-    if not covered:
-        return [(start_s, end_s)]
-    free, at_s = [], start_s
-    for begin_s, stop_s in covered:
-        free.append((at_s, min(begin_s - _MARGIN_S, end_s)))
-        at_s = max(at_s, stop_s + _MARGIN_S)
-    free.append((at_s, end_s))
-    return [(begin_s, stop_s) for begin_s, stop_s in free if stop_s - begin_s >= _LEAST_S]

@@ -289,11 +289,10 @@ def write_elan(path: Path, tiers: Sequence[Tier], media: str = "") -> None:
 
     `media` is the recording, relative to the file; if it is empty, ELAN will ask for it.
     """
-    root = ElementTree.Element("ANNOTATION_DOCUMENT", {
-        "AUTHOR": "speech3", "DATE": datetime.now().astimezone().isoformat(timespec="seconds"), "FORMAT": "3.0",
-        "VERSION": "3.0", "xmlns:xsi": "http://www.w3.org/2001/XMLSchema-instance",
-        "xsi:noNamespaceSchemaLocation": "http://www.mpi.nl/tools/elan/EAFv3.0.xsd",
-    })  # fmt: skip
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    root = ElementTree.Element("ANNOTATION_DOCUMENT", AUTHOR="speech3", DATE=now, FORMAT="3.0", VERSION="3.0")
+    root.set("xmlns:xsi", "http://www.w3.org/2001/XMLSchema-instance")
+    root.set("xsi:noNamespaceSchemaLocation", "http://www.mpi.nl/tools/elan/EAFv3.0.xsd")
     header = ElementTree.SubElement(root, "HEADER", MEDIA_FILE="", TIME_UNITS="milliseconds")
     if media:
         kind = mimetypes.guess_type(media)[0] or "audio/x-wav"
@@ -310,10 +309,9 @@ def write_elan(path: Path, tiers: Sequence[Tier], media: str = "") -> None:
         element = ElementTree.SubElement(root, "TIER", LINGUISTIC_TYPE_REF="default-lt", TIER_ID=tier.name)
         for each in tier.annotations:
             outer = ElementTree.SubElement(element, "ANNOTATION")
-            inner = ElementTree.SubElement(
-                outer, "ALIGNABLE_ANNOTATION", ANNOTATION_ID=f"a{number + 1}", TIME_SLOT_REF1=f"ts{2 * number + 1}",
-                TIME_SLOT_REF2=f"ts{2 * number + 2}",
-            )  # fmt: skip
+            inner = ElementTree.SubElement(outer, "ALIGNABLE_ANNOTATION", ANNOTATION_ID=f"a{number + 1}")
+            inner.set("TIME_SLOT_REF1", f"ts{2 * number + 1}")
+            inner.set("TIME_SLOT_REF2", f"ts{2 * number + 2}")
             ElementTree.SubElement(inner, "ANNOTATION_VALUE").text = each.text
             number += 1
     ElementTree.SubElement(

@@ -26,15 +26,19 @@ _UNIQUE = 0.9  # least share of different ids: a file with a repeated id is stil
 _MIXED = 0.5  # share of lines from which a file is taken to be of a format, so that its other lines are errors
 # Formats that hold transcripts, but that nothing here reads: how the file begins, and what it is.
 _BEGINNINGS = {
-    "#!MLF!#": "an HTK label file", "WEBVTT": "WebVTT subtitles", "<?xml": "XML", "<!DOCTYPE": "XML or HTML",
-    "<html": "HTML", "<SYSTEM": "sclite's output (SGML)", 'File type = "ooTextFile': "a TextGrid",
+    "#!MLF!#": "an HTK label file",
+    "WEBVTT": "WebVTT subtitles",
+    "<?xml": "XML",
+    "<!DOCTYPE": "XML or HTML",
+    "<html": "HTML",
+    "<SYSTEM": "sclite's output (SGML)",
+    'File type = "ooTextFile': "a TextGrid",
     "\\data\\": "an ARPA language model",
-}  # fmt: skip
-_ENDINGS = {
-    ".json": "JSON", ".jsonl": "JSON", ".csv": "a table (CSV)", ".srt": "subtitles", ".vtt": "subtitles",
-    ".mlf": "an HTK label file", ".textgrid": "a TextGrid", ".eaf": "an ELAN file", ".xml": "XML", ".rttm": "RTTM",
-    ".sgml": "sclite's output (SGML)", ".pra": "sclite's output", ".docx": "a Word document", ".pdf": "a PDF",
-}  # fmt: skip
+}
+_ENDINGS = {".json": "JSON", ".jsonl": "JSON", ".csv": "a table (CSV)", ".srt": "subtitles", ".vtt": "subtitles"}
+_ENDINGS |= {".mlf": "an HTK label file", ".textgrid": "a TextGrid", ".eaf": "an ELAN file", ".xml": "XML"}
+_ENDINGS |= {".rttm": "RTTM", ".sgml": "sclite's output (SGML)", ".pra": "sclite's output"}
+_ENDINGS |= {".docx": "a Word document", ".pdf": "a PDF"}
 _RTTM = ("SPEAKER", "SPKR-INFO", "LEXEME", "NON-LEX", "SEGMENT", "SU", "NOSCORE", "NO_RT_METADATA")
 _TABLE_HEADS = {"sentence", "text", "transcript", "transcription", "path", "client_id", "utterance", "utt_id", "id"}
 _CTM: Sclite = "ctm"
@@ -211,10 +215,8 @@ def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
         if name in segments:
             raise _twice(path, number, name)
         ignored = any(mark in text.upper() for mark in IGNORED)
-        segments[name] = Segment(
-            name, file, _channel(channel), speaker, float(begin), float(end), None if ignored else _untagged(text),
-            f"{path}:{number}",
-        )  # fmt: skip
+        said, where = None if ignored else _untagged(text), f"{path}:{number}"
+        segments[name] = Segment(name, file, _channel(channel), speaker, float(begin), float(end), said, where)
     return sorted(segments.values(), key=lambda each: (each.file, each.channel, each.begin_s))
 
 

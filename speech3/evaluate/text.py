@@ -31,6 +31,7 @@ Reading = Literal["kaldi", "plain", "trn", "stm", "ctm"]
 # Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
 # Khmer. A space next to one of their letters only shows how the text was segmented into words.
 _UNSPACED = "\u3001-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED += "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _NO_SPACE = re.compile(rf"(?<=[{_UNSPACED}]) | (?=[{_UNSPACED}])")
 PHONE_CLASSES = ("phones39",)  # the normalisation for phone error rates
 
@@ -138,9 +139,6 @@ def _align(ref: list[Token], hyp: list[str]) -> tuple[int, list[str]]:
     return rows[-1][-1], heard[::-1]
 
 
-_UNSPACED += "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-
-
 def characters(text: str) -> str:
     """The characters that CER counts: words joined by single spaces, without spaces in scripts that do not use them.
 
@@ -160,9 +158,8 @@ def phone_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> fl
     return float(jiwer.wer(folded[0], folded[1]))
 
 
-ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {
-    "WER": jiwer.wer, "CER": character_error_rate, "PER": phone_error_rate
-}  # fmt: skip
+ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]]
+ERROR_RATES = {"WER": jiwer.wer, "CER": character_error_rate, "PER": phone_error_rate}
 
 
 def _lines(path: Path | str) -> list[str]:
@@ -241,43 +238,6 @@ def _plain(paths: Sequence[Path | str], files: list[list[str]]) -> list[dict[str
     return texts
 
 
-def read_texts(
-    paths: Sequence[Path | str], reading: Reading | Literal["auto"] = "auto"
-) -> tuple[list[dict[str, str]], Reading]:
-    """Read a reference and one or more hypotheses, all Kaldi text or all plain text.
-
-    Parameters
-    ----------
-    paths
-        The reference first.
-    reading
-        ``kaldi``: each line is an utterance id and its words. ``plain``: one sentence per line; the n-th line of one
-        file is compared with the n-th of the other. ``auto``: Kaldi if the first fields are unique in each file, look
-        like ids and agree in most lines.
-
-    Returns
-    -------
-    texts, reading
-        Per file, utterance to text; and how the files were read, ``kaldi`` or ``plain``.
-
-    Raises
-    ------
-    Speech3Error
-        A file is missing or empty, ids are repeated or do not agree, or plain files differ in their number of lines.
-    """
-    files = [_lines(path) for path in paths]
-    for path, lines in zip(paths, files, strict=True):
-        if not any(line.strip() for line in lines):
-            raise DataError(
-                f"{path}: is empty, so there is nothing to score; if it is a hypothesis, nothing was decoded: decode "
-                f"again"
-            )
-    taken: Reading = _guess(paths, files) if reading == "auto" else reading
-    if taken == "plain":
-        return _plain(paths, files), taken
-    return [_parse_kaldi(path, lines) for path, lines in zip(paths, files, strict=True)], taken
-
-
 @dataclass(frozen=True)
 class Texts:
     """What is compared."""
@@ -302,16 +262,18 @@ def read_all(
     paths
         The reference first.
     reading
-        As for `read_texts`, for all files; or a format of sclite: ``trn`` and ``ctm`` for all files, ``stm`` for a
-        reference with CTM files as hypotheses. ``auto``: by the names and the content of the files.
+        For all files. ``kaldi``: each line is an utterance id and its words. ``plain``: one sentence per line; the n-th
+        line of one file is compared with the n-th of the other. Or a format of sclite: ``trn`` or ``ctm``, or ``stm``
+        for a reference with CTM files as hypotheses. ``auto``: by the names and the content of the files; Kaldi text if
+        the first fields of the lines are unique in each file, look like ids and agree in most lines.
     normalize
         Is applied to words before alternatives in the reference are compared with a hypothesis.
 
     Raises
     ------
     Speech3Error
-        As `read_texts`; also if a file is of an unknown or mixed format, if the formats of two files have no
-        utterances in common, or if a hypothesis has alternatives.
+        A file is missing, empty, or of an unknown or mixed format; ids are repeated, or the files have too few in
+        common; plain files differ in their number of lines; a hypothesis has alternatives.
     """
     # The format of each file.
     files = [_lines(path) for path in paths]
@@ -322,15 +284,19 @@ def read_all(
         kinds = ["trn"] * len(paths)
     elif reading in ("stm", "ctm"):
         kinds = [reading if place == 0 else "ctm" for place in range(len(paths))]
-    if not any(kinds):
-        texts, taken = read_texts(paths, reading)
-        if reading == "auto":
-            for path, lines in zip(paths, files, strict=True):
-                _refuse_sclite_marks(path, lines, taken)
-        return Texts([texts[0]] * (len(texts) - 1), texts[1:], (taken,) * len(texts))
     for path, lines in zip(paths, files, strict=True):
-        if not formats.numbered(lines):
-            raise DataError(f"{path}: is empty, so there is nothing to score")
+        if not (formats.numbered(lines) if any(kinds) else any(line.strip() for line in lines)):
+            raise DataError(
+                f"{path}: is empty, so there is nothing to score; if it is a hypothesis, nothing was decoded: decode"
+                " again"
+            )
+    if not any(kinds):
+        # Kaldi text or plain text.
+        taken: Reading = _guess(paths, files) if reading == "auto" else reading
+        texts = _plain(paths, files) if taken == "plain" else list(map(_parse_kaldi, paths, files))
+        for path, lines in zip(paths, files, strict=True) if reading == "auto" else ():
+            _refuse_sclite_marks(path, lines, taken)
+        return Texts([texts[0]] * (len(texts) - 1), texts[1:], (taken,) * len(texts))
     readings: tuple[Reading, ...] = tuple(kind or "kaldi" for kind in kinds)
     _check_pairs(paths, readings)
     if readings[0] == "stm":
@@ -442,10 +408,8 @@ def _with_stm(
         if absent := sorted(words.keys() - places):
             notes.append(f"{path}: not scored, since the reference does not have them: {listed(map(' '.join, absent))}")
         divided = formats.by_segments(segments, words)
-        hypotheses.append({
-            name: Line(" ".join(word.text for word in track), track[0].where if track else str(path))
-            for name, track in divided.items()
-        })  # fmt: skip
+        heard = ((name, track, track[0].where if track else str(path)) for name, track in divided.items())
+        hypotheses.append({name: Line(" ".join(word.text for word in track), where) for name, track, where in heard})
     if len(scored) < len(segments):
         notes.append(f"{len(segments) - len(scored)} segments are marked {formats.IGNORED[0]} and not scored")
     if both := formats.overlapping(segments):

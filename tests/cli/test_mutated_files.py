@@ -184,7 +184,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     from speech3.data.subsets import read_list
     from speech3.data.transcripts import read_lines
     from speech3.decode.hot_words import read_hot
-    from speech3.evaluate.text import read_texts
+    from speech3.evaluate.text import read_all
     from speech3.language.added_words import read_added
     from speech3.language.arpa import read_arpa
     from speech3.language.grammar import read_jsgf, read_sentences
@@ -211,7 +211,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
         "graphemes.txt": ("a\nb\nch\n", read_graphemes),
         "grammar.jsgf": ("#JSGF V1.0;\ngrammar g;\npublic <x> = turn (on | off) [the light];\n", read_jsgf),
         "a.ctm": ("u1 1 0.00 0.30 a 0.9\nu1 1 0.30 0.25 b\n", read_ctm),
-        "hyp.txt": ("u1 a b\nu2 b\nu3 a a\n", lambda path: read_texts([path, path])),
+        "hyp.txt": ("u1 a b\nu2 b\nu3 a a\n", lambda path: read_all([path, path])),
         "metrics.jsonl": ('{"event": "epoch", "epoch": 1, "loss": 2.5}\n' * 3, read_metrics),
         "a.json": ('{"a": [1, 2.5, "x"], "b": null}\n', read_json),
         "a.TextGrid": (TEXTGRID, read_textgrid),

@@ -6,7 +6,7 @@ import pytest
 
 from speech3.data.transcripts import normalize_text, parse_steps
 from speech3.errors import Speech3Error
-from speech3.evaluate.text import find_speakers, read_text, read_texts
+from speech3.evaluate.text import characters, find_speakers, read_all, read_text
 
 
 def files(directory: Path, *texts: str) -> list[Path]:
@@ -38,12 +38,12 @@ def test_read_text(tmp_path: Path) -> None:
     ],
 )
 def test_reading_is_found_out(tmp_path: Path, ref: str, hyp: str, reading: str) -> None:
-    assert read_texts(files(tmp_path, ref, hyp))[1] == reading
+    assert read_all(files(tmp_path, ref, hyp)).readings == (reading, reading)
 
 
 def test_plain_lines_are_paired_in_order(tmp_path: Path) -> None:
-    texts, _ = read_texts(files(tmp_path, "a b\n\nc d\n", "a b\nx\n\n\n"), "plain")
-    assert texts == [
+    found = read_all(files(tmp_path, "a b\n\nc d\n", "a b\nx\n\n\n"), "plain")
+    assert found.references + found.hypotheses == [
         {"line-1": "a b", "line-2": "", "line-3": "c d"},
         {"line-1": "a b", "line-2": "x", "line-3": ""},
     ]
@@ -51,7 +51,8 @@ def test_plain_lines_are_paired_in_order(tmp_path: Path) -> None:
 
 def test_reading_can_be_said(tmp_path: Path) -> None:
     paths = files(tmp_path, "hello world\n", "hello there\n")
-    assert read_texts(paths, "kaldi")[0] == [{"hello": "world"}, {"hello": "there"}]
+    found = read_all(paths, "kaldi")
+    assert (found.references, found.hypotheses) == ([{"hello": "world"}], [{"hello": "there"}])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
 )
 def test_faults_are_named(tmp_path: Path, ref: str, hyp: str, reading, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(Speech3Error, match=says):
-        read_texts(files(tmp_path, ref, hyp), reading)
+        read_all(files(tmp_path, ref, hyp), reading)
 
 
 def test_missing_binary_and_directory(tmp_path: Path) -> None:
@@ -112,3 +113,9 @@ def test_speakers_beside_the_reference(tmp_path: Path) -> None:
     assert "lacks u2" in find_speakers(ref, texts, "kaldi", None)[1]
     with pytest.raises(Speech3Error, match="utterance u2 has no speaker"):
         find_speakers(ref, texts, "kaldi", tmp_path / "utt2spk")
+
+
+@pytest.mark.parametrize("text", ["สวัสดี ครับ", "ສະບາຍດີ ບໍ", "မင်္ဂလာပါ ရှင့်", "សួស្តី បាទ", "三 百", "カタ カナ"])
+def test_spaces_are_not_counted_in_scripts_without_them(text: str) -> None:
+    assert characters(text) == text.replace(" ", "")
+    assert characters(f"a {text}  b  cat") == f"a{text.replace(' ', '')}b cat"
