@@ -19,7 +19,7 @@ from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpu
 from speech3.data import DataDir, Utterance, find_damage, write_mended, write_wav
 from speech3.errors import FormatError, MissingError
 from speech3.language import LangDir, lexicon_text, read_dictionary
-from speech3.runtime import read_utf8, say, write_text
+from speech3.runtime import numbered_lines, read_utf8, say, write_text
 
 UTTERANCES = {"an4_train": 948, "an4_test": 130}
 _DEV_SHARE = 0.1
@@ -53,9 +53,9 @@ def _read(root: Path, name: str, converted: Path) -> DataDir:
         if not path.is_file():
             raise MissingError(f"{path}: no such file; unpack the corpus again")
     texts = dict[str, str]()
-    for number, line in enumerate(read_utf8(transcription).splitlines(), 1):
+    for where, line in numbered_lines(transcription):
         if not (match := _LINE.fullmatch(line.strip())):
-            raise FormatError(f"{transcription}:{number}: not `<s> WORDS </s> (NAME)`: `{line[:60]}`")
+            raise FormatError(f"{where}: not `<s> WORDS </s> (NAME)`: `{line[:60]}`")
         texts[match[2]] = " ".join(match[1].split())
     recordings, utterances = dict[str, str](), dict[str, Utterance]()
     for line in read_utf8(ids).split():

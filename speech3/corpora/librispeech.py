@@ -17,7 +17,7 @@ from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, 
 from speech3.data import DataDir, Utterance, files_below, matching_paths
 from speech3.errors import FormatError, MissingError
 from speech3.language import LangDir, check_english
-from speech3.runtime import read_utf8, say, write_json
+from speech3.runtime import numbered_lines, read_utf8, say, write_json
 
 # Number of utterances of each part.
 PARTS = {"train-clean-5": 1519, "train-clean-100": 28539, "train-clean-360": 104014, "train-other-500": 148688}
@@ -146,10 +146,10 @@ def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]
 
 def _texts(transcript: Path) -> dict[str, str]:
     texts = {}
-    for number, line in enumerate(read_utf8(transcript).splitlines(), 1):
+    for where, line in numbered_lines(transcript):
         key, _, text = line.strip().partition(" ")
         if not text:
-            raise FormatError(f"{transcript}:{number}: not an utterance and its text: `{line[:60]}`; unpack it again")
+            raise FormatError(f"{where}: not an utterance and its text: `{line[:60]}`; unpack it again")
         texts[key] = " ".join(text.split())
     return texts
 

@@ -19,7 +19,7 @@ from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, matching_paths, segment_name
 from speech3.errors import FormatError, MissingError, listed
 from speech3.language import LangDir, lexicon_text, read_dictionary, without_variant
-from speech3.runtime import read_utf8, say, write_text
+from speech3.runtime import numbered_lines, say, write_text
 
 _IGNORED = "ignore_time_segment_in_scoring"
 _PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}
@@ -63,10 +63,10 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
         if not sound.is_file():
             raise MissingError(f"{sound}: no such file, but its transcript is there; unpack {name} again")
         recordings[transcript.stem] = str(sound.absolute())
-        for number, line in enumerate(read_utf8(transcript).splitlines(), 1):
-            if not line.strip() or line.startswith(";;") or _IGNORED in line:
+        for where, line in numbered_lines(transcript):
+            if line.startswith(";;") or _IGNORED in line:
                 continue
-            utterance = _utterance(line, f"{transcript}:{number}", transcript.stem, known)
+            utterance = _utterance(line, where, transcript.stem, known)
             if utterance.text:
                 utterances[utterance.id] = utterance
             else:

@@ -16,12 +16,12 @@ from speech3.config import shipped
 from speech3.corpora.anyspeech import say_if_incomplete
 from speech3.data import DataDir, Utterance, entry_of_any_case, matching_paths, phones61, write_datadir
 from speech3.errors import DataError, FormatError, MissingError
-from speech3.runtime import read_utf8, say, write_text
+from speech3.runtime import numbered_lines, say, write_text
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"
 SILENCE = "SIL"  # its name in the HMM
-_RATE_HZ = 16000
+RATE_HZ = 16000
 _SPHERE = b"NIST_1A"
 
 
@@ -96,11 +96,11 @@ def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
                 continue
             key, labels = f"{speaker}-{sentence}", files[f"{sentence}.PHN"]
             recordings[key] = str(_recording(files, labels).absolute())
-            track = _labels(labels)
+            track = _phones(labels)
             text = " ".join(phone for _, _, phone in track if phone != ENDS)
             utterances[key] = Utterance(key, key, speaker, text, gender=speaker[0].lower())
             tracks += [
-                f"{key} 1 {begin / _RATE_HZ:.5f} {(end - begin) / _RATE_HZ:.5f} {SILENCE if p == ENDS else p}\n"
+                f"{key} 1 {begin / RATE_HZ:.5f} {(end - begin) / RATE_HZ:.5f} {SILENCE if p == ENDS else p}\n"
                 for begin, end, p in track
             ]
     return DataDir(source, recordings, utterances), tracks
@@ -120,17 +120,21 @@ def _recording(files: dict[str, Path], labels: Path) -> Path:
     return path
 
 
-def _labels(path: Path) -> list[tuple[int, int, str]]:
+def read_labels(path: Path) -> Iterator[tuple[str, int, int, str]]:
+    """The lines of a ``.phn`` or ``.wrd`` file: the place for messages, begin and end in samples, the label."""
+    for where, line in numbered_lines(path):
+        begin, end, label = (*line.split(maxsplit=2), "", "")[:3]
+        if not (begin.isdigit() and end.isdigit() and int(begin) <= int(end) and label.strip()):
+            raise FormatError(f"{where}: not `BEGIN END LABEL` in samples: `{line[:60]}`; unpack it again")
+        yield where, int(begin), int(end), label.strip()
+
+
+def _phones(path: Path) -> list[tuple[int, int, str]]:
     known, track = set(phones61()), []
-    for number, line in enumerate(read_utf8(path).splitlines(), 1):
-        if not line.strip():
-            continue
-        begin, end, phone = fields if len(fields := line.split()) == 3 else ("", "", "")
-        if not (begin.isdigit() and end.isdigit() and int(begin) <= int(end)):
-            raise FormatError(f"{path}:{number}: not `BEGIN END PHONE` in samples: `{line[:60]}`; unpack it again")
+    for where, begin, end, phone in read_labels(path):
         if phone.lower() not in known:
-            raise FormatError(f"{path}:{number}: {phone} is not one of TIMIT's 61 phones; is this another version?")
-        track.append((int(begin), int(end), phone.lower()))
+            raise FormatError(f"{where}: {phone} is not one of TIMIT's 61 phones; is this another version?")
+        track.append((begin, end, phone.lower()))
     if not any(phone != ENDS for _, _, phone in track):
         raise DataError(f"{path}: has no phones; unpack it again")
     return track

@@ -24,7 +24,7 @@ from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, entry_of_any_case, files_below, matching_paths
 from speech3.errors import DataError, FormatError, MissingError, SettingError
 from speech3.language import LangDir, check_english, lexicon_text, read_dictionary
-from speech3.runtime import atomic_path, read_utf8, say, to_utf8, write_json, write_text
+from speech3.runtime import atomic_path, numbered_lines, say, to_utf8, write_json, write_text
 
 _SI84 = "wsj0/doc/indices/train/tr_s_wv1.ndx"
 _NOT_ON_THE_DISC = "wsj0/si_tr_s/401/"  # SI-84's index lists it on disc 11-2.1, which lacks it
@@ -148,11 +148,11 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
                 f"{discs.source}: has no {index}, the index of {name}: copy the discs of {part} with doc/ there, or"
                 " choose another set (corpus_options.train, dev, test)"
             )
-        for number, line in enumerate(read_utf8(path).splitlines(), 1):
-            if not line.strip() or line.startswith(";"):
+        for where, line in numbered_lines(path):
+            if line.startswith(";"):
                 continue
             if not (match := _LINE.fullmatch(line.strip())):
-                raise FormatError(f"{path}:{number}: not `DISC:FILE`, such as 11_1_1:wsj0/...: `{line[:60]}`")
+                raise FormatError(f"{where}: not `DISC:FILE`, such as 11_1_1:wsj0/...: `{line[:60]}`")
             disc, file = f"{match[1]}-{match[2]}.{match[3]}", match[4].lower()
             if _NOT_ON_THE_DISC in file and disc == "11-2.1":
                 continue
@@ -198,11 +198,9 @@ def _part(discs: _Discs, name: str, sounds: Mapping[str, Path], transcripts: Map
 
 def _texts(path: Path) -> dict[str, str]:
     found = {}
-    for number, line in enumerate(read_utf8(path).splitlines(), 1):
-        if not line.strip():
-            continue
+    for where, line in numbered_lines(path):
         if not (match := _TRANSCRIPT.fullmatch(line.strip())):
-            raise FormatError(f"{path}:{number}: not `WORDS (UTTERANCE)`: `{line[:60]}`; copy the disc again")
+            raise FormatError(f"{where}: not `WORDS (UTTERANCE)`: `{line[:60]}`; copy the disc again")
         found[match[2].lower()] = normalized(match[1])
     return found
 

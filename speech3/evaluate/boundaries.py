@@ -24,14 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from speech3.corpora import Tier, read_textgrid
+from speech3.corpora import Tier, read_textgrid, timit
 from speech3.data import SILENCE, broad_class, is_arpabet
-from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, listed
+from speech3.errors import DataError, MismatchError, MissingError, SettingError, listed
 from speech3.hmm import LEVELS, Level, Segment, key, match, paired, read_ctm, spoken
 from speech3.language import SILENCE as SIL
-from speech3.runtime import read_utf8
 
-TIMIT_HZ = 16_000  # `.phn` and `.wrd` count samples
 _LABELS: dict[str, Level] = {".phn": "phones", ".wrd": "words"}
 _STOPS = {"bcl": "b", "dcl": "d jh", "gcl": "g", "pcl": "p", "tcl": "t ch", "kcl": "k"}  # and how they are released
 TOLERANCES_MS = (5, 10, 20, 25, 50)
@@ -150,21 +148,10 @@ def _labels(files: Iterable[Path], root: Path) -> Times:
     found = Times("TIMIT labels")
     for file in files:
         level = _LABELS[file.suffix.casefold()]
-        segments = _samples(file)
+        labels = timit.read_labels(file)
+        segments = [Segment(begin / timit.RATE_HZ, end / timit.RATE_HZ, label) for _, begin, end, label in labels]
         found.add(level, _key(file, root), _with_releases(segments) if level == "phones" else segments)
     return found
-
-
-def _samples(path: Path) -> list[Segment]:
-    segments = []
-    for number, line in enumerate(read_utf8(path).splitlines(), 1):
-        if not line.strip():
-            continue
-        begin, end, label = (*line.split(maxsplit=2), "", "", "")[:3]
-        if not (begin.isdigit() and end.isdigit() and int(begin) <= int(end) and label.strip()):
-            raise FormatError(f"{path}:{number}: not `BEGIN END LABEL` in samples: `{line[:60]}`")
-        segments.append(Segment(int(begin) / TIMIT_HZ, int(end) / TIMIT_HZ, label.strip()))
-    return segments
 
 
 def _with_releases(segments: list[Segment]) -> list[Segment]:

@@ -15,13 +15,14 @@ import os
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
 import numpy as np
 
 from speech3.errors import DataError, FormatError, Speech3Error
-from speech3.runtime import atomic_path, read_utf8, write_text
+from speech3.runtime import atomic_path, numbered_lines, write_text
 
 TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
 _HEADER = struct.Struct("<ffii")  # smallest value, range, rows, columns
@@ -94,14 +95,12 @@ def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool =
 def read_scp(path: Path | str) -> dict[str, str]:
     """Read ``key value`` lines (values may hold spaces); duplicates and empty values are errors."""
     entries: dict[str, str] = {}
-    for number, line in enumerate(read_utf8(path).splitlines(), 1):
-        if not line.strip():
-            continue
+    for where, line in numbered_lines(path):
         key, *rest = line.split(maxsplit=1)
         if not rest:
-            raise FormatError(f"{path}:{number}: {key} has no value")
+            raise FormatError(f"{where}: {key} has no value")
         if key in entries:
-            raise FormatError(f"{path}:{number}: {key} occurs a second time; remove one of the two lines")
+            raise FormatError(f"{where}: {key} occurs a second time; remove one of the two lines")
         entries[key] = rest[0].strip()
     return entries
 
@@ -185,16 +184,23 @@ def write_mat(path: Path | str, matrix: np.ndarray) -> None:
 
 def read_mat_ark(ark: Path | str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the keys and matrices of an archive, binary or text, in its order."""
+    with _opened(ark, "matrices") as stream:
+        while key := _key(stream):
+            yield key, _matrix(stream)
+
+
+@contextmanager
+def _opened(ark: Path | str, what: str) -> Iterator[IO[bytes]]:
+    """Open an archive; what reading it raises becomes an error that names it and says what it should hold."""
     try:
         with Path(ark).open("rb") as stream:
-            while key := _key(stream):
-                yield key, _matrix(stream)
-    except OSError as error:
-        raise FormatError(f"{ark}: {error.strerror}") from error
+            yield stream
     except Speech3Error:
         raise
+    except OSError as error:
+        raise FormatError(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
     except Exception as error:
-        raise FormatError(f"{ark}: truncated or not an archive of matrices; make it again") from error
+        raise FormatError(f"{ark}: truncated or not an archive of {what}; make it again") from error
 
 
 class ArkReader(Mapping[str, np.ndarray]):
@@ -230,24 +236,17 @@ def not_finite(feats_TF: np.ndarray) -> str:
 
 def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     """Read all int32 vectors of an archive, such as ``ali.ark`` (gzipped if the name ends in .gz)."""
-    vectors = {}
-    try:
-        # Not kaldi_io's open_or_fd, which takes names that end in | for commands.
-        with Path(ark).open("rb") as raw:
-            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if str(ark).endswith(".gz") else raw
-            while key := _key(stream):
-                if key in vectors:
-                    raise FormatError(f"{ark}: {key} occurs a second time; make the archive again")
-                start = stream.tell()
-                vectors[key] = np.array(_kaldi_io.read_vec_int(stream), dtype=np.int32)
-                if stream.tell() == start:  # kaldi_io takes the end of the file for an empty vector
-                    raise EOFError(key)
-    except Speech3Error:
-        raise
-    except OSError as error:
-        raise FormatError(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
-    except Exception as error:
-        raise FormatError(f"{ark}: truncated or not an archive of integer vectors; make it again") from error
+    vectors: dict[str, np.ndarray] = {}
+    # Not kaldi_io's open_or_fd, which takes names that end in | for commands.
+    with _opened(ark, "integer vectors") as raw:
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if str(ark).endswith(".gz") else raw
+        while key := _key(stream):
+            if key in vectors:
+                raise FormatError(f"{ark}: {key} occurs a second time; make the archive again")
+            start = stream.tell()
+            vectors[key] = np.array(_kaldi_io.read_vec_int(stream), dtype=np.int32)
+            if stream.tell() == start:  # kaldi_io takes the end of the file for an empty vector
+                raise EOFError(key)
     return vectors
 
 
@@ -258,20 +257,15 @@ class IntArkReader(Mapping[str, np.ndarray]):
         self.path = Path(ark)
         self._places: dict[str, int] = {}
         self._stream: IO[bytes] | None = None
-        try:
-            with self.path.open("rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                while key := _key(stream):
-                    if key in self._places:
-                        raise FormatError(f"{ark}: {key} occurs a second time; make the archive again")
-                    self._places[key] = stream.tell()
-                    stream.seek(_INTEGER.itemsize * self._length(stream), os.SEEK_CUR)
-                    if stream.tell() > size:
-                        raise self._damaged()
-        except OSError as error:
-            raise FormatError(f"{ark}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise self._damaged() from error
+        with _opened(ark, "integer vectors") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            while key := _key(stream):
+                if key in self._places:
+                    raise FormatError(f"{ark}: {key} occurs a second time; make the archive again")
+                self._places[key] = stream.tell()
+                stream.seek(_INTEGER.itemsize * self._length(stream), os.SEEK_CUR)
+                if stream.tell() > size:
+                    raise self._damaged()
 
     def __getitem__(self, utterance: str) -> np.ndarray:
         place = self._places[utterance]
@@ -323,20 +317,15 @@ def is_integer_ark(head: bytes) -> bool:
 def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
     """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read."""
     last = "its beginning"
-    try:
-        with ark.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            while key := _key(stream):
-                start = stream.tell()
-                _skip_value(stream)
-                if stream.tell() > size:
-                    raise EOFError
-                last = key
-                yield key, f"{ark.resolve()}:{start}"
-    except OSError as error:
-        raise FormatError(f"{ark}: {error.strerror}") from error
-    except (EOFError, ValueError, struct.error) as error:
-        raise FormatError(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
+    with _opened(ark, "matrices") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        while key := _key(stream):
+            start = stream.tell()
+            _skip_value(stream)
+            if stream.tell() > size:
+                raise FormatError(f"{ark}: after {last}: truncated or not an archive of matrices; make it again")
+            last = key
+            yield key, f"{ark.resolve()}:{start}"
 
 
 def _skip_value(stream: IO[bytes]) -> None:

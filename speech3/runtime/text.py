@@ -85,6 +85,13 @@ def read_utf8(path: Path | str, otherwise: str = "") -> str:
     return decode(read_bytes(path), path, otherwise)
 
 
+def numbered_lines(path: Path | str) -> Iterator[tuple[str, str]]:
+    """Each line of a text file that is not blank, after its place for messages, ``file:number``."""
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
+        if line.strip():
+            yield f"{path}:{number}", line
+
+
 def read_bytes(path: Path | str) -> bytes:
     try:
         return Path(path).read_bytes()

@@ -58,7 +58,7 @@ def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
     labels = next(directory.glob("S[IX]*.PHN"))
     kept = labels.read_text()
     for damage, message in (
-        ("0 100\n", r"\.PHN:1: not `BEGIN END PHONE` in samples: `0 100`"),
+        ("0 100\n", r"\.PHN:1: not `BEGIN END LABEL` in samples: `0 100`"),
         ("0 100 h#\n100 200 AH0\n", r"\.PHN:2: AH0 is not one of TIMIT's 61 phones"),
         ("0 100 h#\n", r"\.PHN: has no phones"),
     ):
