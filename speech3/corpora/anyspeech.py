@@ -53,10 +53,10 @@ from speech3.runtime import UNREADABLE, atomic_path, compatibility_words, open_t
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
 _LARGEST_SHARE = 0.25  # of dev and of test, if few speakers allow no smaller part
-_LEAST_OF_SHARE = 0.5  # of its usual share; an error rate on the 12 s of one speaker says nothing
+_MIN_OF_SHARE = 0.5  # of its usual share; an error rate on the 12 s of one speaker says nothing
 _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
 # Size of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
-_LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
+_MIN_PART_S, _LARGEST_PART = 180.0, 0.15
 
 Seconds = Mapping[str, float]  # by utterance
 _MANY_UNKNOWN = 0.2  # share of the words
@@ -109,7 +109,7 @@ def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int, seconds: 
             parts = split_by_speaker(data, {**wanted, "train": 1 - sum(wanted.values())}, seed, seconds)
         except Speech3Error:
             continue
-        if all(_total_s(parts[name], seconds) >= _LEAST_OF_SHARE * shares[name] * total_s for name in shares):
+        if all(_total_s(parts[name], seconds) >= _MIN_OF_SHARE * shares[name] * total_s for name in shares):
             return parts
     return None
 
@@ -122,7 +122,7 @@ def _by_utterance(
     `taken`: number of speakers that test has already been given, for the message.
     """
     total_s = max(_total_s(data, seconds), 1e-9)
-    wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
+    wanted = {name: max(share, min(_MIN_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
     try:
         parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed, seconds)
     except Speech3Error as error:
@@ -264,6 +264,7 @@ def write_corpus(
             f"{silent[0]}: has features, but no recordings, which this recipe needs (its aligner uses other features):"
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
+    # The words to be pronounced: those of train, and those of the language model or its text.
     check_apart(parts)
     change: Callable[[str], str] = partial(plain_words, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
@@ -278,11 +279,12 @@ def write_corpus(
             f"  warning: {len(forms)} words have letters that stand for others in Unicode (NFKC), which are different"
             f" letters here: {shown}; write the ordinary ones, unless they are meant"
         )
+    # Their pronunciations, and those of words that only dev and test have.
     words = guess_pronunciations(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)
     held_out = _held_out(parts, words)
-
+    # The files.
     lines = list(words.lines)
     if units == "sentencepiece":
         lines += _write_pieces(out, text, words, pieces)

@@ -48,12 +48,12 @@ def prepare(
 
 
 def unmarked_boundary(before: str, phone: str) -> bool:
-    """Is the boundary between two phones of the reference one that espeak puts inside the vowel?"""
+    """Whether espeak puts the boundary between two phones of the reference inside the vowel."""
     return before in NASALS_AND_APPROXIMANTS and phone in VOWELS
 
 
 def one_vowel(before: str, phone: str) -> bool:
-    """Are two phones one vowel in espeak? FOUR is `F AO` or `F AO R` in the lexicon, but its AO may include the R."""
+    """Whether two phones are one vowel in espeak: FOUR is `F AO` or `F AO R` in the lexicon, but its AO may include the R."""
     return (before, phone) == ("AO", "R")
 
 

@@ -10,7 +10,7 @@ from speech3.errors import DataError, MissingError
 from speech3.runtime import progress, say
 
 UNTRANSCRIBED = "untranscribed=DIR"
-_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
+_MIN_S = 0.5  # a shorter stretch between two utterances is a pause
 _MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
 
 
@@ -21,6 +21,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRAN
     its recordings, and, in a folder, a recording beside a known one that differs from it only in its format. `key` is
     what passes `source`, for messages.
     """
+    # The recordings, and the parts of each that count.
     if not source.is_dir():
         raise MissingError(f"{source}: no such directory; pass a folder of recordings as {key}")
     spans: dict[str, list[tuple[float, float | None]]] = {}
@@ -34,6 +35,7 @@ def read_untranscribed(source: Path, known: Sequence[DataDir], key: str = UNTRAN
         spans = {key: [(0.0, None)] for key in paths}
     if not paths:
         raise MissingError(f"{source}: no recordings (wav, flac, mp3, ...); pass a folder that has some")
+    # What is left of them, beside the utterances of `known`.
     covered = _covered(known)
     copies = _copies_of_known(paths, covered)
     for recording, original in copies.items():
@@ -115,4 +117,4 @@ def _free(start_s: float, end_s: float, covered: Sequence[tuple[float, float]]) 
         free.append((at_s, min(begin_s - _MARGIN_S, end_s)))
         at_s = max(at_s, stop_s + _MARGIN_S)
     free.append((at_s, end_s))
-    return [(begin_s, stop_s) for begin_s, stop_s in free if stop_s - begin_s >= _LEAST_S]
+    return [(begin_s, stop_s) for begin_s, stop_s in free if stop_s - begin_s >= _MIN_S]

@@ -249,7 +249,7 @@ def channel_mix(
 
 
 def is_silent(wave_S: np.ndarray) -> bool:
-    """Are all samples equal, but for what lossy codecs make of zeros?"""
+    """Whether all samples are equal, but for what lossy codecs make of zeros."""
     return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
 
 

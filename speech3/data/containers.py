@@ -239,7 +239,7 @@ def _of_caf(head: bytes) -> tuple[int, int]:
 
 
 def is_other_chunk(data: bytes) -> bool:
-    """Do these bytes begin a chunk of a wav file that does not hold its sound?"""
+    """Whether these bytes begin a chunk of a wav file that does not hold its sound."""
     return data[:4].strip() in _OTHER_CHUNKS or not any(data[:1024])
 
 
@@ -270,7 +270,7 @@ def _data(
 
 
 def _explained(stream: IO[bytes], size: int, layout: _Layout, end: int, after: int) -> bool:
-    """Is what follows the sound's claimed end made of other chunks, of text, of zeros, or of nothing?"""
+    """Whether other chunks, text, zeros or nothing follow the claimed end of the sound."""
     if size - end <= layout.alignment:
         return True
     for first in {after, end}:  # some programs forget the padding
@@ -369,7 +369,7 @@ def _ogg_page_size(page: bytes) -> int:
 
 
 def _second_stream(stream: IO[bytes], size: int) -> bool:
-    """Does a second logical stream begin after pages of the first? Streams that are interleaved begin together."""
+    """Whether a second logical stream begins after pages of the first. Streams that are interleaved begin together."""
     position, begun = 0, False
     while position < size:
         stream.seek(position)

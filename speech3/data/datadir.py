@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from speech3.data import paths
 from speech3.data.paths import moved_rspecifier, moved_value
@@ -143,27 +144,8 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     path = Path(path)
     if not path.is_dir():
         raise MissingError(f"{path}: {'not a' if path.exists() else 'no such'} directory; pass a Kaldi data directory")
-    faults: list[Fault] = []
-    tables = {name: read_table(path / name, faults) for name in DATADIR_FILES}
-    # Features alone are enough only if there is no wav.scp: an empty wav.scp is a mistake.
-    sources = tables["wav.scp"] or tables["feats.scp"]
-    if not (sources and sources.entries):
-        faults.append(no_recordings(path, tables))
-        return DataDir(path, {}, {}), faults
-    named = read_locations(sources, faults)
-    recordings = named if tables["wav.scp"] else None
-    spans = read_spans(tables["segments"], named, recordings, faults)
-    known = Known({*spans, *(tables["segments"] or sources).entries}, sources.path.name)
-    texts = read_texts(path, tables["text"], spans, known, need_text, faults)
-    speakers = read_speakers(path, tables["utt2spk"], tables["spk2utt"], spans, known, faults)
-    feats = read_feats(tables["feats.scp"], spans, known, faults)
-    cmvn = read_cmvn(tables["cmvn.scp"], set(speakers.values()), faults)
-    genders = read_genders(tables["spk2gender"], set(speakers.values()), faults)
-    utterances = {}
-    for key, (recording, start_s, end_s) in sorted(spans.items()):
-        speaker, text = speakers[key], texts[key] if texts is not None else None
-        utterances[key] = Utterance(key, recording, speaker, text, start_s, end_s, genders.get(speaker))
-    return DataDir(path, dict(sorted((recordings or {}).items())), utterances, feats, cmvn), faults
+    reader = _Reader(path, need_text)
+    return reader.data(), reader.faults
 
 
 def write_datadir(data: DataDir, path: Path | str) -> None:
@@ -295,65 +277,217 @@ def symbols_in(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(word for word in words if word.lower() in SYMBOLS))
 
 
-@dataclass(frozen=True)
-class Known:
-    """All utterances, including faulty ones, and the file that names their recordings or features."""
+class _Reader:
+    """Reads the tables of a directory, one after the other, and collects their faults.
 
-    ids: set[str]
-    file: str  # wav.scp, or feats.scp if there are only features
+    `known` are the ids of all utterances, including faulty ones, and `spans` the recording and the times of those that
+    can be used. `named` has the values of `sources`: wav.scp, or feats.scp if there are only features.
+    """
 
-    def unknown(self, where: str, key: str, remedy: str, repair: str) -> Fault:
-        """The fault of a line about an unknown utterance."""
-        return Fault("no audio", where, key, f"is neither in segments nor in {self.file}", remedy, repair=repair)
+    def __init__(self, path: Path, need_text: bool) -> None:
+        self.path, self.need_text = path, need_text
+        self.faults: list[Fault] = []
+        self.tables = {name: read_table(path / name, self.faults) for name in DATADIR_FILES}
+        # Features alone are enough only if there is no wav.scp: an empty wav.scp is a mistake.
+        self.sources = self.tables["wav.scp"] or self.tables["feats.scp"]
 
+    def data(self) -> DataDir:
+        if not (self.sources and self.sources.entries):
+            self._no_recordings()
+            return DataDir(self.path, {}, {})
+        self.named = self._locations(self.sources, "audio" if self.tables["wav.scp"] else "features")
+        recordings = self.named if self.tables["wav.scp"] else {}
+        self.spans = self._spans(self.tables["segments"])
+        self.known = {*self.spans, *(self.tables["segments"] or self.sources).entries}
+        texts = self._texts(self.tables["text"])
+        speakers = self._speakers(self.tables["utt2spk"], self.tables["spk2utt"])
+        feats = self._feats(self.tables["feats.scp"])
+        cmvn = self._cmvn(self.tables["cmvn.scp"], set(speakers.values()))
+        genders = self._genders(self.tables["spk2gender"], set(speakers.values()))
+        utterances = {}
+        for key, (recording, start_s, end_s) in sorted(self.spans.items()):
+            speaker, text = speakers[key], texts[key] if texts is not None else None
+            utterances[key] = Utterance(key, recording, speaker, text, start_s, end_s, genders.get(speaker))
+        return DataDir(self.path, dict(sorted(recordings.items())), utterances, feats, cmvn)
 
-def no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
-    remedy = "write one line `utterance path-of-the-audio` for each recording"
-    if tables["wav.scp"]:
-        return Fault("no recordings", f"{path}/wav.scp", "", "is empty", remedy)
-    if any(tables.values()):
-        return Fault("no recordings", str(path), "", "has no wav.scp", remedy)
-    remedy = "write them (https://kaldi-asr.org/doc/data_prep.html)"
-    return Fault("no recordings", str(path), "", "the data directory has no wav.scp, text or utt2spk", remedy)
+    def _at(self, table: Table, key: str, kind: str, problem: str, remedy: str, **more: Any) -> None:
+        """Add the fault of a line, or of a key that the table lacks."""
+        where = table.where(key) if key in table.entries else str(table.path)
+        self.faults.append(Fault(kind, where, key, problem, remedy, **more))
 
+    def _no_recordings(self) -> None:
+        where, problem = str(self.path), "has no wav.scp"
+        remedy = "write one line `utterance path-of-the-audio` for each recording"
+        if self.tables["wav.scp"]:
+            where, problem = f"{self.path}/wav.scp", "is empty"
+        elif not any(self.tables.values()):
+            problem = "the data directory has no wav.scp, text or utt2spk"
+            remedy = "write them (https://kaldi-asr.org/doc/data_prep.html)"
+        self.faults.append(Fault("no recordings", where, "", problem, remedy))
 
-def read_locations(table: Table, faults: list[Fault]) -> dict[str, str]:
-    """Key and path, pipe or rspecifier of each line of a ``wav.scp``, ``feats.scp`` or ``cmvn.scp``."""
-    what = "audio" if table.path.name == "wav.scp" else "features" if table.path.name == "feats.scp" else "statistics"
-    for key, entry in table.entries.items():
-        if not entry.value:
-            remedy = f"add the path of the {what}"
-            faults.append(Fault(f"no {what}", table.where(key), key, "names no file", remedy, repair="line dropped"))
-    return {key: entry.value for key, entry in table.entries.items() if entry.value}
+    def _locations(self, table: Table, what: str) -> dict[str, str]:
+        """Key and path, pipe or rspecifier of each line of a ``wav.scp``, ``feats.scp`` or ``cmvn.scp``."""
+        for key, entry in table.entries.items():
+            if not entry.value:
+                remedy = f"add the path of the {what}"
+                self._at(table, key, f"no {what}", "names no file", remedy, repair="line dropped")
+        return {key: entry.value for key, entry in table.entries.items() if entry.value}
 
+    def _spans(self, table: Table | None) -> Spans:
+        """The recording and the times of each utterance: from `segments`, or else all of each entry of `sources`."""
+        if table is None:
+            return {key: (key, 0.0, None) for key in self.named}
+        spans: Spans = {}
+        for key, entry in table.entries.items():
+            fields = entry.value.split()
+            times = [_seconds(field) for field in fields[1:]]
+            problem, remedy, kind = "", "write `utterance recording start end`, times in seconds", "segment"
+            if len(fields) != 3 or None in times:
+                problem = f"is not a segment: {entry.value!r}"
+            elif self.tables["wav.scp"] and fields[0] not in self.named:
+                kind, problem = "unknown recording", f"recording {fields[0]} is not in wav.scp"
+                remedy = "add the recording or remove the segment"
+            elif times[1] != -1 and float(times[1] or 0) <= float(times[0] or 0):
+                problem, remedy = f"ends at {times[1]:g} s, not after its start at {times[0]:g} s", "correct the times"
+            if problem:
+                self._at(table, key, kind, problem, remedy, repair="utterance removed")
+                continue
+            start_s, end_s = float(times[0] or 0), None if times[1] == -1 else times[1]  # -1: Kaldi's "to the end"
+            if start_s < 0:
+                problem = f"starts at {start_s:g} s, before the recording"
+                self._at(table, key, kind, problem, "correct the times", repair="start set to 0")
+            spans[key] = (fields[0], max(start_s, 0.0), end_s)
+        return spans
 
-def read_spans(
-    table: Table | None, named: Mapping[str, str], recordings: Mapping[str, str] | None, faults: list[Fault]
-) -> Spans:
-    """The recording and the times of each utterance: from `segments`, or else the whole of each entry of `named`."""
-    if table is None:
-        return {key: (key, 0.0, None) for key in named}
-    spans: Spans = {}
-    for key, entry in table.entries.items():
-        fields = entry.value.split()
-        times = [_seconds(field) for field in fields[1:]]
-        problem, remedy, kind = "", "write `utterance recording start end`, times in seconds", "segment"
-        if len(fields) != 3 or None in times:
-            problem = f"is not a segment: {entry.value!r}"
-        elif recordings is not None and fields[0] not in recordings:
-            kind, problem = "unknown recording", f"recording {fields[0]} is not in wav.scp"
-            remedy = "add the recording or remove the segment"
-        elif times[1] != -1 and float(times[1] or 0) <= float(times[0] or 0):
-            problem, remedy = f"ends at {times[1]:g} s, not after its start at {times[0]:g} s", "correct the times"
-        if problem:
-            faults.append(Fault(kind, table.where(key), key, problem, remedy, repair="utterance removed"))
-            continue
-        start_s, end_s = float(times[0] or 0), None if times[1] == -1 else times[1]  # -1: Kaldi's "to the end"
-        if start_s < 0:
-            problem = f"starts at {start_s:g} s, before the recording"
-            faults.append(Fault(kind, table.where(key), key, problem, "correct the times", repair="start set to 0"))
-        spans[key] = (fields[0], max(start_s, 0.0), end_s)
-    return spans
+    def _texts(self, table: Table | None) -> dict[str, str] | None:
+        """Words of each utterance, without symbols that are no words; None if there is no file `text`."""
+        if table is None:
+            if self.need_text:
+                where, remedy = str(self.path), "write one line `utterance word word ...` for each"
+                remedy += ", or add --no-text if you only decode"
+                repair = "left without text"
+                self.faults.append(Fault("no text", where, "", "has no file `text`", remedy, repair=repair))
+            return None
+        self._unknown_keys(table)
+        for key in sorted(self.spans):
+            remedy = "add its words, or remove the utterance"
+            if key not in table.entries:
+                self._at(table, key, "no text", "has no transcript", remedy, drop=(key,))
+            elif not table.entries[key].value:
+                self._at(table, key, "empty text", "the transcript is empty", remedy, drop=(key,))
+        texts = {key: table.entries[key].value if key in table.entries else "" for key in self.spans}
+        words = {key: composed(text, table.path).split() for key, text in texts.items()}
+        return {key: " ".join(said) for key, said in self._without_symbols(table, words).items()}
+
+    def _without_symbols(self, table: Table, words: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        kept, unknown = dict(words), list[str]()
+        for key in sorted(words):
+            if found := symbols_in(words[key]):
+                kept[key] = [word for word in words[key] if word not in found]
+                problem = f"has {' and '.join(found)} in its transcript, which nobody says: a symbol of language models"
+                drop, repair = ((), "symbol removed") if kept[key] else ((key,), "")
+                self._at(table, key, "symbol in text", problem, "remove it from the line", drop=drop, repair=repair)
+            if any(word.lower() == "<unk>" for word in words[key]):
+                unknown.append(key)
+        if unknown:
+            problem = f"has <unk> in its transcript, as {len(unknown) - 1:,} others: the symbol for words without a"
+            problem += " pronunciation, which is trained and scored as a word"
+            remedy = "write the word, or leave the utterance out"
+            self._at(table, unknown[0], "unknown word in text", problem, remedy, warning=True)
+        return kept
+
+    def _unknown_keys(self, table: Table) -> None:
+        for key in table.entries:
+            if key not in self.known:
+                self._unknown(table.where(key), key, "add its recording, or remove the line", "line dropped")
+
+    def _unknown(self, where: str, key: str, remedy: str, repair: str) -> None:
+        """Add the fault of a line about an unknown utterance."""
+        assert self.sources
+        problem = f"is neither in segments nor in {self.sources.path.name}"
+        self.faults.append(Fault("no audio", where, key, problem, remedy, repair=repair))
+
+    def _speakers(self, utt2spk: Table | None, spk2utt: Table | None) -> dict[str, str]:
+        listed = self._inverted(spk2utt) if spk2utt else {}
+        speakers = {}
+        if utt2spk:
+            self._unknown_keys(utt2spk)
+            for key, entry in utt2spk.entries.items():
+                speaker, *more = entry.value.split() or [""]
+                repair = f"taken as {speaker}"
+                if more:
+                    problem, remedy = "names more than one speaker", "write `utterance speaker`"
+                    self._at(utt2spk, key, "malformed line", problem, remedy, repair=repair)
+                if speaker and listed.get(key, speaker) != speaker:
+                    problem = f"the speaker is {speaker} here and {listed[key]} in spk2utt"
+                    remedy = "remove spk2utt if utt2spk is right: it has no other information"
+                    self._at(utt2spk, key, "speakers disagree", problem, remedy, repair=repair)
+                speakers[key] = speaker
+        else:
+            speakers = listed
+        missing = [key for key in sorted(self.spans) if not speakers.get(key)]
+        where, remedy = str(self.path), "add a line `utterance speaker` to utt2spk"
+        if utt2spk or spk2utt:
+            where, repair = f"{where}/utt2spk", "taken as its own speaker"
+            for key in missing:
+                self.faults.append(Fault("no speaker", where, key, "has no speaker", remedy, repair=repair))
+        else:
+            problem, repair = f"has no utt2spk: {len(missing)} utterances without a speaker", "each utterance its own"
+            remedy, repair = f"{remedy} for each of them", f"{repair} speaker"
+            self.faults.append(Fault("no speaker", where, "", problem, remedy, repair=repair))
+        return {key: speakers.get(key) or key for key in self.spans}
+
+    def _inverted(self, spk2utt: Table) -> dict[str, str]:
+        speakers: dict[str, str] = {}
+        for speaker, entry in spk2utt.entries.items():
+            where = spk2utt.where(speaker)
+            for key in entry.value.split():
+                if key not in self.known:
+                    self._unknown(where, key, "add its recording, or remove it from the line", "dropped")
+                elif speakers.setdefault(key, speaker) != speaker:
+                    problem, repair = f"already belongs to {speakers[key]}", f"taken as {speakers[key]}"
+                    remedy = "remove it from one of the speakers"
+                    self.faults.append(Fault("duplicate id", where, key, problem, remedy, repair=repair))
+        return speakers
+
+    def _genders(self, table: Table | None, speakers: set[str]) -> dict[str, str]:
+        genders = {}
+        for speaker, entry in table.entries.items() if table else ():
+            if entry.value not in ("m", "f"):
+                problem, remedy = f"gender {entry.value!r}", "write m or f, or remove the line"
+                self._at(table, speaker, "malformed line", problem, remedy, repair="line dropped")
+            elif speaker not in speakers:
+                self._unused_speaker(table, speaker)
+            else:
+                genders[speaker] = entry.value
+        return genders
+
+    def _unused_speaker(self, table: Table, speaker: str) -> None:
+        problem, remedy = "has no utterance in this directory", "remove the line"
+        self._at(table, speaker, "unknown speaker", problem, remedy, repair="line dropped", warning=True)
+
+    def _feats(self, table: Table | None) -> dict[str, str]:
+        """Rspecifier of each utterance's features; without audio, an utterance that has none is a fault."""
+        if table is None:
+            return {}
+        self._unknown_keys(table)
+        only = table is self.sources
+        for key in sorted(set(self.spans) - set(table.entries)):
+            remedy = "extract them, or remove the utterance"
+            self._at(table, key, "no features", "has no features", remedy, drop=(key,), warning=not only)
+        located = self.named if only else self._locations(table, "features")
+        return {key: value for key, value in located.items() if key in self.spans}
+
+    def _cmvn(self, table: Table | None, speakers: set[str]) -> dict[str, str]:
+        if table is None:
+            return {}
+        for speaker in table.entries:
+            if speaker not in speakers:
+                self._unused_speaker(table, speaker)
+        for speaker in sorted(speakers - set(table.entries)):
+            self._at(table, speaker, "no statistics", "has no statistics", "compute them again", warning=True)
+        located = self._locations(table, "statistics")
+        return {speaker: value for speaker, value in located.items() if speaker in speakers}
 
 
 def _seconds(field: str) -> float | None:
@@ -362,150 +496,3 @@ def _seconds(field: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def read_texts(
-    path: Path, table: Table | None, spans: Spans, known: Known, need_text: bool, faults: list[Fault]
-) -> dict[str, str] | None:
-    """Words of each utterance, without symbols that are no words; None if there is no file `text`."""
-    if table is None:
-        if need_text:
-            remedy = "write one line `utterance word word ...` for each, or add --no-text if you only decode"
-            faults.append(Fault("no text", str(path), "", "has no file `text`", remedy, repair="left without text"))
-        return None
-    _unknown_keys(table, known, faults)
-    for key in sorted(spans):
-        remedy = "add its words, or remove the utterance"
-        if key not in table.entries:
-            faults.append(Fault("no text", str(table.path), key, "has no transcript", remedy, drop=(key,)))
-        elif not table.entries[key].value:
-            faults.append(Fault("empty text", table.where(key), key, "the transcript is empty", remedy, drop=(key,)))
-    texts = {key: table.entries[key].value if key in table.entries else "" for key in spans}
-    words = {key: composed(text, table.path).split() for key, text in texts.items()}
-    return {key: " ".join(said) for key, said in _without_symbols(table, words, faults).items()}
-
-
-def _without_symbols(table: Table, words: Mapping[str, list[str]], faults: list[Fault]) -> dict[str, list[str]]:
-    kept, unknown = dict(words), list[str]()
-    for key in sorted(words):
-        if found := symbols_in(words[key]):
-            kept[key] = [word for word in words[key] if word not in found]
-            problem = f"has {' and '.join(found)} in its transcript, which nobody says: a symbol of language models"
-            remedy = "remove it from the line"
-            drop, repair = ((), "symbol removed") if kept[key] else ((key,), "")
-            faults.append(Fault("symbol in text", table.where(key), key, problem, remedy, drop=drop, repair=repair))
-        if any(word.lower() == "<unk>" for word in words[key]):
-            unknown.append(key)
-    if unknown:
-        problem = f"has <unk> in its transcript, as {len(unknown) - 1:,} others: the symbol for words without a"
-        problem += " pronunciation, which is trained and scored as a word"
-        remedy = "write the word, or leave the utterance out"
-        faults.append(Fault("unknown word in text", table.where(unknown[0]), unknown[0], problem, remedy, warning=True))
-    return kept
-
-
-def _unknown_keys(table: Table, known: Known, faults: list[Fault]) -> None:
-    for key in table.entries:
-        if key not in known.ids:
-            faults.append(
-                known.unknown(table.where(key), key, "add its recording, or remove the line", repair="line dropped")
-            )
-
-
-def read_speakers(
-    path: Path, utt2spk: Table | None, spk2utt: Table | None, spans: Spans, known: Known, faults: list[Fault]
-) -> dict[str, str]:
-    listed = _inverted(spk2utt, known, faults) if spk2utt else {}
-    speakers = {}
-    if utt2spk:
-        _unknown_keys(utt2spk, known, faults)
-        for key, entry in utt2spk.entries.items():
-            speaker, *more = entry.value.split() or [""]
-            repair = f"taken as {speaker}"
-            if more:
-                problem, remedy = "names more than one speaker", "write `utterance speaker`"
-                faults.append(Fault("malformed line", utt2spk.where(key), key, problem, remedy, repair=repair))
-            if speaker and listed.get(key, speaker) != speaker:
-                problem = f"the speaker is {speaker} here and {listed[key]} in spk2utt"
-                remedy = "remove spk2utt if utt2spk is right: it has no other information"
-                faults.append(Fault("speakers disagree", utt2spk.where(key), key, problem, remedy, repair=repair))
-            speakers[key] = speaker
-    else:
-        speakers = listed
-    _missing_speakers(path, speakers, spans, bool(utt2spk or spk2utt), faults)
-    return {key: speakers.get(key) or key for key in spans}
-
-
-def _missing_speakers(
-    path: Path, speakers: Mapping[str, str], spans: Spans, any_file: bool, faults: list[Fault]
-) -> None:
-    missing = [key for key in sorted(spans) if not speakers.get(key)]
-    remedy = "add a line `utterance speaker` to utt2spk"
-    if not any_file:
-        problem, repair = f"has no utt2spk: {len(spans)} utterances without a speaker", "each utterance its own speaker"
-        faults.append(Fault("no speaker", str(path), "", problem, f"{remedy} for each of them", repair=repair))
-        return
-    for key in missing:
-        faults.append(
-            Fault("no speaker", str(path / "utt2spk"), key, "has no speaker", remedy, repair="taken as its own speaker")
-        )
-
-
-def _inverted(spk2utt: Table, known: Known, faults: list[Fault]) -> dict[str, str]:
-    speakers: dict[str, str] = {}
-    for speaker, entry in spk2utt.entries.items():
-        for key in entry.value.split():
-            if key not in known.ids:
-                remedy = "add its recording, or remove it from the line"
-                faults.append(known.unknown(spk2utt.where(speaker), key, remedy, repair="dropped"))
-            elif speakers.setdefault(key, speaker) != speaker:
-                problem, repair = f"already belongs to {speakers[key]}", f"taken as {speakers[key]}"
-                remedy = "remove it from one of the speakers"
-                faults.append(Fault("duplicate id", spk2utt.where(speaker), key, problem, remedy, repair=repair))
-    return speakers
-
-
-def read_genders(table: Table | None, speakers: set[str], faults: list[Fault]) -> dict[str, str]:
-    genders = {}
-    for speaker, entry in (table.entries if table else {}).items():
-        if table and entry.value not in ("m", "f"):
-            problem, remedy = f"gender {entry.value!r}", "write m or f, or remove the line"
-            faults.append(
-                Fault("malformed line", table.where(speaker), speaker, problem, remedy, repair="line dropped")
-            )
-        elif table and speaker not in speakers:
-            faults.append(_unused_speaker(table, speaker))
-        else:
-            genders[speaker] = entry.value
-    return genders
-
-
-def _unused_speaker(table: Table, speaker: str) -> Fault:
-    problem, remedy = "has no utterance in this directory", "remove the line"
-    where = table.where(speaker)
-    return Fault("unknown speaker", where, speaker, problem, remedy, repair="line dropped", warning=True)
-
-
-def read_feats(table: Table | None, spans: Spans, known: Known, faults: list[Fault]) -> dict[str, str]:
-    """Rspecifier of each utterance's features; without audio, an utterance that has none is a fault."""
-    if table is None:
-        return {}
-    _unknown_keys(table, known, faults)
-    only = known.file == table.path.name
-    for key in sorted(set(spans) - set(table.entries)):
-        remedy = "extract them, or remove the utterance"
-        faults.append(
-            Fault("no features", str(table.path), key, "has no features", remedy, drop=(key,), warning=not only)
-        )
-    # If there are only features, lines that name no file are already among the faults.
-    return {key: value for key, value in read_locations(table, [] if only else faults).items() if key in spans}
-
-
-def read_cmvn(table: Table | None, speakers: set[str], faults: list[Fault]) -> dict[str, str]:
-    if table is None:
-        return {}
-    faults += [_unused_speaker(table, speaker) for speaker in table.entries if speaker not in speakers]
-    for speaker in sorted(speakers - set(table.entries)):
-        remedy = "compute them again"
-        faults.append(Fault("no statistics", str(table.path), speaker, "has no statistics", remedy, warning=True))
-    return {speaker: value for speaker, value in read_locations(table, faults).items() if speaker in speakers}

@@ -22,7 +22,7 @@ from speech3.runtime import atomic_path
 _BLOCK = 128  # samples
 _SMOOTHER = 2.0  # bits: in a block, the other alignment has differences that are smaller by a factor of 4
 _CHANGE = 40.0  # bits: what the rest must gain for a change of the alignment to be believed
-_LEAST_GAIN = 3.0  # bits per block, in which the right alignment is better: noise and music gain much less
+_MIN_GAIN = 3.0  # bits per block, in which the right alignment is better: noise and music gain much less
 _MOST = 200  # bytes put back, or taken out, in one recording
 _MOST_EQUAL = 0.9
 _NEAR = 24.0  # bits
@@ -108,7 +108,7 @@ def _costs(data_B: np.ndarray, about: Pcm16, first: int, blocks: int) -> np.ndar
 
 
 def _has_low_bytes(data_B: np.ndarray, about: Pcm16) -> bool:
-    """Do the low bytes say anything? Not in sound of 8 bits or less that was converted to 16."""
+    """Whether the low bytes say anything: not in sound of 8 bits or less that was converted to 16."""
     low_B = data_B[about.order == ">" :: 2]
     return len(low_B) > 0 and np.bincount(low_B).max() < _MOST_EQUAL * len(low_B)
 
@@ -131,7 +131,7 @@ def _first_change(data_B: np.ndarray, about: Pcm16) -> int | None:
     end = int(np.flatnonzero(~best[begin:])[0]) + begin if (~best[begin:]).any() else len(best)
     heard_K = gain_K[begin:end]
     heard_K = heard_K[np.abs(heard_K) > 0.5]  # silence and noise are alike in both alignments
-    return begin if len(heard_K) and heard_K.mean() > _LEAST_GAIN else None
+    return begin if len(heard_K) and heard_K.mean() > _MIN_GAIN else None
 
 
 def _best_path(gain_K: np.ndarray) -> np.ndarray:

@@ -87,12 +87,12 @@ def entry_of_any_case(directory: Path, name: str) -> Path | None:
 
 
 def is_sync_conflict(path: Path) -> bool:
-    """Is this the copy of another file that synchronisation made when both were changed?"""
+    """Whether synchronisation made this copy of another file because both had changed."""
     return bool(_CONFLICT.fullmatch(path.name))
 
 
 def is_left_behind(path: Path) -> bool:
-    """Is this what a system leaves beside files, such as `._a.wav` (macOS) and `Thumbs.db`, and no file of a user?"""
+    """Whether a system, not a user, left this beside files, such as `._a.wav` (macOS) and `Thumbs.db`."""
     return bool(_LEFT.fullmatch(path.name)) or path.name.lower() in _LEFT_FOLDERS or is_sync_conflict(path)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from speech3.errors import DataError, MachineError, SettingError
 
-_LEAST_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
+_MIN_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
 _LARGEST_FLOAT = 16.0  # floats have full scale 1; some decoders exceed it a little
 _ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
 _MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
@@ -78,11 +78,11 @@ def checked_rate(rate_hz: Any, name: str = "rate") -> int:
     `name` is the argument's, for the message.
     """
     number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool | np.bool_) else 0.0
-    if 0 < number < _LEAST_HZ:
+    if 0 < number < _MIN_HZ:
         guess = f" ({round(1000 * number)} for {number:g} kHz)" if number >= 4 else ""
         raise SettingError(
             f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000{guess}, and at least"
-            f" {_LEAST_HZ:,}"
+            f" {_MIN_HZ:,}"
         )
     if not (0 < number <= _MOST_HZ and number.is_integer()):
         raise SettingError(f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000")
@@ -100,6 +100,7 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
         raise SettingError(
             f"samples={samples!r}: pass samples, not a file or its bytes; read it, for instance with soundfile.read"
         )
+    # One channel.
     try:
         array = np.asarray(samples)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors of a GPU or with a gradient
@@ -113,6 +114,7 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
         )
     if not array.size:
         return np.zeros(0, np.float32)
+    # Integers over their whole range, or floats of full scale 1.
     if array.dtype == np.uint8:
         return (array.astype(np.float32) - 128) / 128
     if array.dtype in (np.int16, np.int32):

@@ -256,6 +256,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
         for name, without in lacking.items()
         if without and len(without) < len(parts)
     ]
+    # The tables of all parts, as seen from `out`; the same key must not have two values.
     recordings = [{key: moved_value(value, data.path, out) for key, value in data.recordings.items()} for data in parts]
     feats = [{key: moved_rspecifier(value, data.path, out) for key, value in data.feats.items()} for data in parts]
     cmvn = [{key: moved_rspecifier(value, data.path, out) for key, value in data.cmvn.items()} for data in parts]

@@ -361,7 +361,7 @@ def _refuse_symbols(lines: Lines, forbidden: frozenset[str]) -> None:
 
 
 def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
-    """Does each line of a file begin with an utterance id, as in Kaldi's `text`? If so, that is said.
+    """Whether each line of a file begins with an utterance id, as in Kaldi's `text`. If so, that is said.
 
     The ids are those of the data directory in which the file is, or differ from line to line, have digits or
     underscores, and are not among the other words. Outside a data directory, a file with an empty line is plain text.
@@ -394,7 +394,7 @@ def _are_ids(ids: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[
 
 
 def looks_like_ids(ids: Sequence[str], lines: Sequence[str]) -> bool:
-    """Are the first fields of lines ids, and not the first words of sentences?"""
+    """Whether the first fields of lines are ids, and not the first words of sentences."""
     # Ids contain digits or underscores, are sorted or are many; first words of sentences also occur within sentences.
     elsewhere = {word for line in lines for word in line.split()[1:]}
     if 2 * sum(name in elsewhere for name in ids) > len(ids):

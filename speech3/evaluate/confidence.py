@@ -20,7 +20,9 @@ from speech3.errors import Speech3Error
 from speech3.evaluate.wer import Score
 from speech3.hmm import Segment, read_ctm
 
-LEAST = 5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
+MIN_CONFIDENCE = (
+    5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Reliability:
 
 def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int = 10) -> Reliability:
     """The reliability of confidences (from 0 to 1), given which of the words are correct; `bins` have equal widths."""
-    clipped = np.clip(np.asarray(confidences, np.float64), LEAST, 1 - LEAST)
+    clipped = np.clip(np.asarray(confidences, np.float64), MIN_CONFIDENCE, 1 - MIN_CONFIDENCE)
     right = np.asarray(correct, bool)
     share = float(right.mean()) if len(right) else float("nan")
     nce = float("nan")

@@ -157,13 +157,13 @@ def _is_stm(line: str) -> bool:
 
 
 def _times(lines: Sequence[str]) -> bool:
-    """Are the numbers times? In Kaldi text that is spelled in digits, they have no point, and ids are not repeated."""
+    """Whether the numbers are times. In Kaldi text that is spelled in digits, they have no point, and ids are not repeated."""
     files = [line.split()[0] for line in lines]
     return any(re.search(r"\s\d*\.\d", line) for line in lines) or 2 * len(set(files)) < len(files)
 
 
 def _trn_ids(lines: Sequence[str]) -> bool:
-    """Are the words in parentheses at the ends of the lines utterance ids, not remarks such as (laughs)?"""
+    """Whether the words in parentheses at the ends of the lines are utterance ids, not remarks such as (laughs)."""
     matches = [found for line in lines if (found := _TRN.fullmatch(line))]
     ids = [found[2] for found in matches]
     firsts = [found[1].split()[0] for found in matches if found[1].split()]

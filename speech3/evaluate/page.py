@@ -432,6 +432,7 @@ def _systems(report: Report) -> str:
     full = max(system.score.ci95(metric)[1] for system in report.systems) or 1.0
     rates = [f"{other} %" for other in others]
     header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", *rates, "sentences wrong %"]
+    # Further columns, for systems that were also decoded or scored in another way.
     seconds = {
         f"{metric} % with our own language model": [system.own_lm for system in report.systems],
         f"{metric} % rescored": [system.rescored for system in report.systems],
@@ -445,7 +446,7 @@ def _systems(report: Report) -> str:
     }
     seconds = {title: scores for title, scores in seconds.items() if any(scores)}
     rows = []
-    for number, system in enumerate(report.systems):
+    for system in report.systems:
         counts, (low, high) = system.score.counts(metric), system.score.ci95(metric)
         rows.append(
             [
@@ -461,6 +462,7 @@ def _systems(report: Report) -> str:
             ]
         )
     table = html.table([*header, *seconds, "p against best"], rows, best=list(report.systems).index(best))
+    # What the rates of some systems include.
     missing = [
         f"<p>{escape(system.name)}: not decoded and counted as deletions: {escape(', '.join(system.score.missing))}</p>"
         for system in report.systems

@@ -150,6 +150,7 @@ def run_view(
     world, left = latest.get("world", training.get("world")), None
     if current and world != "simulated":
         left = _seconds_left(epochs[-1])
+    # What was measured, and what asynchrony did.
     curve = curve_of(name, records)
     losses = (_number(record, "heldout_loss") for record in records)
     did, did_epoch = _shards(whole)

@@ -45,7 +45,7 @@ def allowed(line: Line) -> Allowed:
 
 
 def is_simple(text: str) -> bool:
-    """Does a text allow only itself?"""
+    """Whether a text allows only itself."""
     return not re.search(r"[{}]|(?:^|\s)(?:@|\(\S+\))(?=\s|$)", text)
 
 
@@ -196,7 +196,7 @@ def read_text(path: Path | str) -> dict[str, str]:
 
 
 def _are_ids(ids: Sequence[str], of_reference: Sequence[str], lines: list[str]) -> bool:
-    """Are the first fields of all lines ids for certain: different, with digits, of the reference, and nowhere else?"""
+    """Whether all first fields are ids for certain: different, with digits, of the reference, and nowhere else."""
     elsewhere = {word for line in lines for word in line.split()[1:]}
     digits = all(re.search(r"\d", name) and re.search(r"[^\W\d]|[_-]", name) for name in ids)
     shared = len(set(ids) & set(of_reference))

@@ -22,7 +22,7 @@ UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a f
 
 _HEAD = 1 << 16  # bytes from which a file is recognised
 _MARK = codecs.BOM_UTF8
-_LEAST_NUL = 0.3  # share of NUL bytes in UTF-16 that is otherwise ASCII
+_MIN_NUL = 0.3  # share of NUL bytes in UTF-16 that is otherwise ASCII
 _SPACES = "\t\n\v\f\r"
 _MOST_LAYERS = 3  # of compression, one in the other
 
@@ -268,7 +268,7 @@ def _encoding(head: bytes) -> str:
     except UnicodeDecodeError:
         pass
     else:
-        few = head.count(b"\0") < _LEAST_NUL * len(head)
+        few = head.count(b"\0") < _MIN_NUL * len(head)
         if few and not any(c < " " and c not in _SPACES for c in text.replace("\0", "")):
             return ""  # UTF-8 that was damaged; its letters in pairs are Chinese characters of UTF-16
     whole = head[: len(head) // 4 * 4]

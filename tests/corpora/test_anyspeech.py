@@ -71,7 +71,7 @@ def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pyt
 
 
 def test_a_tenth_is_enough_where_there_is_more_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anyspeech, "_LEAST_PART_S", 0.24)  # of 2 s
+    monkeypatch.setattr(anyspeech, "_MIN_PART_S", 0.24)  # of 2 s
     prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out", 1, lang="sw")
     assert len(read_datadir(tmp_path / "out" / "dev").utterances) == 2
 
