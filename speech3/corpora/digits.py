@@ -53,7 +53,7 @@ def unmarked_boundary(before: str, phone: str) -> bool:
 
 
 def one_vowel(before: str, phone: str) -> bool:
-    """Whether two phones are one vowel in espeak: FOUR is `F AO` or `F AO R` in the lexicon, but its AO may include the R."""
+    """Whether two phones are one vowel in espeak: the AO of FOUR (`F AO` or `F AO R`) may include the R."""
     return (before, phone) == ("AO", "R")
 
 

@@ -1,9 +1,9 @@
 """Data directories and recordings: what was said, by whom, in which file.
 
 `datadir` reads and writes Kaldi's data directories; `paths` finds recordings that lines of wav.scp name, or runs their
-commands. `audio` reads recordings of any format (`containers`, `pcm`), `resampling` changes their rate. `validation`
-finds every fault and mends what can be mended (`lost_bytes`); `subsets` splits, selects and combines; `stats` counts;
-`transcripts` normalises text. `augment/` adds noise, rooms, speed and telephone channels.
+commands. `audio` reads recordings of any format (`containers`, `bitstreams`, `pcm`), `resampling` changes their rate.
+`validation` finds every fault and mends what can be mended (`lost_bytes`); `subsets` splits, selects and combines;
+`stats` counts; `transcripts` normalises text. `augment/` adds noise, rooms, speed and telephone channels.
 """
 
 from typing import TYPE_CHECKING

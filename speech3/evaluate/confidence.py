@@ -20,9 +20,7 @@ from speech3.errors import Speech3Error
 from speech3.evaluate.wer import Score
 from speech3.hmm import Segment, read_ctm
 
-MIN_CONFIDENCE = (
-    5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
-)
+MIN_CONFIDENCE = 5e-4  # of a word, and of its being wrong: 0.000 and 1.000 in a CTM are rounded values
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def _is_stm(line: str) -> bool:
 
 
 def _times(lines: Sequence[str]) -> bool:
-    """Whether the numbers are times. In Kaldi text that is spelled in digits, they have no point, and ids are not repeated."""
+    """Whether the numbers are times. In Kaldi text spelled in digits they have no point, and no id is repeated."""
     files = [line.split()[0] for line in lines]
     return any(re.search(r"\s\d*\.\d", line) for line in lines) or 2 * len(set(files)) < len(files)
 

@@ -446,7 +446,7 @@ def _systems(report: Report) -> str:
     }
     seconds = {title: scores for title, scores in seconds.items() if any(scores)}
     rows = []
-    for system in report.systems:
+    for number, system in enumerate(report.systems):
         counts, (low, high) = system.score.counts(metric), system.score.ci95(metric)
         rows.append(
             [
