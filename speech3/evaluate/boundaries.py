@@ -83,7 +83,7 @@ def read_times(path: Path, level: Level | None = None, tiers: Mapping[Level, str
     found = Times("CTM")
     found.tracks[_level_of(path, level)] = read_ctm(path)
     if not any(found.tracks.values()):
-        raise DataError(f"{path}: is empty; give times of words or phones")
+        raise DataError(f"{path}: is empty; pass times of words or phones")
     return found
 
 
@@ -98,7 +98,7 @@ def _level_of(path: Path, level: Level | None) -> Level:
     found = level_in_name(path) or level
     if found is None:
         raise SettingError(
-            f"{path}: its name does not say whether it holds words or phones; give --level words or --level phones"
+            f"{path}: its name does not say whether it holds words or phones; add --level words or --level phones"
         )
     return found
 
@@ -229,7 +229,7 @@ def compare(reference: Times, hypothesis: Times) -> BoundaryErrors:
     levels = [level for level in LEVELS if level in reference.tracks and level in hypothesis.tracks]
     if not levels:
         sides = (" and ".join(times.tracks) for times in (reference, hypothesis))
-        raise MismatchError("the reference has {}, but the hypothesis {}; give times of the same".format(*sides))
+        raise MismatchError("the reference has {}, but the hypothesis {}; pass times of the same".format(*sides))
     found = BoundaryErrors()
     names = sorted(set().union(*(reference.tracks[level] for level in levels)))
     partner = paired(names, set().union(*(hypothesis.tracks[level] for level in levels)))
@@ -309,7 +309,7 @@ def table(found: BoundaryErrors, most_pairs: int = 12) -> str:
     lines += [_row(kind, found.errors_s[kind]) for kind in KINDS if found.errors_s.get(kind)]
     if found.pairs_s:
         total = sum(float(np.abs(errors).sum()) for errors in found.pairs_s.values()) or 1.0
-        lines += ["", f"by the classes of the phones beside a boundary ({'share of all errors, largest first'})"]
+        lines += ["", "by the classes of the phones beside a boundary (share of all errors, largest first)"]
         pairs = found.by_share()
         for name in pairs[:most_pairs]:
             share = 100 * float(np.abs(found.pairs_s[name]).sum()) / total

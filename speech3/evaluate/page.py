@@ -304,7 +304,7 @@ def vocabulary_section(unknown: UnknownWords | None) -> str:
     can = (
         "They can only be recognised letter by letter."
         if unknown.spelled
-        else "None of them can be recognised, and the words beside them often are not, either. <code>speech3 graph"
+        else "None of them can be recognised, and neighbouring words often go wrong, too. <code>speech3 graph"
         " MODEL OUT --add FILE</code> adds words to a trained model."
     )
     are = "is" if total == 1 else "are"

@@ -321,9 +321,13 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
         size = os.fstat(stream.fileno()).st_size
         while key := _key(stream):
             start = stream.tell()
-            _skip_value(stream)
-            if stream.tell() > size:
-                raise FormatError(f"{ark}: after {last}: truncated or not an archive of matrices; make it again")
+            try:
+                _skip_value(stream)
+                if stream.tell() > size:
+                    raise EOFError
+            except (EOFError, ValueError, struct.error) as error:
+                reason = f"after {last}: truncated or not an archive of matrices"
+                raise FormatError(f"{ark}: {reason}; make it again") from error
             last = key
             yield key, f"{ark.resolve()}:{start}"
 
