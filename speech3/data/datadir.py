@@ -451,8 +451,10 @@ class _Reader:
         return speakers
 
     def _genders(self, table: Table | None, speakers: set[str]) -> dict[str, str]:
+        if table is None:
+            return {}
         genders = {}
-        for speaker, entry in table.entries.items() if table else ():
+        for speaker, entry in table.entries.items():
             if entry.value not in ("m", "f"):
                 problem, remedy = f"gender {entry.value!r}", "write m or f, or remove the line"
                 self._at(table, speaker, "malformed line", problem, remedy, repair="line dropped")
