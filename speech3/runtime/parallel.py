@@ -186,7 +186,7 @@ def _is_open(number: int) -> bool:
     return False
 
 
-def _start(_: None, begin: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _start(_: object, begin: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     end_with_parent()
     begin(*arguments)
 
