@@ -122,7 +122,7 @@ class PcmDecoder:
         if self.ended:
             return f"{self._name}: has {self._channels} channels: {self._mix.why}" if self._mix.why else ""
         if self._beyond:
-            return f"{self._name}: has more audio than its header says; all of it is used"
+            return f"{self._name}: has more audio than its header gives; all of it is used"
         if self._waiting:
             return (
                 f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw audio"
