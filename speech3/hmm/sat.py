@@ -22,14 +22,7 @@ from speech3.config import HmmConfig, SatConfig
 from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
 from speech3.hmm.alignments import Alignment
-from speech3.hmm.fmllr import (
-    FmllrStats,
-    accumulate_fmllr,
-    applied,
-    prior_stats,
-    speaker_transforms,
-    zero_fmllr_stats,
-)
+from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, prior_stats, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
 from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats

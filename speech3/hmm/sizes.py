@@ -6,10 +6,7 @@ grow as slowly as in Kaldi's recipes.
 """
 
 from speech3.config import HmmConfig
-from speech3.hmm.model import (
-    FIRST_AND_LOOP,
-    THREE_STATES,
-)
+from speech3.hmm.model import FIRST_AND_LOOP, THREE_STATES
 
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 

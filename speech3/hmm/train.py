@@ -32,10 +32,7 @@ from speech3.hmm.pronunciation_probs import Counts, Expected, SilenceAfter, coun
 from speech3.hmm.transcript import TranscriptGraph, best_path
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language import Lexicon
-from speech3.runtime import (
-    Metrics,
-    progress,
-)
+from speech3.runtime import Metrics, progress
 
 # Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
 # their exponentials, relative to the largest of a frame, do not underflow in float32.

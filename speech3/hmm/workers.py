@@ -18,14 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from speech3.errors import MachineError
-from speech3.hmm.alignments import (
-    StoredAlignments,
-    WordLists,
-)
-from speech3.hmm.model import (
-    Hmm,
-    Tree,
-)
+from speech3.hmm.alignments import StoredAlignments, WordLists
+from speech3.hmm.model import Hmm, Tree
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 from speech3.runtime import (
     end_with_parent,
