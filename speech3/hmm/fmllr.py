@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.errors import DataError, Speech3Error, TrainingError
-from speech3.hmm.gmm import Gmm
+from speech3.hmm.gmm import Gmm, Sums
 from speech3.hmm.mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
 
 SWEEPS = 20
@@ -23,7 +23,7 @@ _SMALLEST_PIVOT = 1e-8
 
 
 @dataclass(eq=False)
-class FmllrStats:
+class FmllrStats(Sums):
     """Statistics of one speaker, float64.
 
     Attributes
@@ -39,12 +39,6 @@ class FmllrStats:
     count: float
     linear: np.ndarray
     products: np.ndarray
-
-    def __iadd__(self, other: "FmllrStats") -> "FmllrStats":
-        self.count += other.count
-        self.linear += other.linear
-        self.products += other.products
-        return self
 
     def __add__(self, other: "FmllrStats") -> "FmllrStats":
         return FmllrStats(self.count + other.count, self.linear + other.linear, self.products + other.products)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.errors import DataError, MismatchError, SettingError, TrainingError
+from speech3.hmm.gmm import Sums
 
 _SINGULAR = 1e-10  # smallest eigenvalue of the within-class covariance, relative to the largest
 
@@ -72,18 +73,12 @@ def spliced(feats_TF: np.ndarray, context: int) -> np.ndarray:
 
 
 @dataclass(eq=False)
-class LdaStats:
+class LdaStats(Sums):
     """Sums of the spliced frames of each class, (C,) and (C, S), and of all their products (S, S); float64."""
 
     count: np.ndarray
     first: np.ndarray
     second: np.ndarray
-
-    def __iadd__(self, other: "LdaStats") -> "LdaStats":
-        self.count += other.count
-        self.first += other.first
-        self.second += other.second
-        return self
 
 
 def zero_lda_stats(classes: int, values: int) -> LdaStats:

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from speech3.errors import DataError, TrainingError
-from speech3.hmm.gmm import LEAST_POSTERIOR, Gmm, GmmStats, accumulate, zero_stats
+from speech3.hmm.gmm import LEAST_POSTERIOR, Gmm, GmmStats, Sums, accumulate, posteriors, zero_stats
 
 _BLOCK = 1024  # frames whose products are in memory at once
 _MOST_CONDITION = 1e14
@@ -39,43 +39,19 @@ def expected_precisions(
     """
     values_of = values_of or gmm
     precision = 1.0 / values_of.var
-    rows, bias = gmm._affine
-    shape = (len(feats_TD), precision.shape[1])
-    inverse_TD, mean_TD = np.zeros(shape), np.zeros(shape)
-    _expect(
-        rows, bias, gmm.offset, np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64), precision,
-        values_of.mean * precision, inverse_TD, mean_TD,
-    )  # fmt: skip
+    inverse_TD, mean_TD = np.zeros((2, len(feats_TD), precision.shape[1]))
+    given = *gmm.affine, gmm.offset, np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64)
+    _expect(*given, precision, values_of.mean * precision, inverse_TD, mean_TD)
     return inverse_TD, mean_TD
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def _posteriors(rows, bias, begin, end, x, dim, post):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Write the posteriors of Gaussians `begin` to `end`; return the log likelihood of their mixture."""
-    peak, norm = -np.inf, 0.0
-    for g in range(begin, end):
-        value = np.float64(bias[g])
-        for d in range(dim):
-            value += rows[g, d] * x[d] + rows[g, dim + d] * x[d] * x[d]
-        post[g - begin] = value
-        peak = max(peak, value)
-    for g in range(end - begin):
-        post[g] = np.exp(post[g] - peak)
-        norm += post[g]
-    for g in range(end - begin):
-        post[g] /= norm
-    return peak + np.log(norm)
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
 def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  # type: ignore[no-untyped-def] # pragma: no cover
-    dim, largest = feats.shape[1], 0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
+    """Add to `inverse` and `mean` of each frame the posteriors' means of `precision` and of `scaled`."""
+    dim, post = feats.shape[1], np.empty(np.max(offset[1:] - offset[:-1]))
     for t in range(len(feats)):
         begin, end = offset[pdf[t]], offset[pdf[t] + 1]
-        _posteriors(rows, bias, begin, end, feats[t], dim, post)
+        posteriors(rows, bias, begin, end, feats[t], post)
         for g in range(begin, end):
             gamma = post[g - begin]
             if gamma < LEAST_POSTERIOR:
@@ -136,39 +112,8 @@ def unpacked(products_DK: np.ndarray) -> np.ndarray:
     return full
 
 
-def accumulate_twin(gmm: Gmm, stats: GmmStats, seen_by_TD: np.ndarray, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
-    """Accumulate frames of `feats_TD` with the posteriors that `gmm` gives to those of `seen_by_TD`."""
-    rows, bias = gmm._affine
-    stats.frames += len(feats_TD)
-    stats.loglike += _accumulate_twin(
-        rows, bias, gmm.offset, np.ascontiguousarray(seen_by_TD, np.float32),
-        np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64), stats.count, stats.first, stats.second,
-    )  # fmt: skip
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
-def _accumulate_twin(rows, bias, offset, seen, feats, pdf, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
-    dim, largest, total = seen.shape[1], 0, 0.0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
-    for t in range(len(seen)):
-        begin, end = offset[pdf[t]], offset[pdf[t] + 1]
-        total += _posteriors(rows, bias, begin, end, seen[t], dim, post)
-        for g in range(begin, end):
-            gamma = post[g - begin]
-            if gamma < LEAST_POSTERIOR:
-                continue
-            count[g] += gamma
-            for d in range(dim):
-                x = np.float64(feats[t, d])
-                first[g, d] += gamma * x
-                second[g, d] += gamma * x * x
-    return total
-
-
 @dataclass(eq=False)
-class MlltStats:
+class MlltStats(Sums):
     """What one matrix for all Gaussians needs.
 
     Attributes
@@ -182,11 +127,6 @@ class MlltStats:
 
     products: np.ndarray
     sums: GmmStats
-
-    def __iadd__(self, other: "MlltStats") -> "MlltStats":
-        self.products += other.products
-        self.sums += other.sums
-        return self
 
     def scatter(self, gmm: Gmm) -> np.ndarray:
         """(D, D, D): for each i, the sum of ``posterior / var_i * outer(x - mean, x - mean)``, Gales's G(i)."""

@@ -25,7 +25,7 @@ from speech3.hmm.alignments import Alignment
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, prior_stats, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
-from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
+from speech3.hmm.mllt import MlltStats, accumulate_mllt, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
 from speech3.hmm.workers import Workers, WorkerShare
@@ -244,7 +244,7 @@ def twin_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> GmmStats:
     stats, feats = zero_stats(gmm), features_of(share)
     for utterance, alignment in share.alignments.items():
         unadapted_TD = feats.unadapted(utterance)
-        accumulate_twin(gmm, stats, feats.adapted(utterance, unadapted_TD), unadapted_TD, alignment.pdfs(hmm))
+        accumulate(gmm, stats, unadapted_TD, alignment.pdfs(hmm), feats.adapted(utterance, unadapted_TD))
     return stats
 
 
@@ -338,7 +338,7 @@ def train_lda(
     assert stage is not None
     statics, inputs = values
     dim = min(stage.dim, statics * (2 * stage.context + 1))
-    total: LdaStats = _summed(workers.run(lda_stats, tri.hmm, statics, stage.context))
+    total = workers.total(lda_stats, tri.hmm, statics, stage.context)
     if not total.count.sum():
         raise DataError(NOTHING_ALIGNED)
     projection = Projection(lda(total, dim), statics, stage.context, inputs)
@@ -348,7 +348,7 @@ def train_lda(
         nonlocal projection
         if iteration not in stage.transform:
             return gmm
-        stats: MlltStats = _summed(workers.run(mllt_stats, hmm, gmm))
+        stats = workers.total(mllt_stats, hmm, gmm)
         matrix = mllt(stats.scatter(gmm), float(stats.sums.frames))
         projection = replace(projection, matrix=matrix @ projection.matrix)
         workers.run(use_projection, projection, {})
@@ -391,16 +391,9 @@ def train_sat(
 
     system = tied_states(workers, first.hmm.lexicon, config, stage, generator, metrics, "sat", adjust)
     transforms(system.hmm, system.gmm, stage.iterations + 1)
-    twin = twin_of(system.gmm, _summed(workers.run(twin_stats, system.hmm, system.gmm)))
-    frames_J = np.sum(workers.run(pdf_frames, system.hmm), axis=0)
+    twin = twin_of(system.gmm, workers.total(twin_stats, system.hmm, system.gmm))
+    frames_J = workers.total(pdf_frames, system.hmm)
     return SatSystem(system, twin, frames_J, estimated)
-
-
-def _summed(parts):  # type: ignore[no-untyped-def]
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
 
 
 def save_projection(directory: Path, projection: Projection) -> None:

@@ -16,7 +16,7 @@ from speech3.errors import DataError
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
-from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, split, split_targets, update
+from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, split, split_targets, update
 from speech3.hmm.model import (
     CENTRE,
     LEFT,
@@ -59,7 +59,7 @@ class Scorer(Protocol):
 
 
 @dataclass(eq=False)
-class Pass:
+class Pass(Sums):
     """The statistics that one pass over a share accumulates."""
 
     stats: GmmStats
@@ -221,7 +221,7 @@ def train_monophone(
         No utterance is long enough for its phones, or none can be aligned.
     """
     number_P = group_numbers(lexicon)
-    short = _merged(workers.run(flat_start, lexicon))
+    short = merged(workers.run(flat_start, lexicon))
     one_pdf_each = context_free_tree(np.repeat(number_P[:, None], THREE_STATES.states, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
     iterations = config.mono.phone_iterations
@@ -267,9 +267,7 @@ def train_triphone(
     lexicon = mono.hmm.lexicon
     if not config.lexicon_probs:
         return system
-    counts = Counts()
-    for part in workers.run(pronunciations):
-        counts += part
+    counts = workers.total(pronunciations)
     expected: Expected = {}
     for found in workers.run(expected_silences, counts.silence_after()):
         expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
@@ -302,12 +300,7 @@ def tied_states(
 
 def reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
     """One update of Gaussians and transitions along the alignments that the workers hold, and its statistics."""
-    parts = workers.run(collect, hmm, gmm)
-    total = parts[0]
-    for part in parts[1:]:
-        total.stats += part.stats
-        total.frames += part.frames
-        total.visits += part.visits
+    total = workers.total(collect, hmm, gmm)
     if not total.stats.frames:
         raise DataError(NOTHING_ALIGNED)
     self_loop = np.where(total.frames > 0, 1.0 - total.visits / np.maximum(total.frames, 1), FIRST_SELF_LOOP)
@@ -331,7 +324,7 @@ def _train(
     last = stage.iterations + 1  # after the iterations, only the alignment with their result
     for iteration in progress(range(1, last + 1), last, f"{name} GMM"):
         if iteration in (*stage.realign, last):
-            failed = _merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
+            failed = merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
         if iteration == last:
             break
         gmm = adjust(iteration, hmm, gmm) if adjust else gmm
@@ -347,5 +340,5 @@ def _train(
     return GmmSystem(hmm, gmm, failed)
 
 
-def _merged(parts: list[dict[str, str]]) -> dict[str, str]:
+def merged(parts: list[dict[str, str]]) -> dict[str, str]:
     return {utterance: reason for part in parts for utterance, reason in part.items()}

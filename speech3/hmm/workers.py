@@ -5,7 +5,9 @@ list. A share keeps its alignments from pass to pass, in a file if they are many
 as fit into `_GRAPHS_BYTES`.
 """
 
+import functools
 import multiprocessing
+import operator
 import os
 import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -164,6 +166,10 @@ class Workers:
             raise MachineError(
                 f"a worker process of the HMM stage died, {out_of_memory()}; run again with jobs=1"
             ) from error
+
+    def total(self, function: Callable[..., R], *arguments: Any) -> R:
+        """The sum (``+=``) of what ``function(share, *arguments)`` returns in every process; raises as `run`."""
+        return functools.reduce(operator.iadd, self.run(function, *arguments))
 
     def __enter__(self) -> "Workers":
         return self

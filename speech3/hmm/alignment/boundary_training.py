@@ -45,8 +45,7 @@ def along_boundaries(workers: Workers, system: GmmSystem, config: HmmConfig, ref
         label = f"boundaries, round {number} of {ROUNDS}"
         workers.run(move_boundaries, hmm, gmm, refinement, label)
         hmm, gmm, _ = reestimate(workers, hmm, gmm)
-        parts = workers.run(train.realign, hmm, gmm, config.beam, config.retry_beam)
-        failed = {utterance: reason for part in parts for utterance, reason in part.items()}
+        failed = train.merged(workers.run(train.realign, hmm, gmm, config.beam, config.retry_beam))
     return GmmSystem(hmm, gmm, failed)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from speech3.errors import FormatError, MismatchError, MissingError
 from speech3.hmm.lda import Projection
-from speech3.io import ArkReader, read_mat, read_mat_ark, write_ark, write_mat
+from speech3.io import ArkReader, read_mat_ark, write_ark, write_mat
 from speech3.runtime import read_utf8, write_text
 
 FINAL_MAT, SPLICE_OPTS = "final.mat", "splice_opts"
@@ -23,47 +23,6 @@ def write_projection(out: Path, projection: Projection) -> None:
     write_mat(out / FINAL_MAT, projection.matrix.astype(np.float32))
     context = projection.context
     write_text(out / SPLICE_OPTS, f"--left-context={context} --right-context={context}\n")
-
-
-def read_projection(path: Path, statics: int, context: int, inputs: int | None = None) -> Projection:
-    """Read ``final.mat``, whose columns are `statics` values of ``2 * context + 1`` frames.
-
-    Parameters
-    ----------
-    inputs
-        Values per frame of the features, of which the first `statics` are spliced; None: `statics`.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing or damaged, or has another number of columns.
-    """
-    matrix, columns = read_mat(path), statics * (2 * context + 1)
-    if matrix.shape[1] != columns:
-        raise MismatchError(
-            f"{path}: has {matrix.shape[1]} columns, but {statics} values of {2 * context + 1} frames are {columns};"
-            " give the features and the context that it was estimated on"
-        )
-    return Projection(matrix.astype(np.float64), statics, context, inputs or statics)
-
-
-def transform_feats(matrix: np.ndarray, feats_TF: np.ndarray) -> np.ndarray:
-    """Kaldi's transform-feats: (D, F) is linear, (D, F + 1) has an offset in its last column; float32 (T, D).
-
-    Raises
-    ------
-    Speech3Error
-        The matrix fits neither way.
-    """
-    values = feats_TF.shape[1]
-    if matrix.shape[1] not in (values, values + 1):
-        raise MismatchError(
-            f"a transform of {matrix.shape[1]} columns for features of {values} values, which need {values} or"
-            f" {values + 1}"
-        )
-    matrix = matrix.astype(np.float32)
-    linear_TD = feats_TF @ matrix[:, :values].T
-    return np.asarray(linear_TD if matrix.shape[1] == values else linear_TD + matrix[:, -1])
 
 
 def write_transforms(
