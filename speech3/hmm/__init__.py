@@ -95,7 +95,6 @@ if TYPE_CHECKING:
         LoopPhones,
         best_phones,
         biphones,
-        edit_distance,
         loop_phones,
         phone_bigram,
     )
@@ -192,7 +191,6 @@ __all__ = [
     "check_dims",
     "ctm_line",
     "differences",
-    "edit_distance",
     "export_kaldi",
     "extended_baum_welch",
     "file_name",

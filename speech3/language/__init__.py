@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from speech3.language.mixtures import check_sums, prune, read_checked
     from speech3.language.neural import NeuralLm, is_neural, measure_sentences, mixed, read_known, read_neural
     from speech3.language.ngrams import BOS, EOS, NEVER, from_ngrams, states_of
-    from speech3.language.pronounce import Phones, check_vocabulary, scripts_of
+    from speech3.language.pronounce import Phones, check_vocabulary, edit_distance, scripts_of
     from speech3.language.train_lm import describe_perplexity, measure_text, perplexity
 else:
     __getattr__ = door(__file__)
@@ -96,6 +96,7 @@ __all__ = [
     "check_sums",
     "check_vocabulary",
     "describe_perplexity",
+    "edit_distance",
     "espeak",
     "estimate_lm",
     "find_lang",

@@ -295,12 +295,13 @@ def phone_errors(truth: Sequence[Sequence[Phones]], guesses: Sequence[Phones]) -
     """Phone error rate: edits per reference phone. If a word has several pronunciations, the nearest counts."""
     errors = total = 0
     for variants, guess in zip(truth, guesses, strict=True):
-        distance, length = min((_distance(variant, guess), len(variant)) for variant in variants)
+        distance, length = min((edit_distance(variant, guess), len(variant)) for variant in variants)
         errors, total = errors + distance, total + length
     return errors / max(total, 1)
 
 
-def _distance(a: Phones, b: Phones) -> int:
+def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
+    """Levenshtein distance: the smallest number of substitutions, deletions and insertions."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         diagonal, row[0] = row[0], i
