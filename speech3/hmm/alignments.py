@@ -27,30 +27,15 @@ _HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The alignment of one utterance (T frames, P phone segments).
+    """The alignment of one utterance (T frames, P phone segments)."""
 
-    Attributes
-    ----------
-    phones
-        (P,) int32, phone numbers.
-    words
-        (P,) int32: index of the word in the transcript, `NO_WORD` for silence.
-    starts
-        (P + 1,) int32: first frame of each segment, then T.
-    states
-        (T,) int8: state within the phone.
-    score
-        Log probability per frame, as returned by `speech3.hmm.transcript.best_path`.
-    edges
-        (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
-        (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
-    """
-
-    phones: np.ndarray
-    words: np.ndarray
-    starts: np.ndarray
-    states: np.ndarray
-    score: float
+    phones: np.ndarray  # (P,) int32, phone numbers
+    words: np.ndarray  # (P,) int32: index of the word in the transcript, `NO_WORD` for silence
+    starts: np.ndarray  # (P + 1,) int32: first frame of each segment, then T
+    states: np.ndarray  # (T,) int8: state within the phone
+    score: float  # log probability per frame, as returned by `speech3.hmm.transcript.best_path`
+    # (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
+    # (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
     edges: np.ndarray | None = None
 
     @property

@@ -83,18 +83,10 @@ def merge_questions(
 
 @dataclass(eq=False)
 class ContextStats:
-    """Single-Gaussian statistics of each context.
+    """Single-Gaussian statistics of each context."""
 
-    Attributes
-    ----------
-    context
-        (N, 4) int32: left, phone, right, state.
-    stats
-        (N, 1 + 2 D) float64: count, sums, sums of squares.
-    """
-
-    context: np.ndarray
-    stats: np.ndarray
+    context: np.ndarray  # (N, 4) int32: left, phone, right, state
+    stats: np.ndarray  # (N, 1 + 2 D) float64: count, sums, sums of squares
 
 
 def merge_stats(parts: list[ContextStats]) -> ContextStats:

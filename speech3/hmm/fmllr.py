@@ -24,21 +24,11 @@ _SMALLEST_PIVOT = 1e-8
 
 @dataclass(eq=False)
 class FmllrStats(Sums):
-    """Statistics of one speaker, float64.
+    """Statistics of one speaker, float64."""
 
-    Attributes
-    ----------
-    count
-        Frames, Gales's beta.
-    linear
-        (D, V): row i is the sum of ``posterior mean_i / var_i [x 1]``, his k(i).
-    products
-        (D, K): the upper triangle of the sum of ``posterior / var_i outer([x 1], [x 1])``, his G(i).
-    """
-
-    count: float
-    linear: np.ndarray
-    products: np.ndarray
+    count: float  # frames, Gales's beta
+    linear: np.ndarray  # (D, V): row i is the sum of ``posterior mean_i / var_i [x 1]``, his k(i)
+    products: np.ndarray  # (D, K): the upper triangle of the sum of ``posterior / var_i outer([x 1], [x 1])``, his G(i)
 
     def __add__(self, other: "FmllrStats") -> "FmllrStats":
         return FmllrStats(self.count + other.count, self.linear + other.linear, self.products + other.products)

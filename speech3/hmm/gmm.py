@@ -52,20 +52,11 @@ class FrameScorer:
 
 @dataclass(frozen=True, eq=False)
 class Gmm(FrameScorer):
-    """Mixtures of J pdfs with G Gaussians in total.
+    """Mixtures of J pdfs with G Gaussians in total."""
 
-    Attributes
-    ----------
-    offset
-        (J + 1,) int64: the first Gaussian of each pdf, then G.
-    weight
-        (G,) float64, summing to one within each pdf.
-    mean, var
-        (G, D) float64.
-    """
-
-    offset: np.ndarray
-    weight: np.ndarray
+    offset: np.ndarray  # (J + 1,) int64: the first Gaussian of each pdf, then G
+    weight: np.ndarray  # (G,) float64, summing to one within each pdf
+    # `mean`, `var`: (G, D) float64
     mean: np.ndarray
     var: np.ndarray
 

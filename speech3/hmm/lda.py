@@ -15,24 +15,13 @@ _SINGULAR = 1e-10  # smallest eigenvalue of the within-class covariance, relativ
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """From the features of an utterance to the D values that GMMs see: static features, splicing, a matrix.
+    """From the features of an utterance to the D values that GMMs see: static features, splicing, a matrix."""
 
-    Attributes
-    ----------
-    matrix
-        (D, S) float64, S = statics * (2 * context + 1): LDA, or LDA followed by MLLT (Kaldi's ``final.mat``).
-    statics
-        The first values of each frame that are spliced; the derivatives behind them are not used.
-    context
-        Frames on either side.
-    inputs
-        Values per frame of the features, derivatives included.
-    """
-
+    # (D, S) float64, S = statics * (2 * context + 1): LDA, or LDA followed by MLLT (Kaldi's ``final.mat``)
     matrix: np.ndarray
-    statics: int
-    context: int
-    inputs: int
+    statics: int  # the first values of each frame that are spliced; the derivatives behind them are not used
+    context: int  # frames on either side
+    inputs: int  # values per frame of the features, derivatives included
 
     @property
     def dim(self) -> int:

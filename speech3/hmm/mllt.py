@@ -114,19 +114,11 @@ def unpacked(products_DK: np.ndarray) -> np.ndarray:
 
 @dataclass(eq=False)
 class MlltStats(Sums):
-    """What one matrix for all Gaussians needs.
+    """What one matrix for all Gaussians needs."""
 
-    Attributes
-    ----------
-    products
-        (D, K): for each dimension i the sum of outer products of frames, weighted by the inverse variances of
-        dimension i.
-    sums
-        Posteriors, and frames weighted by them, with which `scatter` takes the means off the products.
-    """
-
+    # (D, K): for each dimension i the sum of outer products of frames, weighted by the inverse variances of dimension i
     products: np.ndarray
-    sums: GmmStats
+    sums: GmmStats  # posteriors, and frames weighted by them, with which `scatter` takes the means off the products
 
     def scatter(self, gmm: Gmm) -> np.ndarray:
         """(D, D, D): for each i, the sum of ``posterior / var_i * outer(x - mean, x - mean)``, Gales's G(i)."""

@@ -24,24 +24,12 @@ ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
 
 @dataclass(frozen=True)
 class Topology:
-    """States in a row: a phone is entered at the first state, and each state leads to the next.
+    """States in a row: a phone is entered at the first state, and each state leads to the next."""
 
-    Attributes
-    ----------
-    name
-        Its name in `hmm.json`.
-    loops
-        For each state: does it have a self-loop?
-    exits
-        States from which the phone may be left.
-    weighted
-        Whether staying and leaving have probabilities; if not, their log probabilities are 0.
-    """
-
-    name: str
-    loops: tuple[bool, ...]
-    exits: tuple[int, ...]
-    weighted: bool
+    name: str  # its name in `hmm.json`
+    loops: tuple[bool, ...]  # for each state: does it have a self-loop?
+    exits: tuple[int, ...]  # states from which the phone may be left
+    weighted: bool  # whether staying and leaving have probabilities; if not, their log probabilities are 0
 
     @property
     def states(self) -> int:
@@ -101,23 +89,12 @@ def num_outputs(frames: int, subsampling: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Binary trees in arrays, one root for each (phone, state).
+    """Binary trees in arrays, one root for each (phone, state)."""
 
-    Attributes
-    ----------
-    root
-        (P + 1, states) int32: the node at which to start; row 0 is unused.
-    side
-        (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf.
-    member
-        (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end".
-    yes, no
-        (nodes,) int32: the next node; at a leaf both hold the pdf.
-    """
-
-    root: np.ndarray
-    side: np.ndarray
-    member: np.ndarray
+    root: np.ndarray  # (P + 1, states) int32: the node at which to start; row 0 is unused
+    side: np.ndarray  # (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf
+    member: np.ndarray  # (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end"
+    # `yes`, `no`: (nodes,) int32: the next node; at a leaf both hold the pdf
     yes: np.ndarray
     no: np.ndarray
     _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
@@ -205,22 +182,16 @@ def monophone_tree(number_P: np.ndarray, states: int = THREE_STATES.states) -> T
 
 @dataclass(frozen=True, eq=False)
 class Hmm:
-    """Phones with the states of `topology`; within a phone, a path stays in a state or goes to the next one.
-
-    Attributes
-    ----------
-    self_loop
-        (num_pdfs,) float64: self-loop probability, shared by all states of a pdf. (Kaldi has one for each combination
-        of phone, state and pdf; on the corpora measured here that made no difference.) Not used if the topology is not
-        weighted.
-    subsampling
-        Frames of features per score: 1, or 3 for outputs at a third of the frames. A state lasts at least one score.
-    """
+    """Phones with the states of `topology`; within a phone, a path stays in a state or goes to the next one."""
 
     lexicon: Lexicon
     tree: Tree
+    # (num_pdfs,) float64: self-loop probability, shared by all states of a pdf. (Kaldi has one for each combination of
+    # phone, state and pdf; on the corpora measured here that made no difference.) Not used if the topology is not
+    # weighted.
     self_loop: np.ndarray
     topology: Topology = THREE_STATES
+    # frames of features per score: 1, or 3 for outputs at a third of the frames. A state lasts at least one score.
     subsampling: int = 1
 
     @property

@@ -33,21 +33,12 @@ _STAYED, _ADVANCED, _BEGUN = range(3)  # how a path comes into a state
 
 @dataclass(frozen=True, eq=False)
 class LoopPhones:
-    """The phones of a loop, their states, and the phone and state of each pdf.
+    """The phones of a loop, their states, and the phone and state of each pdf."""
 
-    Attributes
-    ----------
-    silence_G
-        bool: the phone is left out of `best_phones` and of the reference.
-    place_P
-        int64: ``phone * S + state`` of each pdf.
-    stay_GS, advance_GS, leave_GS
-        float32, log probabilities of staying in a state, of going to the phone's next state, and of leaving the phone;
-        minus infinity if impossible.
-    """
-
-    silence_G: np.ndarray
-    place_P: np.ndarray
+    silence_G: np.ndarray  # bool: the phone is left out of `best_phones` and of the reference
+    place_P: np.ndarray  # int64: ``phone * S + state`` of each pdf
+    # `stay_GS`, `advance_GS`, `leave_GS`: float32, log probabilities of staying in a state, of going to the phone's
+    # next state, and of leaving the phone; minus infinity if impossible
     stay_GS: np.ndarray
     advance_GS: np.ndarray
     leave_GS: np.ndarray
@@ -229,19 +220,13 @@ def _search(scores, entering, repeating, stay, advance, leave, bigram):  # type:
 
 @dataclass(frozen=True, eq=False)
 class Biphones:
-    """The pdfs of each phone after each left neighbour, and the phone of the loop to which it belongs.
+    """The pdfs of each phone after each left neighbour, and the phone of the loop to which it belongs."""
 
-    Attributes
-    ----------
-    first_NN, loop_NN
-        (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none) and phone.
-    group_N
-        (N1,) int64: the phone of the loop to which each phone belongs; for 0, the edge, G.
-    """
-
+    # `first_NN`, `loop_NN`: (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none)
+    # and phone
     first_NN: np.ndarray
     loop_NN: np.ndarray
-    group_N: np.ndarray
+    group_N: np.ndarray  # (N1,) int64: the phone of the loop to which each phone belongs; for 0, the edge, G
 
     def best_phones(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
         """The phones (int64, numbers of the loop) on the best path, including silence.

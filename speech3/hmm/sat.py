@@ -94,17 +94,11 @@ class FmllrSettings:
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """The transforms of the speakers of a share, the reasons of those who have none, and what they gained.
-
-    Attributes
-    ----------
-    frames
-        Frames of speech of each speaker, without silence.
-    """
+    """The transforms of the speakers of a share, the reasons of those who have none, and what they gained."""
 
     transforms: dict[str, np.ndarray]
     without: dict[str, str]
-    frames: dict[str, float]
+    frames: dict[str, float]  # frames of speech of each speaker, without silence
 
 
 def features_of(share: WorkerShare) -> Projected:
@@ -292,24 +286,12 @@ class ProjectedGmm(FrameScorer):
 
 @dataclass(frozen=True, eq=False)
 class SatSystem:
-    """A speaker-adaptively trained system.
+    """A speaker-adaptively trained system."""
 
-    Attributes
-    ----------
-    system
-        The GMMs on adapted features.
-    twin
-        Speaker-independent GMMs, one Gaussian for each of `system`, for unadapted features.
-    frames
-        (J,) frames of speech of each pdf.
-    estimated
-        Transforms of the speakers of training.
-    """
-
-    system: GmmSystem
-    twin: Gmm
-    frames: np.ndarray
-    estimated: Estimated
+    system: GmmSystem  # the GMMs on adapted features
+    twin: Gmm  # speaker-independent GMMs, one Gaussian for each of `system`, for unadapted features
+    frames: np.ndarray  # (J,) frames of speech of each pdf
+    estimated: Estimated  # transforms of the speakers of training
 
 
 def train_lda(
@@ -411,25 +393,14 @@ def load_projection(directory: Path) -> Projection | None:
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """What decoding in passes needs besides the twin.
+    """What decoding in passes needs besides the twin."""
 
-    Attributes
-    ----------
-    gmm
-        GMMs on adapted features, one Gaussian for each of the twin.
-    frames
-        (J,) frames of speech of each pdf in training.
-    least_frames, prior_frames
-        As in `FmllrSettings`, for decoding.
-    passes
-        Passes over a data set.
-    """
-
-    gmm: Gmm
-    frames: np.ndarray
+    gmm: Gmm  # GMMs on adapted features, one Gaussian for each of the twin
+    frames: np.ndarray  # (J,) frames of speech of each pdf in training
+    # `least_frames`, `prior_frames`: as in `FmllrSettings`, for decoding
     least_frames: float
     prior_frames: float
-    passes: int
+    passes: int  # passes over a data set
 
     @cached_property
     def prior(self) -> FmllrStats | None:

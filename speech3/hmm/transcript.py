@@ -25,27 +25,23 @@ _NEVER = np.float32(-np.inf)
 
 @dataclass(frozen=True, eq=False)
 class TranscriptGraph:
-    """The S emitting states of one transcript, as arrays.
+    """The S emitting states of one transcript, as arrays."""
 
-    Attributes
-    ----------
-    pdf, phone, word, state, copy
-        (S,) int32: the labels of each state. `word` is its index in the transcript, `NO_WORD` for silence; `state` is
-        the index within the phone; `copy` numbers the occurrences of phones, each in one context.
-    pred_ptr, pred_src, pred_logp
-        (S + 1,), (A,), (A,): the A arcs into the states, without self-loops and without transition probabilities.
-    entry_logp, final_logp
-        (S,) float32: log probability of starting and of ending in a state; minus infinity if impossible.
-    """
-
+    # `pdf`, `phone`, `word`, `state`, `copy`: (S,) int32: the labels of each state. `word` is its index in the
+    # transcript, `NO_WORD` for silence; `state` is the index within the phone; `copy` numbers the occurrences of
+    # phones, each in one context.
     pdf: np.ndarray
     phone: np.ndarray
     word: np.ndarray
     state: np.ndarray
     copy: np.ndarray
+    # `pred_ptr`, `pred_src`, `pred_logp`: (S + 1,), (A,), (A,): the A arcs into the states, without self-loops and
+    # without transition probabilities
     pred_ptr: np.ndarray
     pred_src: np.ndarray
     pred_logp: np.ndarray
+    # `entry_logp`, `final_logp`: (S,) float32: log probability of starting and of ending in a state; minus infinity if
+    # impossible
     entry_logp: np.ndarray
     final_logp: np.ndarray
 

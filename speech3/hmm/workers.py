@@ -39,20 +39,11 @@ _share: "WorkerShare | None" = None
 
 @dataclass
 class WorkerShare:
-    """The utterances of one process.
+    """The utterances of one process."""
 
-    Attributes
-    ----------
-    words
-        Transcripts, all words in the lexicon.
-    feats
-        Matrices (T, D) float32, read on access.
-    number, parts
-        Index of the share, and the number of shares.
-    """
-
-    words: Mapping[str, list[str]]
-    feats: Mapping[str, np.ndarray]
+    words: Mapping[str, list[str]]  # transcripts, all words in the lexicon
+    feats: Mapping[str, np.ndarray]  # matrices (T, D) float32, read on access
+    # `number`, `parts`: index of the share, and the number of shares
     number: int = 0
     parts: int = 1
     alignments: StoredAlignments = field(default_factory=StoredAlignments)

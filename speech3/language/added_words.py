@@ -50,25 +50,14 @@ _NEW_WORD = "new"  # the class of unseen words, while its weight is sought
 
 @dataclass(frozen=True)
 class AddedWord:
-    """A word to add: one line of a word list, or several lines with the same word.
-
-    Attributes
-    ----------
-    weight
-        Probability relative to the model's median word; None if not given, which means 1.
-    like
-        A word of the model whose n-grams it copies: it has the same probabilities, and so have the words after it.
-    pronunciations
-        Pronunciations from the list.
-    line
-        Number of its first line.
-    """
+    """A word to add: one line of a word list, or several lines with the same word."""
 
     word: str
-    weight: float | None
+    weight: float | None  # probability relative to the model's median word; None if not given, which means 1
+    # A word of the model whose n-grams it copies: it has the same probabilities, and so have the words after it
     like: str | None
-    pronunciations: tuple[Phones, ...]
-    line: int
+    pronunciations: tuple[Phones, ...]  # pronunciations from the list
+    line: int  # number of its first line
 
 
 def read_added(path: Path) -> list[AddedWord]:

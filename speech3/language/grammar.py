@@ -52,21 +52,11 @@ _OPTIONAL = 0.5
 
 @dataclass(frozen=True, eq=False)
 class WordGraph:
-    """A deterministic acceptor; state 0 is the start.
+    """A deterministic acceptor; state 0 is the start."""
 
-    Attributes
-    ----------
-    arcs
-        (state, word, cost, next state) of each arc.
-    finals
-        Final cost of each state where a sentence may end.
-    source
-        File or name, for messages.
-    """
-
-    arcs: tuple[tuple[int, str, float, int], ...]
-    finals: Mapping[int, float]
-    source: str
+    arcs: tuple[tuple[int, str, float, int], ...]  # (state, word, cost, next state) of each arc
+    finals: Mapping[int, float]  # final cost of each state where a sentence may end
+    source: str  # file or name, for messages
 
     @property
     def words(self) -> list[str]:

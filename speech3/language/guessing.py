@@ -45,37 +45,21 @@ def _none(words: Sequence[str]) -> PronunciationTable:
 
 @dataclass(frozen=True)
 class PronouncedVocabulary:
-    """The vocabulary with its pronunciations.
+    """The vocabulary with its pronunciations."""
 
-    Attributes
-    ----------
-    lines
-        Lines of ``lexicon.txt``.
-    known
-        Words that have a pronunciation.
-    guessed, how
-        Words whose pronunciation was guessed, and a description of how.
-    unpronounced
-        Words without a pronunciation, with the reason.
-    replaced
-        Phones that are too rare in training, with their replacements.
-    spelling
-        How words are spelled, where their letters are their phones.
-    further
-        Pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out.
-    by
-        How words were guessed that the user's lexicon lacks, for messages: ``by espeak-ng (cy)``.
-    """
-
-    lines: list[str]
-    known: frozenset[str]
+    lines: list[str]  # lines of ``lexicon.txt``
+    known: frozenset[str]  # words that have a pronunciation
+    # `guessed`, `how`: words whose pronunciation was guessed, and a description of how
     guessed: Mapping[str, Sequence[Phones]] = field(default_factory=dict)
     how: str = ""
-    unpronounced: Mapping[str, str] = field(default_factory=dict)
+    unpronounced: Mapping[str, str] = field(default_factory=dict)  # words without a pronunciation, with the reason
+    # phones that are too rare in training, with their replacements
     replaced: Mapping[str, Phones] = field(default_factory=dict)
+    # how words are spelled, where their letters are their phones
     spelling: Graphemes = field(default_factory=Graphemes)
+    # pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out
     further: Callable[[Sequence[str]], PronunciationTable] = _none
-    by: str = ""
+    by: str = ""  # how words were guessed that the user's lexicon lacks, for messages: ``by espeak-ng (cy)``
 
     def spell(self, piece: str) -> Phones:
         """Phones of a word piece: its letters."""

@@ -58,17 +58,11 @@ UNKNOWN = "<unk>"
 
 @dataclass(frozen=True)
 class Silences:
-    """Silence probabilities of a pronunciation (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt).
+    """Silence probabilities of a pronunciation (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt)."""
 
-    Attributes
-    ----------
-    after
-        Probability of silence after it.
-    given_silence, given_word
-        Factors by which it follows silence, or directly follows a word, more often than the words before it predict.
-    """
-
-    after: float
+    after: float  # probability of silence after it
+    # `given_silence`, `given_word`: factors by which it follows silence, or directly follows a word, more often than
+    # the words before it predict
     given_silence: float = 1.0
     given_word: float = 1.0
 
@@ -85,28 +79,17 @@ class Pronunciation:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Pronunciations in a fixed order, and the phones they use.
-
-    Attributes
-    ----------
-    silence_prob
-        Probability of optional silence before the first word and after each pronunciation without `Silences`.
-    position_dependent
-        Phones are marked with their position in the word; see `mark_positions`.
-    end
-        Silence probabilities of the end of the sentence; `after` is not used.
-    noise_phones
-        Further phones of sounds that are not speech, whose states do not depend on their neighbours either.
-    inventory
-        The value of `phones`, if pronunciations were replaced and need not use all phones of the model.
-    """
+    """Pronunciations in a fixed order, and the phones they use."""
 
     pronunciations: tuple[Pronunciation, ...]
+    # probability of optional silence before the first word and after each pronunciation without `Silences`
     silence_prob: float = 0.5
     silence_phones: tuple[str, ...] = field(default=(SILENCE,))
-    position_dependent: bool = False
-    end: Silences | None = None
+    position_dependent: bool = False  # phones are marked with their position in the word; see `mark_positions`
+    end: Silences | None = None  # silence probabilities of the end of the sentence; `after` is not used
+    # the value of `phones`, if pronunciations were replaced and need not use all phones of the model
     inventory: tuple[str, ...] | None = None
+    # further phones of sounds that are not speech, whose states do not depend on their neighbours either
     noise_phones: tuple[str, ...] = (SPOKEN_NOISE,)
 
     @cached_property

@@ -123,32 +123,16 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class NeuralLm:
-    """A neural language model, and the n-grams that it is mixed with.
-
-    Attributes
-    ----------
-    units
-        The vocabulary of the network: `<s>`, `</s>`, `<unk>`, then words or pieces.
-    pieces
-        SentencePiece's model; empty if the units are words.
-    source
-        Its directory, for messages.
-    ngrams
-        None: the neural model alone.
-    share
-        The weight of the neural model in the mixture.
-    dev
-        Perplexity of the text that the epoch was chosen by; NaN without one.
-    """
+    """A neural language model, and the n-grams that it is mixed with."""
 
     config: NeuralLmConfig
-    units: tuple[str, ...]
+    units: tuple[str, ...]  # the vocabulary of the network: `<s>`, `</s>`, `<unk>`, then words or pieces
     network: Network
-    pieces: bytes
-    source: str
-    ngrams: ArpaLm | None = None
-    share: float = 1.0
-    dev: float = math.nan
+    pieces: bytes  # SentencePiece's model; empty if the units are words
+    source: str  # its directory, for messages
+    ngrams: ArpaLm | None = None  # None: the neural model alone
+    share: float = 1.0  # the weight of the neural model in the mixture
+    dev: float = math.nan  # perplexity of the text that the epoch was chosen by; NaN without one
     _cut: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @cached_property

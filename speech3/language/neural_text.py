@@ -19,23 +19,12 @@ from speech3.language.train_lm import read_words
 
 @dataclass(frozen=True, eq=False)
 class UnitText:
-    """A text in units.
+    """A text in units."""
 
-    Attributes
-    ----------
-    units
-        The vocabulary, as in `NeuralLm`.
-    pieces
-        SentencePiece's model; empty if the units are words.
-    unit_T
-        int32: every sentence, `<s>` first and `</s>` last.
-    words, unknown
-        Number of words, and of those outside the vocabulary.
-    """
-
-    units: tuple[str, ...]
-    pieces: bytes
-    unit_T: np.ndarray
+    units: tuple[str, ...]  # the vocabulary, as in `NeuralLm`
+    pieces: bytes  # SentencePiece's model; empty if the units are words
+    unit_T: np.ndarray  # int32: every sentence, `<s>` first and `</s>` last
+    # `words`, `unknown`: number of words, and of those outside the vocabulary
     words: int
     unknown: int
 

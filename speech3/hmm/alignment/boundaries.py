@@ -239,18 +239,10 @@ def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type:
 
 @dataclass(frozen=True)
 class Refinement:
-    """What is needed beside the alignment's own scores.
+    """What is needed beside the alignment's own scores."""
 
-    Attributes
-    ----------
-    clock
-        Of the model's outputs.
-    waves
-        The waveforms that are at hand.
-    """
-
-    clock: FrameClock
-    waves: Mapping[str, Wave] = field(default_factory=dict)
+    clock: FrameClock  # of the model's outputs
+    waves: Mapping[str, Wave] = field(default_factory=dict)  # the waveforms that are at hand
 
     def refined(self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float) -> Alignment:
         """The alignment with `Alignment.edges`; its frames are not changed.

@@ -28,19 +28,14 @@ _SHORTEST = 0.5  # frames that a phone keeps
 
 @dataclass(frozen=True)
 class Offsets:
-    """Seconds by which aligned boundaries are late, by pair of classes, and what subtracting them gains.
-
-    Attributes
-    ----------
-    before_ms, after_ms
-        Mean absolute error on the corrected recordings, without offsets, and with those of all others.
-    boundaries, recordings
-        How many were compared.
-    """
+    """Seconds by which aligned boundaries are late, by pair of classes, and what subtracting them gains."""
 
     late_s: Mapping[Pair, float]
+    # `before_ms`, `after_ms`: mean absolute error on the corrected recordings, without offsets, and with those of all
+    # others
     before_ms: float
     after_ms: float
+    # `boundaries`, `recordings`: how many were compared
     boundaries: int
     recordings: int
 

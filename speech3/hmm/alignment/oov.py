@@ -113,21 +113,12 @@ def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str)
 
 @dataclass(frozen=True)
 class GuessedPronunciations:
-    """Guessed pronunciations of words.
+    """Guessed pronunciations of words."""
 
-    Attributes
-    ----------
-    pronunciations
-        With phones that are not marked with positions in the word; a word may have several.
-    how
-        How they were guessed, as text for messages.
-    unpronounced
-        Words without a pronunciation, with the reasons.
-    """
-
+    # with phones that are not marked with positions in the word; a word may have several
     pronunciations: tuple[Pronunciation, ...]
-    how: str
-    unpronounced: Mapping[str, str]
+    how: str  # how they were guessed, as text for messages
+    unpronounced: Mapping[str, str]  # words without a pronunciation, with the reasons
 
 
 NONE = GuessedPronunciations((), "", {})

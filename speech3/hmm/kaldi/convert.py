@@ -48,19 +48,13 @@ _PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 @dataclass(eq=False)
 class KaldiAlignment:
-    """An alignment directory with its model and tree, which were checked to match.
-
-    Attributes
-    ----------
-    seen_K
-        Frames of each transition-id in the alignments that `senones` has yielded.
-    """
+    """An alignment directory with its model and tree, which were checked to match."""
 
     path: Path
     model: TransitionModel
     tree: KaldiTree
     parts: list[Path]
-    seen_K: np.ndarray = field(init=False)
+    seen_K: np.ndarray = field(init=False)  # frames of each transition-id in the alignments that `senones` has yielded
 
     def __post_init__(self) -> None:
         self.seen_K = np.zeros(len(self.model.pdf_K), np.int64)

@@ -254,19 +254,11 @@ Topology = dict[int, tuple[TopologyState, ...]]  # by phone
 
 @dataclass(frozen=True, eq=False)
 class TransitionModel:
-    """Kaldi's transition model.
-
-    Attributes
-    ----------
-    tuples
-        (transition-states, 4) int32: phone, HMM state, forward pdf, self-loop pdf.
-    log_prob_K
-        float64 log probability of each transition-id.
-    """
+    """Kaldi's transition model."""
 
     topology: Topology
-    tuples: np.ndarray
-    log_prob_K: np.ndarray
+    tuples: np.ndarray  # (transition-states, 4) int32: phone, HMM state, forward pdf, self-loop pdf
+    log_prob_K: np.ndarray  # float64 log probability of each transition-id
 
     @property
     def num_pdfs(self) -> int:
