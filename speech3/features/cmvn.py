@@ -54,15 +54,8 @@ _MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Apply the CMVN of `config` to the utterances of one unit: one utterance, or all utterances of one speaker.
 
-    Parameters
-    ----------
-    silent
-        For each utterance, which frames are digital silence, bool (T,); None: none. Where all are, all count.
-
-    Raises
-    ------
-    Speech3Error
-        Global statistics are missing or do not fit the features.
+    `silent`: for each utterance, which frames are digital silence, bool (T,); None: none. Where all are, all count.
+    Raises Speech3Error: global statistics are missing or do not fit the features.
     """
     variances = config.norm_vars
     if config.cmvn == "none" or not config.norm_means:
@@ -240,10 +233,7 @@ def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rat
     It depends on the samples of each frame alone, so a stream (whose frames are cut as `snip_edges` cuts them) finds
     the same frames.
 
-    Parameters
-    ----------
-    wave_S
-        float32 in [-1, 1), after dither.
+    `wave_S`: float32 in [-1, 1), after dither.
     """
     silent_T = torch.zeros(frames, dtype=torch.bool, device=wave_S.device)
     if not frames:
@@ -286,12 +276,8 @@ class OnlineCmvn:
 
     What is kept is of bounded length as long as `restart` is called now and then, between utterances.
 
-    Parameters
-    ----------
-    norm_vars
-        Divide by the standard deviation, too.
-    prior
-        Statistics of the training data as a feature config has them (``global_stats``); None: unknown.
+    `norm_vars`: divide by the standard deviation, too.
+    `prior`: statistics of the training data as a feature config has them (``global_stats``); None: unknown.
     """
 
     def __init__(self, norm_vars: bool, prior: Sequence[Sequence[float]] | None) -> None:

@@ -129,23 +129,11 @@ def finish_features(
 ) -> list[Tensor]:
     """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
-    Parameters
-    ----------
-    statics
-        float32 (T, F) each.
-    silent
-        For each, which frames are digital silence (`silent_frames`); None: none.
-
-    Returns
-    -------
-    list of Tensor
-        float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's
-        ``apply-cmvn | add-deltas | splice-feats``.
-
-    Raises
-    ------
-    Speech3Error
-        Global statistics are missing or do not fit the features.
+    `statics`: float32 (T, F) each.
+    `silent`: for each, which frames are digital silence (`silent_frames`); None: none.
+    Returns: float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's ``apply-cmvn |
+    add-deltas | splice-feats``.
+    Raises Speech3Error: global statistics are missing or do not fit the features.
     """
     normal = normalise(statics, config, silent)
     derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normal]
@@ -158,17 +146,10 @@ class OnlineFeatures:
     Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
     lags behind, so the other features wait for it, and it may differ (`OnlinePitch` says how).
 
-    Parameters
-    ----------
-    cmvn
-        Replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is an
-        error.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate; or it normalises by utterance or speaker and there is no `cmvn`; or the
-        features are given, which needs whole recordings.
+    `cmvn`: replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is
+    an error.
+    Raises Speech3Error: the config does not fit the sample rate; or it normalises by utterance or speaker and there is
+    no `cmvn`; or the features are given, which needs whole recordings.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:

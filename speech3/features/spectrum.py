@@ -60,10 +60,7 @@ class Framing:
 def frame_sizes(config: FeatureConfig, sample_rate_hz: int) -> Framing:
     """Sizes at a sample rate, truncated to whole samples as Kaldi truncates them.
 
-    Raises
-    ------
-    Speech3Error
-        Frames are shorter than two samples, or their shift is shorter than one.
+    Raises Speech3Error: frames are shorter than two samples, or their shift is shorter than one.
     """
     length = int(sample_rate_hz * 0.001 * config.frame_length)
     shift = int(sample_rate_hz * 0.001 * config.frame_shift)

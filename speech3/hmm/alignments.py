@@ -125,10 +125,7 @@ class WordLists(MutableMapping[str, list[str]]):
 class StoredAlignments(MutableMapping[str, Alignment]):
     """Alignments in a file; those of a small corpus stay in memory.
 
-    Parameters
-    ----------
-    path
-        The file. Without it, a temporary one is used, and the object can be pickled only while it is empty.
+    `path`: the file. Without it, a temporary one is used, and the object can be pickled only while it is empty.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -27,14 +27,8 @@ _DIGIT = re.compile(r"(.*\D)(\d+)")
 def log_likelihood(stats: np.ndarray) -> np.ndarray:
     """Log likelihood of frames under the one Gaussian estimated from them, with floored variances.
 
-    Parameters
-    ----------
-    stats
-        (..., 1 + 2 D) float64: count, sums, sums of squares.
-
-    Returns
-    -------
-    (...,) float64; 0 for no frames.
+    `stats`: (..., 1 + 2 D) float64: count, sums, sums of squares.
+    Returns: (...,) float64; 0 for no frames.
     """
     count = stats[..., 0]
     dim = (stats.shape[-1] - 1) // 2
@@ -49,19 +43,11 @@ def merge_questions(
 ) -> np.ndarray:
     """Cluster groups of phones and return every phone set that arises.
 
-    Parameters
-    ----------
-    stats
-        (P + 1, 1 + 2 D): statistics of each phone's middle state.
-    groups
-        Phones that are in one cluster from the start (the stress or tone variants of a vowel).
-    extra
-        Further phone sets.
-
-    Returns
-    -------
-    (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of `groups`: its
-    complement is silence and the ends of the utterance.
+    `stats`: (P + 1, 1 + 2 D): statistics of each phone's middle state.
+    `groups`: phones that are in one cluster from the start (the stress or tone variants of a vowel).
+    `extra`: further phone sets.
+    Returns: (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of
+    `groups`: its complement is silence and the ends of the utterance.
     """
     clusters = [frozenset(group) for group in groups if stats[list(group), 0].sum() > 0]
     sums = [stats[sorted(cluster)].sum(0) for cluster in clusters]
@@ -172,10 +158,7 @@ def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
 def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     """Read Kaldi's extra_questions.txt: one phone set per line; a phone stands for all its positions in the word.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or names a phone that the lexicon does not use.
+    Raises Speech3Error: the file cannot be read, or names a phone that the lexicon does not use.
     """
     by_name: dict[str, set[int]] = {}
     for phone, number in lexicon.phone_ids.items():
@@ -225,21 +208,11 @@ def build_tree(
 ) -> Tree:
     """Grow a tree with `leaves` leaves, or fewer if no useful question is left.
 
-    Parameters
-    ----------
-    min_frames
-        A leaf is split only if both sides keep at least this many frames.
-    extra
-        Phone sets to ask about, in addition to those found by clustering and by `phone_sets`.
-    sides
-        The phones that may be asked about: LEFT and CENTRE make left biphones.
-    key
-        Config key of `leaves`, for the error message.
-
-    Raises
-    ------
-    Speech3Error
-        `leaves` is smaller than the number of roots.
+    `min_frames`: a leaf is split only if both sides keep at least this many frames.
+    `extra`: phone sets to ask about, in addition to those found by clustering and by `phone_sets`.
+    `sides`: the phones that may be asked about: LEFT and CENTRE make left biphones.
+    `key`: config key of `leaves`, for the error message.
+    Raises Speech3Error: `leaves` is smaller than the number of roots.
     """
     groups, phones, states = phone_groups(lexicon), len(lexicon.phones), topology.states
     if leaves < len(groups) * states:

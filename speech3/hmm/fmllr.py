@@ -52,17 +52,11 @@ def accumulate_fmllr(
 ) -> None:
     """Add frames, each for the Gaussians of its pdf.
 
-    Parameters
-    ----------
-    gmm
-        The GMMs to which the transform is fitted.
-    feats_TD
-        The features that are to be transformed.
-    seen_by_TD, posteriors_by
-        Features and GMMs that give the posteriors: the features as adapted so far, or a speaker-independent twin of
-        `gmm` with the same number of Gaussians. By default `feats_TD` and `gmm`.
-    weight_T
-        Weight of each frame; None: one.
+    `gmm`: the GMMs to which the transform is fitted.
+    `feats_TD`: the features that are to be transformed.
+    `seen_by_TD`, `posteriors_by`: features and GMMs that give the posteriors: the features as adapted so far, or a
+    speaker-independent twin of `gmm` with the same number of Gaussians. By default `feats_TD` and `gmm`.
+    `weight_T`: weight of each frame; None: one.
     """
     seen_by_TD = feats_TD if seen_by_TD is None else seen_by_TD
     inverse_TD, mean_TD = expected_precisions(posteriors_by or gmm, seen_by_TD, pdf_T, gmm)
@@ -83,10 +77,7 @@ def extended(feats_TD: np.ndarray) -> np.ndarray:
 def prior_stats(gmm: Gmm, frames_J: np.ndarray) -> FmllrStats:
     """The expected statistics of one frame that the GMMs produce; their best transform is the identity.
 
-    Parameters
-    ----------
-    frames_J
-        How many frames of training speech each pdf has, zero for silence.
+    `frames_J`: how many frames of training speech each pdf has, zero for silence.
     """
     share_G = gmm.weight * np.repeat(frames_J / frames_J.sum(), np.diff(gmm.offset))
     precision = share_G[:, None] / gmm.var
@@ -122,17 +113,9 @@ def fmllr(
 ) -> np.ndarray:
     """The transform (D, D + 1) that maximises `fmllr_objective`, row by row; no sweep makes it worse.
 
-    Parameters
-    ----------
-    start_DV
-        Where the rows begin; None: the identity.
-    speaker
-        For messages.
-
-    Raises
-    ------
-    Speech3Error
-        There is not enough speech, or it does not vary.
+    `start_DV`: where the rows begin; None: the identity.
+    `speaker`: for messages.
+    Raises Speech3Error: there is not enough speech, or it does not vary.
     """
     dim = len(stats.linear)
     if stats.count <= dim + 1:

@@ -79,21 +79,10 @@ class Gmm(FrameScorer):
 
         Only the Gaussians of these pdfs are scored, those of a few pdfs at a time.
 
-        Parameters
-        ----------
-        feats_TD
-            float32.
-        pdfs
-            (U,) int; None for all J.
-
-        Returns
-        -------
-        (T, U) float32.
-
-        Raises
-        ------
-        Speech3Error
-            The features do not have the dimension of the GMMs.
+        `feats_TD`: float32.
+        `pdfs`: (U,) int; None for all J.
+        Returns: (T, U) float32.
+        Raises Speech3Error: the features do not have the dimension of the GMMs.
         """
         dim = self.mean.shape[1]
         if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:

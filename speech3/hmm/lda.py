@@ -30,10 +30,7 @@ class Projection:
     def __call__(self, feats_TF: np.ndarray) -> np.ndarray:
         """The projected features (T, D) float32; the first and last frame are repeated beyond the ends.
 
-        Raises
-        ------
-        Speech3Error
-            The features have another number of values.
+        Raises Speech3Error: the features have another number of values.
         """
         self.check(feats_TF)
         spliced_TS = spliced(feats_TF[:, : self.statics], self.context)
@@ -85,15 +82,10 @@ def accumulate_lda(stats: LdaStats, frames_TS: np.ndarray, class_T: np.ndarray) 
 def lda(stats: LdaStats, dim: int) -> np.ndarray:
     """The `dim` directions that separate the classes best, scaled so that the within-class covariance is one.
 
-    Returns
-    -------
-    (dim, S) float64; the between-class covariance becomes diagonal, its largest values first. The sign of each row is
-    chosen such that its largest value is positive.
-
-    Raises
-    ------
-    Speech3Error
-        `dim` is larger than S, there are too few frames, or a value or a combination of values is constant.
+    Returns: (dim, S) float64; the between-class covariance becomes diagonal, its largest values first. The sign of each
+    row is chosen such that its largest value is positive.
+    Raises Speech3Error: `dim` is larger than S, there are too few frames, or a value or a combination of values is
+    constant.
     """
     values, total = stats.first.shape[1], stats.count.sum()
     if not 1 <= dim <= values:

@@ -26,16 +26,9 @@ def expected_precisions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The expected inverse variances and the expected means divided by variances, in each frame.
 
-    Parameters
-    ----------
-    gmm, feats_TD
-        Give the posteriors of the Gaussians of the frame's pdf.
-    values_of
-        The GMMs whose means and variances are used, one Gaussian for each of `gmm`; by default `gmm` itself.
-
-    Returns
-    -------
-    Both (T, D) float64.
+    `gmm`, `feats_TD`: give the posteriors of the Gaussians of the frame's pdf.
+    `values_of`: the GMMs whose means and variances are used, one Gaussian for each of `gmm`; by default `gmm` itself.
+    Returns: both (T, D) float64.
     """
     values_of = values_of or gmm
     precision = 1.0 / values_of.var
@@ -149,10 +142,7 @@ def mllt_objective(matrix: np.ndarray, scatter_DDD: np.ndarray, count: float) ->
 def mllt(scatter_DDD: np.ndarray, count: float, sweeps: int = SWEEPS) -> np.ndarray:
     """The matrix (D, D) that maximises `mllt_objective`, row by row from the identity; no sweep makes it worse.
 
-    Raises
-    ------
-    Speech3Error
-        There are fewer frames than dimensions, or the features are linearly dependent.
+    Raises Speech3Error: there are fewer frames than dimensions, or the features are linearly dependent.
     """
     dim = len(scatter_DDD)
     if count <= dim:

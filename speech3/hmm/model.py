@@ -49,10 +49,7 @@ class Topology:
 
         Part k of a phone is in state k; if that state has no self-loop, the later frames of the part are in the next.
 
-        Parameters
-        ----------
-        part_T
-            (T,) int: the part of each frame; parts are numbered through all phones of the utterance.
+        `part_T`: (T,) int: the part of each frame; parts are numbered through all phones of the utterance.
         """
         state_T = part_T % self.min_frames
         later_T = np.concatenate([[False], part_T[1:] == part_T[:-1]])[: len(part_T)]
@@ -70,10 +67,7 @@ _KNOWN = {topology.name: topology for topology in (THREE_STATES, FIRST_AND_LOOP)
 def topology_named(name: str, path: Path) -> Topology:
     """The topology called `name`; `path` is the file that names it.
 
-    Raises
-    ------
-    Speech3Error
-        There is no topology of that name.
+    Raises Speech3Error: there is no topology of that name.
     """
     if name not in _KNOWN:
         raise MissingError(
@@ -205,10 +199,7 @@ class Hmm:
     def transitions(self, pdf_S: np.ndarray, state_S: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Log probabilities (S,) float32, times `scale`, of staying in each of S states and of leaving it.
 
-        Parameters
-        ----------
-        pdf_S, state_S
-            The pdf of each state, and its index within the phone.
+        `pdf_S`, `state_S`: the pdf of each state, and its index within the phone.
         """
         if self.topology.weighted:
             stay = self.self_loop[pdf_S]
@@ -266,10 +257,8 @@ def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
 def load_hmm(directory: Path | str) -> Hmm:
     """Read what `Hmm.save` wrote.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or was written by another version, or lexicon, tree and topology do not match.
+    Raises Speech3Error: a file is missing or was written by another version, or lexicon, tree and topology do not
+    match.
     """
     directory = Path(directory)
     if not (directory / "hmm.json").exists():

@@ -115,14 +115,8 @@ def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 def phone_bigram(sequences: Iterable[np.ndarray], num_phones: int) -> np.ndarray:
     """Estimate a phone bigram with add-one smoothing.
 
-    Parameters
-    ----------
-    sequences
-        Phones numbered from 0, including silence (`LoopPhones.segments`).
-
-    Returns
-    -------
-    (G1, G1) float32 log probabilities of the second phone given the first; G stands for the utterance's edge.
+    `sequences`: phones numbered from 0, including silence (`LoopPhones.segments`).
+    Returns: (G1, G1) float32 log probabilities of the second phone given the first; G stands for the utterance's edge.
     """
     counts_GG = np.ones((num_phones + 1, num_phones + 1))
     for phones in sequences:
@@ -231,12 +225,8 @@ class Biphones:
     def best_phones(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
         """The phones (int64, numbers of the loop) on the best path, including silence.
 
-        Parameters
-        ----------
-        outputs_TP
-            float32, the outputs of the network.
-        bigram
-            (G1, G1), from `phone_bigram`.
+        `outputs_TP`: float32, the outputs of the network.
+        `bigram`: (G1, G1), from `phone_bigram`.
         """
         # The edge comes last in the search.
         group_N = np.roll(self.group_N, -1)

@@ -304,17 +304,9 @@ def train_lda(
 ) -> tuple[GmmSystem, Projection]:
     """Train GMMs on features after LDA and MLLT, from the alignments of the triphones, which the workers hold.
 
-    Parameters
-    ----------
-    workers
-        Their features are `Projected`, still without projection; it is set here.
-    values
-        How many values of a frame are spliced (the static ones), and how many there are.
-
-    Raises
-    ------
-    Speech3Error
-        Nothing is aligned, or LDA or MLLT fails.
+    `workers`: their features are `Projected`, still without projection; it is set here.
+    `values`: how many values of a frame are spliced (the static ones), and how many there are.
+    Raises Speech3Error: nothing is aligned, or LDA or MLLT fails.
     """
     stage = config.lda
     assert stage is not None
@@ -421,10 +413,7 @@ def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Ma
 def load_adapted(directory: Path) -> Adapted:
     """Read what `save_adapted` wrote, without the twin.
 
-    Raises
-    ------
-    Speech3Error
-        The model does not adapt to speakers.
+    Raises Speech3Error: the model does not adapt to speakers.
     """
     if not (directory / ADAPTED / MODEL).exists():
         raise MismatchError(f"{directory}: not trained with adaptation to speakers; use the model `sat` of a recipe")

@@ -215,10 +215,7 @@ def train_monophone(
     With a small vocabulary that ends in a poor optimum, because nothing distinguishes the states of neighbouring
     phones. So the phones are trained first, with one Gaussian each, then their states.
 
-    Raises
-    ------
-    Speech3Error
-        No utterance is long enough for its phones, or none can be aligned.
+    Raises Speech3Error: no utterance is long enough for its phones, or none can be aligned.
     """
     number_P = group_numbers(lexicon)
     short = merged(workers.run(flat_start, lexicon))
@@ -258,10 +255,8 @@ def train_triphone(
 ) -> GmmSystem:
     """Grow a tree from the monophone alignments, which the workers hold, and train a GMM for each of its leaves.
 
-    Raises
-    ------
-    Speech3Error
-        No utterance is aligned, the questions cannot be read, or ``tri.leaves`` is smaller than the number of roots.
+    Raises Speech3Error: no utterance is aligned, the questions cannot be read, or ``tri.leaves`` is smaller than the
+    number of roots.
     """
     system = tied_states(workers, mono.hmm.lexicon, config, config.tri, generator, metrics, "tri")
     lexicon = mono.hmm.lexicon
@@ -286,10 +281,7 @@ def tied_states(
 ) -> GmmSystem:
     """Grow a tree from the alignments and features that the workers hold, and train GMMs for its leaves.
 
-    Parameters
-    ----------
-    name
-        The system, for messages and metrics; its config is ``hmm.NAME``.
+    `name`: the system, for messages and metrics; its config is ``hmm.NAME``.
     """
     data = _context_stats(workers)
     extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []

@@ -124,10 +124,7 @@ def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[
 def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
     """Build the HMM of `words` (all in the lexicon; see `Lexicon.known`).
 
-    Raises
-    ------
-    Speech3Error
-        There are no words.
+    Raises Speech3Error: there are no words.
     """
     if not words:
         raise DataError("the transcript has no words to align")
@@ -215,20 +212,13 @@ def best_path(
 ) -> tuple[np.ndarray, float] | None:
     """Find the best state sequence.
 
-    Parameters
-    ----------
-    loglikes_TU
-        (T, U) float32, one column for each pdf that the graph uses.
-    column
-        (S,) int32: the column of each state.
-    beam
-        States further than this (in scaled log probability) below the frame's best are pruned.
-    acoustic_scale
-        Scale of the log likelihoods and, as in Kaldi's align scripts (``--self-loop-scale=0.1``), of the transitions.
-
-    Returns
-    -------
-    (T,) int32 states and the path's log probability per frame, or None if no path within the beam reaches the end.
+    `loglikes_TU`: (T, U) float32, one column for each pdf that the graph uses.
+    `column`: (S,) int32: the column of each state.
+    `beam`: states further than this (in scaled log probability) below the frame's best are pruned.
+    `acoustic_scale`: scale of the log likelihoods and, as in Kaldi's align scripts (``--self-loop-scale=0.1``), of the
+    transitions.
+    Returns: (T,) int32 states and the path's log probability per frame, or None if no path within the beam reaches the
+    end.
     """
     stay, leave = hmm.transitions(graph.pdf, graph.state, acoustic_scale)
     states, score = _search(

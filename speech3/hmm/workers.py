@@ -106,10 +106,7 @@ def _shares(names: list[str], jobs: int, group_of: Mapping[str, str] | None) -> 
 class Workers:
     """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process.
 
-    Parameters
-    ----------
-    group_of
-        Utterances with the same value, such as their speaker, are in the same share; None: each may be in any.
+    `group_of`: utterances with the same value, such as their speaker, are in the same share; None: each may be in any.
     """
 
     def __init__(
@@ -142,10 +139,7 @@ class Workers:
     def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
         """Call ``function(share, *arguments)`` in every process.
 
-        Raises
-        ------
-        Speech3Error
-            `function` raised it, or a process died.
+        Raises Speech3Error: `function` raised it, or a process died.
         """
         if self._local is not None:
             return [function(self._local, *arguments)]

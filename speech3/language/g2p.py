@@ -99,10 +99,7 @@ class G2p:
 
         A letter with marks that the lexicon lacks is read without them, punctuation that it lacks is silent.
 
-        Raises
-        ------
-        UnknownSymbolError
-            The lexicon has no word with one of the letters.
+        Raises UnknownSymbolError: the lexicon has no word with one of the letters.
         """
         ids = []
         for letter in letters_of(word):
@@ -118,10 +115,7 @@ class G2p:
     def spell(self, phones: Sequence[str], best: int = 1) -> list[Found]:
         """The `best` most probable spellings of phones, at most; their letters are in the case of the lexicon.
 
-        Raises
-        ------
-        UnknownSymbolError
-            The lexicon lacks one of the phones.
+        Raises UnknownSymbolError: the lexicon lacks one of the phones.
         """
         if strange := [phone for phone in phones if phone not in self._phone_ids]:
             raise UnknownSymbolError(strange[0])
@@ -197,10 +191,7 @@ def _choices(given_G2: np.ndarray, other_G2: np.ndarray) -> tuple[dict[tuple[int
 def load(path: Path | str) -> G2p:
     """Read a model.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, damaged or not such a model.
+    Raises Speech3Error: the file is missing, damaged or not such a model.
     """
     tensors, about = load_tensors(path, KIND)
     code_G, word_G = tensors["code"], tensors["word"].astype(np.int32)
@@ -217,10 +208,7 @@ def load(path: Path | str) -> G2p:
 def read_table(lexicon: Path) -> dict[str, list[Phones]]:
     """The words of a lexicon file with their pronunciations, without symbols, silences and noises.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read or is not a lexicon.
+    Raises Speech3Error: the file cannot be read or is not a lexicon.
     """
     if not lexicon.is_file():
         raise MissingError(f"{lexicon}: no such lexicon; give a file with lines `word phone phone ...`")
@@ -238,15 +226,8 @@ def read_table(lexicon: Path) -> dict[str, list[Phones]]:
 def train(table: Table, source: str, order: int = ORDER) -> G2p:
     """Learn a model from words with their pronunciations, all of which count alike.
 
-    Parameters
-    ----------
-    source
-        The name of the lexicon, for messages.
-
-    Raises
-    ------
-    Speech3Error
-        There are fewer than `LEAST_WORDS` words.
+    `source`: the name of the lexicon, for messages.
+    Raises Speech3Error: there are fewer than `LEAST_WORDS` words.
     """
     if len(table) < LEAST_WORDS:
         raise DataError(
@@ -282,17 +263,9 @@ def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray]
 def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
     """Words (or pronunciations) given on the command line and in files, each once.
 
-    Parameters
-    ----------
-    arguments
-        Words, paths of files and ``-`` for standard input.
-    whole_lines
-        A line of a file is a pronunciation; else its first field is a word.
-
-    Raises
-    ------
-    Speech3Error
-        A file cannot be read or has no words; an argument looks like a path and there is no such file.
+    `arguments`: words, paths of files and ``-`` for standard input.
+    `whole_lines`: a line of a file is a pronunciation; else its first field is a word.
+    Raises Speech3Error: a file cannot be read or has no words; an argument looks like a path and there is no such file.
     """
     found: list[str] = []
     for argument in arguments:
@@ -330,18 +303,10 @@ def apply(model: G2p, words: Iterable[str]) -> tuple[dict[str, Phones], dict[str
 def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | None = None) -> G2p | None:
     """Learn how words are pronounced from all words of a lexicon, or read what was learnt from the same words before.
 
-    Parameters
-    ----------
-    held_out
-        Words of the lexicon on which the phone error rate of a model of the others is measured: `G2p.wrong`.
-    source
-        The name of the lexicon, for messages.
-    kept
-        Where the model is kept if learning it took more than a second; a file of another lexicon is replaced.
-
-    Returns
-    -------
-    None if the lexicon has too few words (`LEAST_WORDS`).
+    `held_out`: words of the lexicon on which the phone error rate of a model of the others is measured: `G2p.wrong`.
+    `source`: the name of the lexicon, for messages.
+    `kept`: where the model is kept if learning it took more than a second; a file of another lexicon is replaced.
+    Returns: None if the lexicon has too few words (`LEAST_WORDS`).
     """
     if len(table) - len(held_out) < LEAST_WORDS:
         return None

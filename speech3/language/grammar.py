@@ -67,10 +67,8 @@ class WordGraph:
 def read_sentences(path: Path) -> WordGraph:
     """Read a list of one sentence per line; probabilities are relative frequencies.
 
-    Raises
-    ------
-    Speech3Error
-        With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the line).
+    Raises Speech3Error, with the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the
+    line).
     """
     found = list(map(tuple, sentences_of_file(path, NOT_WORDS)))
     if not found:
@@ -260,12 +258,9 @@ class _Token(NamedTuple):
 def read_jsgf(path: Path) -> WordGraph:
     """Read a grammar as an acceptor of its sentences.
 
-    Raises
-    ------
-    Speech3Error
-        With file and line: the syntax is wrong, a rule is missing or defined twice, or a rule refers to itself before
-        its end. With the file: there is no public rule, the public rules accept no sentence, or brackets are nested
-        hundreds deep.
+    Raises Speech3Error, with file and line: the syntax is wrong, a rule is missing or defined twice, or a rule refers
+    to itself before its end. With the file: there is no public rule, the public rules accept no sentence, or brackets
+    are nested hundreds deep.
     """
     try:
         rules = _Parser(composed(read_utf8(path), path), path).rules()

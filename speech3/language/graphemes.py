@@ -172,10 +172,7 @@ def _parts(phone: str) -> str:
 def read_graphemes(path: Path) -> tuple[str, ...]:
     """Read one grapheme a line; what follows a space is a remark.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or has no line.
+    Raises Speech3Error: the file cannot be read, or has no line.
     """
     if not path.is_file():
         raise MissingError(f"{path}: no such file; set graphemes=FILE, one grapheme a line, such as ng")
@@ -244,9 +241,7 @@ def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
 
     `counts`: how often each word occurs.
 
-    Returns
-    -------
-    Empty if there is none.
+    Returns: empty if there is none.
     """
     marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()
     for word, count in counts.items():

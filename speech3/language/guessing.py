@@ -372,22 +372,11 @@ def from_spelling(
     (`pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
     lexicon has few words, or spells words by their letters; then so does this.
 
-    Parameters
-    ----------
-    table
-        The lexicon's words with their pronunciations; `lexicon` is its name for messages.
-    kept
-        A file to keep the n-grams in.
-
-    Returns
-    -------
-    Pronunciations, empty where a letter is in no word of the lexicon; and the phone error rate, as a fraction, on words
-    of the lexicon that were held out.
-
-    Raises
-    ------
-    Speech3Error
-        The lexicon has too few words to learn from.
+    `table`: the lexicon's words with their pronunciations; `lexicon` is its name for messages.
+    `kept`: a file to keep the n-grams in.
+    Returns: pronunciations, empty where a letter is in no word of the lexicon; and the phone error rate, as a fraction,
+    on words of the lexicon that were held out.
+    Raises Speech3Error: the lexicon has too few words to learn from.
     """
     spelled = _spelled_words(table)
     if len(spelled) < _ENOUGH_PAIRS:

@@ -135,10 +135,7 @@ class Lexicon:
     def known(self, words: Iterable[str]) -> list[str]:
         """Replace out-of-vocabulary words by `<unk>`.
 
-        Raises
-        ------
-        Speech3Error
-            There are such words and the lexicon has no `<unk>`. The message lists the words.
+        Raises Speech3Error: there are such words and the lexicon has no `<unk>`. The message lists the words.
         """
         words = list(words)
         missing = sorted({word for word in words if word not in self.by_word})
@@ -176,10 +173,8 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     symbols such as ``[breath]`` and ``<sil>`` have, and those that ``silence_phones.txt`` beside the lexicon lists,
     except those that ``nonsilence_phones.txt`` lists.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, empty, not UTF-8, or has a word without phones or with impossible probabilities.
+    Raises Speech3Error: the file is missing, empty, not UTF-8, or has a word without phones or with impossible
+    probabilities.
     """
     path = Path(path)
     if not path.exists():
@@ -241,11 +236,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     have none: that is a phone in SAMPA. Where lines have four numbers, as MFA's dictionaries and lexiconp_silprob.txt
     under another name, the first is the probability; the others, those of silence, are left out.
 
-    Raises
-    ------
-    Speech3Error
-        A word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has phones that are not
-        silence, or there is no word.
+    Raises Speech3Error: a word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has
+    phones that are not silence, or there is no word.
     """
     # What the numbers after words mean, in the whole file.
     rows = lexicon_rows(text)
@@ -306,10 +298,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
 def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
     """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
 
-    Raises
-    ------
-    Speech3Error
-        As `lexicon_lines`.
+    Raises what `lexicon_lines` raises.
     """
     table: dict[str, list[Phones]] = {}
     for line in lexicon_lines(text, path):
@@ -404,10 +393,7 @@ def without_variant(word: str) -> str:
 def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Words with their phones, a word as often as it has pronunciations; ``<s>``, ``</s>`` and ``<unk>`` left out.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read.
+    Raises Speech3Error: the file cannot be read.
     """
     lines = read_utf8(path, otherwise="latin-1").splitlines()
     rows = (line.partition(" #")[0].split() for line in lines)  # `#HASH-MARK HH AE1 SH ...` is a word
@@ -434,10 +420,7 @@ class LangDir:
 def find_lang(directory: Path) -> LangDir:
     """Find the files of ``lang/``; there are none if there is no such directory.
 
-    Raises
-    ------
-    Speech3Error
-        The directory contains none of the files, or several language models.
+    Raises Speech3Error: the directory contains none of the files, or several language models.
     """
     if not directory.is_dir():
         return LangDir(None, None, None)
@@ -462,10 +445,7 @@ def read_lexicon_text(path: Path) -> str:
 
     Words are composed (NFC), phones are as they are written. CMUdict, which begins with ``;;;``, may be in Latin-1.
 
-    Raises
-    ------
-    Speech3Error
-        As `read_utf8`.
+    Raises what `read_utf8` raises.
     """
     content = read_bytes(path)
     text = decode(content, path, "latin-1" if content.startswith(b";;;") else "")  # as cmudict-0.7b is
@@ -504,10 +484,7 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
 def arpa_words(path: Path) -> list[str]:
     """The words of an ARPA file, without symbols such as `<s>`; the file is read to the end of its 1-grams, unchecked.
 
-    Raises
-    ------
-    Speech3Error
-        As `read_utf8`.
+    Raises what `read_utf8` raises.
     """
     from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
     unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
@@ -532,17 +509,9 @@ def text_lines(path: Path) -> Iterator[str]:
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
     """Train a unigram model; the same words make the same bytes.
 
-    Parameters
-    ----------
-    words
-        How often each word occurs in the text.
-    vocabulary
-        Number of pieces; there are fewer if the text has fewer.
-
-    Raises
-    ------
-    Speech3Error
-        There are more letters than `vocabulary`.
+    `words`: how often each word occurs in the text.
+    `vocabulary`: number of pieces; there are fewer if the text has fewer.
+    Raises Speech3Error: there are more letters than `vocabulary`.
     """
     import sentencepiece
 
@@ -568,10 +537,7 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
 class Cutter:
     """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
 
-    Parameters
-    ----------
-    model
-        As `train_pieces` returns it.
+    `model`: as `train_pieces` returns it.
     """
 
     def __init__(self, model: bytes) -> None:

@@ -54,10 +54,7 @@ Words = Sequence[str]
 class Network(nn.Module):
     """Embeddings, the layers of a config, and the tied softmax.
 
-    Parameters
-    ----------
-    count_V
-        How often each unit occurs in the text.
+    `count_V`: how often each unit occurs in the text.
     """
 
     log_draw_V: Tensor
@@ -158,10 +155,7 @@ class NeuralLm:
     def log_probs(self, sentences: Sequence[Words], label: str = "") -> list[np.ndarray]:
         """Natural logarithms of the probabilities of each sentence's words and its end: float64 (W,) each.
 
-        Parameters
-        ----------
-        label
-            What to call the work in a progress bar; none without it.
+        `label`: what to call the work in a progress bar; none without it.
         """
         if self.ngrams is None:
             return self.neural_log_probs(sentences, label)
@@ -246,10 +240,7 @@ class NeuralLm:
     def neighbours(self, word: str, most: int = 10) -> list[tuple[str, float]]:
         """The units whose embeddings are nearest to that of a word or piece, by cosine, and the cosines.
 
-        Raises
-        ------
-        Speech3Error
-            The network lacks the word, or it consists of several pieces.
+        Raises Speech3Error: the network lacks the word, or it consists of several pieces.
         """
         number = self.numbers.get(word, next(iter(self.units_of(word))) if len(self.units_of(word)) == 1 else 0)
         if number < len(SPECIAL):
@@ -294,10 +285,7 @@ def is_neural(path: Path) -> bool:
 def read_neural(path: Path) -> NeuralLm:
     """Read what `NeuralLm.save` wrote.
 
-    Raises
-    ------
-    Speech3Error
-        The directory has no such model, or it is damaged.
+    Raises Speech3Error: the directory has no such model, or it is damaged.
     """
     if not is_neural(path):
         raise MissingError(f"{path}: has no {FILE}; pass a directory that speech3 lm train --neural wrote")
@@ -330,10 +318,7 @@ def ngram_log_probs(lm: ArpaLm, sentences: Sequence[Words]) -> list[np.ndarray]:
 def read_known(lm: NeuralLm, texts: Sequence[Path]) -> list[list[str]]:
     """The sentences of a text.
 
-    Raises
-    ------
-    Speech3Error
-        There are none, or the model has none of their words.
+    Raises Speech3Error: there are none, or the model has none of their words.
     """
     sentences = [words for path in texts for words in sentences_of_file(path)]
     name = ", ".join(map(str, texts))
@@ -365,10 +350,7 @@ def mixed(lm: NeuralLm, ngrams: ArpaLm, share: float | None, tune: Path | None =
 
     The share that makes the text most probable is found by expectation maximisation.
 
-    Raises
-    ------
-    Speech3Error
-        The models have no word in common, or the text has no word of both.
+    Raises Speech3Error: the models have no word in common, or the text has no word of both.
     """
     alone = replace(lm, ngrams=None)
     if not any(alone.knows(word) for word in ngrams.words if word != UNKNOWN):

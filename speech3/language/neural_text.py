@@ -39,18 +39,10 @@ class UnitText:
 def read_units(texts: Sequence[Path], pieces: int = 0, vocabulary: Path | None = None) -> UnitText:
     """Read texts of one sentence per line.
 
-    Parameters
-    ----------
-    pieces
-        Number of pieces to train and to cut the words into; 0: the units are words.
-    vocabulary
-        Word list or lexicon; other words count as `<unk>`. None: the words of the text.
-
-    Raises
-    ------
-    Speech3Error
-        There is no sentence, or no word of the vocabulary in them; both pieces and a vocabulary are given; also what
-        `read_tokens` raises.
+    `pieces`: number of pieces to train and to cut the words into; 0: the units are words.
+    `vocabulary`: word list or lexicon; other words count as `<unk>`. None: the words of the text.
+    Raises Speech3Error: there is no sentence, or no word of the vocabulary in them; both pieces and a vocabulary are
+    given; also what `read_tokens` raises.
     """
     source = ", ".join(map(str, texts))
     if vocabulary and pieces:

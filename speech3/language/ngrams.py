@@ -338,10 +338,7 @@ class States(NamedTuple):
 def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
     """Make the automaton of a model.
 
-    Parameters
-    ----------
-    known_V
-        bool: words that may occur; others have neither arcs nor states. If None, all words may occur.
+    `known_V`: bool: words that may occur; others have neither arcs nor states. If None, all words may occur.
     """
     trie, histories, history_G = lm.trie, len(lm.first_H) - 1, lm.history_G()
     bos, eos = lm.numbers[BOS], lm.numbers[EOS]

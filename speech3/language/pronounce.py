@@ -143,14 +143,8 @@ def scripts_of(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
 
     Japanese kana count as CJK, since they are written together; letters such as ``ʼ`` and ``ʰ`` belong to any script.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs.
-
-    Returns
-    -------
-    For each script its number of letters, and the three most frequent words that have some.
+    `counts`: how often each word occurs.
+    Returns: for each script its number of letters, and the three most frequent words that have some.
     """
     letters, words = Counter[str](), dict[str, Counter[str]]()
     for word, count in counts.items():
@@ -176,9 +170,7 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
 
     `trained`: how often each phone that has its own model occurs.
 
-    Returns
-    -------
-    The replacement of each of `phones`; empty if no phone is similar.
+    Returns: the replacement of each of `phones`; empty if no phone is similar.
     """
     alike: dict[str, str] = {}
     for phone in sorted(trained, key=lambda phone: (-trained[phone], phone)):
@@ -206,10 +198,8 @@ def replace_rare(
     `counts`: how often each word occurs in the training transcripts.
     `alike`: finds the replacements of phones among those that are frequent enough.
 
-    Returns
-    -------
-    The pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each rare
-    phone.
+    Returns: the pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each
+    rare phone.
     """
     heard = Counter[str]()
     for word, variants in pronunciations.items():
@@ -360,18 +350,10 @@ def _best_alignment(source: Phones, target: Phones, probs: _Chunks) -> list[Phon
 def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) -> None:
     """Check that most words of the transcripts are in the lexicon.
 
-    Parameters
-    ----------
-    texts
-        Transcript of each utterance.
-    known
-        The words of the lexicon.
-
-    Raises
-    ------
-    Speech3Error
-        More than half are not. The message shows words of both and, if known, the cause: another script, or another
-        case.
+    `texts`: transcript of each utterance.
+    `known`: the words of the lexicon.
+    Raises Speech3Error: more than half are not. The message shows words of both and, if known, the cause: another
+    script, or another case.
     """
     words = Counter(word for text in texts.values() for word in (text or "").split())
     unknown = Counter({word: count for word, count in words.items() if word not in known})

@@ -202,13 +202,9 @@ def write_alignments(
     Words outside the lexicon keep their spelling in the CTM, although they were aligned as `<unk>`. Times count from
     the beginning of the utterance (of the segment, if the data directory has `segments`).
 
-    Parameters
-    ----------
-    confidences
-        The sixth column of both CTM files.
-    parts
-        Parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is written
-        per part; CTM and TextGrid describe whole recordings, except what no part covers.
+    `confidences`: the sixth column of both CTM files.
+    `parts`: parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is
+    written per part; CTM and TextGrid describe whole recordings, except what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, known = durations_s or {}, confidences or {}
@@ -285,12 +281,8 @@ def suspicions(
 ) -> list[Suspicion]:
     """List suspicious utterances, the worst first: no path, low confidence, doubtful words, or aligned on retry only.
 
-    Parameters
-    ----------
-    subsampling
-        Frames per output of the model.
-    limits
-        None: those of `aligned`.
+    `subsampling`: frames per output of the model.
+    `limits`: None: those of `aligned`.
     """
     limits, doubtful = limits or limits_of(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
     found = [

@@ -66,18 +66,9 @@ def spectral_change(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.nd
     as from silence to speech, do not make all others small); at the ends of the recording its first and last frames
     are repeated.
 
-    Parameters
-    ----------
-    wave_S
-        float32 samples in [-1, 1).
-
-    Returns
-    -------
-    seconds_E
-        float64, times of the edges.
-    change_E
-        float64 of mean 0 and standard deviation 1; zeros if nothing changes. Empty if the recording is shorter than 50
-        ms, or if its sample rate is too low for 23 mel bins.
+    `wave_S`: float32 samples in [-1, 1).
+    Returns `seconds_E`, float64, times of the edges; `change_E`, float64 of mean 0 and standard deviation 1; zeros if
+    nothing changes. Empty if the recording is shorter than 50 ms, or if its sample rate is too low for 23 mel bins.
     """
     return standardised_change(*_log_mels(wave_S, rate_hz))
 
@@ -128,25 +119,13 @@ def posterior_boundaries(
 ) -> np.ndarray:
     """Medians of the boundaries between the phones of an alignment, in frames, (P + 1,) float64.
 
-    Parameters
-    ----------
-    loglikes_TU
-        float32 log likelihoods without a scale, one row per output.
-    column_PK
-        int32, the column of each state of each phone.
-    alignment
-        Its phones are kept; its boundaries only say where the band lies.
-    bonus_T
-        float64, added to the log probability of a path for each phone that begins at frame t.
-    scale
-        Acoustic scale.
-    band
-        Frames by which a phone may begin earlier, and end later, than in `alignment`.
-
-    Returns
-    -------
-    ndarray
-        The first is 0, the last T; each phone is at least as long as the topology requires.
+    `loglikes_TU`: float32 log likelihoods without a scale, one row per output.
+    `column_PK`: int32, the column of each state of each phone.
+    `alignment`: its phones are kept; its boundaries only say where the band lies.
+    `bonus_T`: float64, added to the log probability of a path for each phone that begins at frame t.
+    `scale`: acoustic scale.
+    `band`: frames by which a phone may begin earlier, and end later, than in `alignment`.
+    Returns: the first is 0, the last T; each phone is at least as long as the topology requires.
     """
     phones, states = column_PK.shape
     pdf_S = np.concatenate([hmm.pdfs(*window) for window in alignment.windows().tolist()]).astype(np.int32)
@@ -247,12 +226,8 @@ class Refinement:
     def refined(self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float) -> Alignment:
         """The alignment with `Alignment.edges`; its frames are not changed.
 
-        Parameters
-        ----------
-        scored
-            The scores with which it was found.
-        acoustic_scale
-            Their scale in the search.
+        `scored`: the scores with which it was found.
+        `acoustic_scale`: their scale in the search.
         """
         windows = found.windows().tolist()
         column_PK = np.searchsorted(scored.pdf_U, np.array([hmm.pdfs(*window) for window in windows], np.int32))
@@ -271,10 +246,8 @@ class Refinement:
 class DataWaves(Mapping[str, Wave]):
     """The waveforms of a data directory, read on access; an utterance whose audio cannot be read is not in it.
 
-    Parameters
-    ----------
-    rate_hz
-        The sample rate of the model: other recordings are resampled, so that they have its bandwidth. None: their own.
+    `rate_hz`: the sample rate of the model: other recordings are resampled, so that they have its bandwidth. None:
+    their own.
     """
 
     data: DataDir

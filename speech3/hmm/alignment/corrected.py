@@ -48,10 +48,7 @@ class Offsets:
 def fit(errors: Mapping[str, Sequence[tuple[Pair, float]]]) -> Offsets:
     """Estimate offsets from the errors of each corrected recording, in seconds (`differences`).
 
-    Raises
-    ------
-    Speech3Error
-        There are fewer than two recordings with boundaries that can be compared.
+    Raises Speech3Error: there are fewer than two recordings with boundaries that can be compared.
     """
     used = {recording: rows for recording, rows in errors.items() if rows}
     if len(used) < 2:
@@ -81,12 +78,8 @@ def differences(
 ) -> list[tuple[Pair, float]]:
     """The classes and the error, in seconds, of each of our boundaries that the truth has as well.
 
-    Parameters
-    ----------
-    ours, truth
-        Phones and silences.
-    matched
-        For the n-th phone of `truth` the number of the same phone in `ours`, both counted without silences.
+    `ours`, `truth`: phones and silences.
+    `matched`: for the n-th phone of `truth` the number of the same phone in `ours`, both counted without silences.
     """
     spoken = [index for index, segment in enumerate(ours) if not is_silence(segment.label)]
     theirs = [segment for segment in truth if not is_silence(segment.label)]

@@ -162,15 +162,8 @@ class Found(NamedTuple):
 def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], acoustic_scale: float) -> list[Found]:
     """Find the words of a transcript in a recording that may lack some of them and contain others.
 
-    Parameters
-    ----------
-    chunks
-        Log likelihoods (T, P) of all pdfs, float32, of consecutive parts of the recording.
-
-    Returns
-    -------
-    list of Found
-        In order of time; their frames are rows of `chunks`. After a jump back, the words are out of order.
+    `chunks`: log likelihoods (T, P) of all pdfs, float32, of consecutive parts of the recording.
+    Returns: in order of time; their frames are rows of `chunks`. After a jump back, the words are out of order.
     """
     search = _Search(graph, hmm, acoustic_scale)
     for loglikes_TP in chunks:
@@ -402,10 +395,7 @@ class LongLayout:
 def check_rate(words: int, duration_s: float) -> None:
     """Check that a transcript has a plausible number of words for the length of its recording.
 
-    Raises
-    ------
-    Speech3Error
-        It has too few or too many words per second.
+    Raises Speech3Error: it has too few or too many words per second.
     """
     if words < _SLOWEST * duration_s:
         raise DataError(
@@ -425,17 +415,10 @@ def lay_out_long(
 ) -> LongLayout:  # fmt: skip
     """Find the words of a long utterance, and cut it into parts of at most `PART_S`, longer only where pauses are rare.
 
-    Parameters
-    ----------
-    words
-        All in the lexicon; see `Lexicon.known`.
-    feats_TF
-        float32, as extracted with `config`.
-
-    Raises
-    ------
-    Speech3Error
-        The transcript cannot belong to the recording: it is far too short or too long, or too few words are found.
+    `words`: all in the lexicon; see `Lexicon.known`.
+    `feats_TF`: float32, as extracted with `config`.
+    Raises Speech3Error: the transcript cannot belong to the recording: it is far too short or too long, or too few
+    words are found.
     """
     rate = 1 / frame_clock(config).shift_s
     check_rate(len(words), len(feats_TF) / rate)

@@ -65,10 +65,7 @@ def spread(loglikes_TP: np.ndarray) -> np.ndarray:
 def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> Confidence:
     """Compare an alignment with the best pdf of each frame; the formula is at the top of this module.
 
-    Parameters
-    ----------
-    blocks
-        float32 log likelihoods of all pdfs, without acoustic scale, of consecutive blocks of frames (T, P).
+    `blocks`: float32 log likelihoods of all pdfs, without acoustic scale, of consecutive blocks of frames (T, P).
     """
     pdf_T, spoken_T = alignment.pdfs(hmm), alignment.words[alignment.segment] != NO_WORD
     below, spreads, first = list[np.ndarray](), list[np.ndarray](), 0
@@ -184,10 +181,7 @@ def ctm_line(utterance: str, segment: Segment) -> str:
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
     """Read what `write_ctm` wrote, or another CTM with or without confidences; ``;;`` begins a comment.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or a line is not one of a CTM.
+    Raises Speech3Error: the file cannot be read, or a line is not one of a CTM.
     """
     tracks: dict[str, list[Segment]] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), start=1):

@@ -62,10 +62,7 @@ class KaldiAlignment:
     def senones(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each utterance and the pdf of each of its frames, (T,) int32.
 
-        Raises
-        ------
-        Speech3Error
-            A part is damaged, an utterance occurs twice, or the model lacks a transition-id.
+        Raises Speech3Error: a part is damaged, an utterance occurs twice, or the model lacks a transition-id.
         """
         yielded: set[str] = set()
         for part in self.parts:
@@ -88,10 +85,7 @@ class KaldiAlignment:
 
         Call it after `senones`, whose frames weight the self-loop probabilities.
 
-        Raises
-        ------
-        Speech3Error
-            `lang` is damaged, or its phone set is not that of the alignment directory.
+        Raises Speech3Error: `lang` is damaged, or its phone set is not that of the alignment directory.
         """
         if lang is None:
             return self._pdfs_only("no lang directory was given (speech3 import --lang), so phones have no names")
@@ -142,10 +136,8 @@ class KaldiAlignment:
 def open_alignment(path: Path | str) -> KaldiAlignment:
     """Read the model and the tree of an alignment directory and find its parts.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, tree and model have different numbers of pdfs, or a part is missing.
+    Raises Speech3Error: a file is missing or damaged, tree and model have different numbers of pdfs, or a part is
+    missing.
     """
     path = Path(path)
     if not path.is_dir():

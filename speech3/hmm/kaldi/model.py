@@ -97,10 +97,7 @@ def _leaves(node: Node | None) -> Iterator[Leaf]:
 def read_tree(path: Path | str) -> KaldiTree:
     """Read a `tree`, binary or text.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, is not a tree, or is truncated.
+    Raises Speech3Error: the file is missing, is not a tree, or is truncated.
     """
     with opened_object(path, "a Kaldi tree", "pass the tree that belongs to final.mdl") as stream:
         stream.expect("ContextDependency")
@@ -218,15 +215,8 @@ def _way(node: Question | Table, value: int) -> Node | None:
 def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     """Convert a tree that asks about at most one neighbour on either side, for phones of three states.
 
-    Parameters
-    ----------
-    number
-        Our number of each Kaldi phone to convert.
-
-    Raises
-    ------
-    Speech3Error
-        The window of the tree is wider, or it has no pdf for a phone of `number`.
+    `number`: our number of each Kaldi phone to convert.
+    Raises Speech3Error: the window of the tree is wider, or it has no pdf for a phone of `number`.
     """
     if tree.width - tree.centre > 2 or tree.centre > 1:
         raise DataError(f"the tree's window is {tree.width} phones wide, the phone itself at index {tree.centre}")
@@ -303,10 +293,7 @@ def left_to_right(states: tuple[TopologyState, ...]) -> bool:
 def read_transition_model(path: Path | str) -> TransitionModel:
     """Read the transition model of a `final.mdl` of GMMs or a network, binary or text.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, is not a Kaldi model, or is truncated.
+    Raises Speech3Error: the file is missing, is not a Kaldi model, or is truncated.
     """
     with opened_object(path, "a Kaldi model", "pass the final.mdl that made the alignment") as stream:
         stream.expect("<TransitionModel>")
@@ -432,10 +419,7 @@ def read_lang(directory: Path | str) -> Lang:
 
     The word for out-of-vocabulary words (``oov.txt``) is also added as our `<unk>`.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, or a phone of the lexicon is not in ``phones.txt``.
+    Raises Speech3Error: a file is missing or damaged, or a phone of the lexicon is not in ``phones.txt``.
     """
     directory = Path(directory)
     ids = read_symbols(directory / "phones.txt")
@@ -465,10 +449,7 @@ def read_lang(directory: Path | str) -> Lang:
 def read_symbols(path: Path | str) -> dict[str, int]:
     """Read ``symbol number`` lines (Kaldi's ``phones.txt``, ``words.txt``).
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, or a line has another form.
+    Raises Speech3Error: the file is missing, or a line has another form.
     """
     symbols = {}
     for number, line in enumerate(_lines(Path(path)), 1):

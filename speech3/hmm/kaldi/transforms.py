@@ -45,10 +45,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
 
     Of a directory, ``trans.scp`` is read, or all of ``trans.1``, ``trans.2`` and so on, as Kaldi's scripts leave them.
 
-    Raises
-    ------
-    Speech3Error
-        There are none, a file is damaged, or a speaker occurs in two archives.
+    Raises Speech3Error: there are none, a file is damaged, or a speaker occurs in two archives.
     """
     if path.is_dir() and (path / "trans.scp").exists():
         path = path / "trans.scp"
@@ -69,10 +66,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
 def read_spk2utt(path: Path) -> dict[str, str]:
     """The speaker of each utterance, from lines ``speaker utterance utterance ...``.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or an utterance has two speakers.
+    Raises Speech3Error: the file cannot be read, or an utterance has two speakers.
     """
     speaker_of: dict[str, str] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
