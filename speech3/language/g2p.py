@@ -21,16 +21,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.data import APOSTROPHES, STDIN, lower_case, read_lines
+from speech3.data import STDIN, read_lines
 from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.language import graphones
-from speech3.language.doubtful import say_doubtful
 from speech3.language.g2p_search import Choices, search
 from speech3.language.kneser_ney import Numbers, Spool, estimated, windows_of_text
-from speech3.language.lexicon import NOISES, is_word, lexicon_lines, listed_phones, read_lexicon_text
+from speech3.language.lexicon import NOISES, is_word, lexicon_lines, listed_phones, read_lexicon_text, say_doubtful
 from speech3.language.ngrams import ArpaLm
-from speech3.language.pronounce import ATTACHED, Phones, phone_errors
+from speech3.language.pronounce import Phones, letters, phone_errors
 from speech3.runtime import announce_compiling, composed, say
 
 KIND = "g2p"
@@ -60,25 +59,6 @@ class UnknownSymbolError(Exception):
         self.symbol = symbol
 
 
-def letters_of(word: str) -> tuple[str, ...]:
-    """The letters of a word in lower case, each with the marks on it; apostrophes and hyphens are letters, too.
-
-    Korean syllables are split into their letters.
-
-    >>> letters_of("Don’t")
-    ('d', 'o', 'n', "'", 't')
-    """
-    text = lower_case(word).replace("ς", "σ")
-    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
-    found: list[str] = []
-    for character in text:
-        if found and unicodedata.category(character)[0] == "M" and unicodedata.combining(character) in ATTACHED:
-            found[-1] += character
-        else:
-            found.append("'" if character in APOSTROPHES else character)
-    return tuple(found)
-
-
 @dataclass(frozen=True, eq=False)
 class G2p:
     """A model of letters and phones together."""
@@ -102,7 +82,7 @@ class G2p:
         Raises UnknownSymbolError: the lexicon has no word with one of the letters.
         """
         ids = []
-        for letter in letters_of(word):
+        for letter in letters(word, silent=True):
             known = next((each for each in (letter, _bare(letter)) if each in self._letter_ids), None)
             if known is not None:
                 ids.append(self._letter_ids[known])
@@ -201,8 +181,8 @@ def load(path: Path | str) -> G2p:
         tensors["backoff"].astype(np.float64), str(path),
     )  # fmt: skip
     wrong = math.nan if about["wrong"] is None else about["wrong"]
-    letters, phones = tuple(about["letters"]), tuple(about["phones"])
-    return G2p(letters, phones, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
+    symbols = tuple(about["letters"]), tuple(about["phones"])
+    return G2p(*symbols, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
 
 
 def read_table(lexicon: Path) -> dict[str, list[Phones]]:
@@ -234,19 +214,14 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
             f"{source}: {len(table):,} words are too few to learn from them how words are pronounced; at least"
             f" {LEAST_WORDS} are needed"
         )
-    pairs = [(letters_of(word), phones) for word, variants in sorted(table.items()) for phones in variants]
-    letters, phones = (tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
-    letter_ids, phone_ids = ({symbol: n for n, symbol in enumerate(side)} for side in (letters, phones))
+    pairs = [(letters(word, silent=True), phones) for word, variants in sorted(table.items()) for phones in variants]
+    symbols = tuple(tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
     announce_compiling("the alignment of letters and phones")
-    words = graphones.sides(
-        [[letter_ids[letter] for letter in spelling] for spelling, _ in pairs],
-        [[phone_ids[phone] for phone in spoken] for _, spoken in pairs],
-        (len(letters), len(phones)),
-    )
+    words = graphones.numbered(pairs, *symbols)
     cuts = [codes for codes in graphones.cut(words, graphones.learn(words)) if len(codes)]
     code_G, number_T = np.unique(np.concatenate(cuts), return_inverse=True)
     capitals = sum(word.isupper() for word in table) > len(table) / 2
-    return G2p(letters, phones, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
+    return G2p(*symbols, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
 
 
 def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray], order: int, source: str) -> ArpaLm:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from speech3.data import APOSTROPHES, lower_case
 from speech3.errors import DataError, MissingError
-from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
+from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters, hangul_split
 from speech3.runtime import read_utf8
 
 LONG = "꞉"
@@ -113,8 +113,7 @@ def _folded(word: str, language: str = "") -> str:
     """
     text = unicodedata.normalize("NFD", lower_case(word, language).replace("ς", "σ"))
     text = unicodedata.normalize("NFC", re.sub("(?<=[ij])(\u0328?)\u0307", r"\1", text))
-    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
-    return "".join("'" if c in APOSTROPHES else c for c in text)
+    return "".join("'" if c in APOSTROPHES else c for c in hangul_split(text))
 
 
 def _name(grapheme: str) -> str:

@@ -10,9 +10,16 @@ from pathlib import Path
 from speech3.data import case_doubts, lower_case
 from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
 from speech3.language import espeak, g2p
-from speech3.language.doubtful import say_doubtful
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.language.lexicon import NOISES, LexiconLine, is_word, lexicon_entries, lexicon_lines, read_lexicon_text
+from speech3.language.lexicon import (
+    NOISES,
+    LexiconLine,
+    is_word,
+    lexicon_entries,
+    lexicon_lines,
+    read_lexicon_text,
+    say_doubtful,
+)
 from speech3.language.pronounce import (
     Conversion,
     Phones,

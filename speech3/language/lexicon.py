@@ -4,24 +4,21 @@
 may come from Kaldi's prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``. Sphinx dictionaries, as AN4 and
 TED-LIUM have them, have lines ``WORD PH PH ...``, and ``WORD(2) ...`` for a second pronunciation. CMUdict is one, too:
 ``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place, danish``).
-
-Words may be cut into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation;
-https://github.com/google/sentencepiece). A piece that begins a word begins with ``▁``.
 """
 
-import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from speech3.data import SYMBOLS, matching_paths
-from speech3.errors import DataError, FormatError, MissingError, SettingError, listed
-from speech3.language.pronounce import Phones, letters
+from speech3.errors import DataError, FormatError, MissingError, listed
+from speech3.language.pronounce import Phones
 from speech3.runtime import (
     UNREADABLE,
     composed,
@@ -35,7 +32,6 @@ from speech3.runtime import (
     write_text,
 )
 
-WORD_START = "▁"
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
 _NOT_SPHINX_WORDS = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
@@ -51,6 +47,9 @@ _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 # A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
 _NUMBER_NOT_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
 _LANG_FILES = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
+_ENOUGH_LINES = 100  # in a lexicon of fewer lines, a phone that occurs once is not rare
+_SHOWN = 5
+_SEPARATORS = frozenset({".", "-", "|", "_", "ˈ", "ˌ", "'", '"', "%", "/", ","})
 SILENCE = "SIL"
 SPOKEN_NOISE = "SPN"
 UNKNOWN = "<unk>"
@@ -295,6 +294,41 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         raise DataError(f"{path}: the lexicon is empty")
 
 
+def warnings(lines: Sequence[LexiconLine], path: Path) -> list[str]:
+    """What is doubtful in a lexicon: phones that occur once, with their lines; separators that stand as phones.
+
+    Marks of stress and syllables are separators in IPA and X-SAMPA if spaces are around them.
+    """
+    words = [line for line in lines if is_word(line.word) and NOISES.isdisjoint(line.phones)]
+    counts = Counter(phone for line in words for phone in line.phones)
+    found = []
+    if len(words) >= _ENOUGH_LINES:
+        once = [(line, phone) for line in words for phone in line.phones if counts[phone] == 1]
+        found += [
+            f"{path}:{line.number}: {line.word}: no other word has the phone {phone}; correct it if it is a slip"
+            for line, phone in once[:_SHOWN]
+        ]
+        if len(once) > _SHOWN:
+            found.append(f"{path}: {len(once) - _SHOWN} more phones occur once")
+    for mark in sorted(_SEPARATORS & counts.keys()):
+        first = next(line for line in words if mark in line.phones)
+        found.append(
+            f"{path}:{first.number}: {first.word}: {mark} is a phone of its own here, in {counts[mark]:,} places;"
+            " remove it if it only separates syllables or marks stress"
+        )
+    return found
+
+
+def say_doubtful(lines: Sequence[LexiconLine], path: Path) -> None:
+    _say_once("\n".join(f"warning: {each}" for each in warnings(lines, path)))
+
+
+@lru_cache
+def _say_once(text: str) -> None:
+    if text:
+        say(text)
+
+
 def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
     """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
 
@@ -504,69 +538,3 @@ def text_lines(path: Path) -> Iterator[str]:
         raise not_utf8(path, b"", error, number) from error
     except UNREADABLE as error:
         raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
-    """Train a unigram model; the same words make the same bytes.
-
-    `words`: how often each word occurs in the text.
-    `vocabulary`: number of pieces; there are fewer if the text has fewer.
-    Raises Speech3Error: there are more letters than `vocabulary`.
-    """
-    import sentencepiece
-
-    model = io.BytesIO()
-    text = (word for word in sorted(words) for _ in range(words[word]))
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=text, model_writer=model, model_type="unigram", vocab_size=vocabulary,
-            character_coverage=1.0, hard_vocab_limit=False, normalization_rule_name="identity",
-            split_by_unicode_script=False, split_by_number=False, num_threads=1, bos_id=-1, eos_id=-1,
-            minloglevel=2,
-        )  # fmt: skip
-    except RuntimeError as error:
-        needed = len(set("".join(words))) + 3
-        raise SettingError(
-            f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
-            f" ({str(error).strip().splitlines()[-1]});"
-            f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
-        ) from error
-    return model.getvalue()
-
-
-class Cutter:
-    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
-
-    `model`: as `train_pieces` returns it.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._known: dict[str, tuple[str, ...]] = {}
-
-    def __call__(self, word: str) -> tuple[str, ...]:
-        if word not in self._known:
-            self._known[word] = _voiced(self._processor.encode(word, out_type=str))
-        return self._known[word]
-
-
-def _voiced(pieces: Iterable[str]) -> tuple[str, ...]:
-    joined: list[str] = []
-    waiting = ""
-    for piece in pieces:
-        if letters(piece):
-            joined.append(waiting + piece)
-            waiting = ""
-        elif joined:
-            joined[-1] += piece
-        else:
-            waiting += piece
-    return tuple(joined)
-
-
-def single_letters(words: Iterable[str]) -> set[str]:
-    """Pieces of one letter, at a word's start and inside, which can spell every word of these letters."""
-    characters = {character for word in words for character in word if letters(character)}
-    return characters | {WORD_START + character for character in characters}

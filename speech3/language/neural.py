@@ -36,14 +36,12 @@ from speech3.errors import DataError, FormatError, MismatchError, MissingError, 
 from speech3.io import load_tensors, save_tensors
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.kneser_ney import Known, number_sentences
-from speech3.language.lexicon import Cutter
 from speech3.language.mixtures import em_weights
-from speech3.language.ngrams import BOS, EOS, UNKNOWN, ArpaLm, score
+from speech3.language.ngrams import EOS, UNKNOWN, ArpaLm, score
+from speech3.language.pieces import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT, Cutter
 from speech3.language.train_lm import Perplexity
 from speech3.runtime import progress
 
-BOS_UNIT, EOS_UNIT, UNKNOWN_UNIT = 0, 1, 2
-SPECIAL = (BOS, EOS, UNKNOWN)  # the first units
 FILE, NGRAMS, KIND = "neural.safetensors", "ngrams.arpa.gz", "neural-lm"
 _POWER = 0.75  # of the frequencies with which units are drawn
 _AT_ONCE = 4096  # units of the sentences that are scored together

@@ -1,20 +1,104 @@
-"""The text that a neural language model is trained on, as one array of the numbers of its words or pieces.
+"""Word pieces, and a text as one array of the numbers of its words or pieces, for a neural language model.
+
+Pieces are SentencePiece's (Kudo 2018, "Subword regularization": the unigram model, best segmentation;
+https://github.com/google/sentencepiece). A piece that begins a word begins with ``▁``.
 
 Axes: V words of the text, P units of these words one after the other, T words of the text, or its units.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from speech3.errors import DataError, MismatchError, SettingError, listed
 from speech3.language.kneser_ney import Numbers, read_tokens
-from speech3.language.lexicon import Cutter, single_letters, train_pieces
-from speech3.language.neural import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT
-from speech3.language.ngrams import EOS, UNKNOWN
+from speech3.language.ngrams import BOS, EOS, UNKNOWN
+from speech3.language.pronounce import letters
 from speech3.language.train_lm import read_words
+
+WORD_START = "▁"
+BOS_UNIT, EOS_UNIT, UNKNOWN_UNIT = 0, 1, 2
+SPECIAL = (BOS, EOS, UNKNOWN)  # the first units
+# Words are cut as they are written; every letter of the text is covered, and the same text makes the same model.
+_TRAINING: dict[str, Any] = {
+    "model_type": "unigram",
+    "character_coverage": 1.0,
+    "hard_vocab_limit": False,
+    "normalization_rule_name": "identity",
+    "split_by_unicode_script": False,
+    "split_by_number": False,
+    "num_threads": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "minloglevel": 2,
+}
+
+
+def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
+    """Train a unigram model; the same words make the same bytes.
+
+    `words`: how often each word occurs in the text.
+    `vocabulary`: number of pieces; there are fewer if the text has fewer.
+    Raises Speech3Error: there are more letters than `vocabulary`.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    text = (word for word in sorted(words) for _ in range(words[word]))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=text, model_writer=model, vocab_size=vocabulary, **_TRAINING
+        )
+    except RuntimeError as error:
+        needed = len(set("".join(words))) + 3
+        raise SettingError(
+            f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
+            f" ({str(error).strip().splitlines()[-1]});"
+            f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
+        ) from error
+    return model.getvalue()
+
+
+class Cutter:
+    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
+
+    `model`: as `train_pieces` returns it.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def __call__(self, word: str) -> tuple[str, ...]:
+        if word not in self._known:
+            self._known[word] = _voiced(self._processor.encode(word, out_type=str))
+        return self._known[word]
+
+
+def _voiced(pieces: Iterable[str]) -> tuple[str, ...]:
+    joined: list[str] = []
+    waiting = ""
+    for piece in pieces:
+        if letters(piece):
+            joined.append(waiting + piece)
+            waiting = ""
+        elif joined:
+            joined[-1] += piece
+        else:
+            waiting += piece
+    return tuple(joined)
+
+
+def single_letters(words: Iterable[str]) -> set[str]:
+    """Pieces of one letter, at a word's start and inside, which can spell every word of these letters."""
+    characters = {character for word in words for character in word if letters(character)}
+    return characters | {WORD_START + character for character in characters}
 
 
 @dataclass(frozen=True, eq=False)
