@@ -181,8 +181,8 @@ def load(path: Path | str) -> G2p:
         tensors["backoff"].astype(np.float64), str(path),
     )  # fmt: skip
     wrong = math.nan if about["wrong"] is None else about["wrong"]
-    symbols = tuple(about["letters"]), tuple(about["phones"])
-    return G2p(*symbols, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
+    left, right = tuple(about["letters"]), tuple(about["phones"])
+    return G2p(left, right, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
 
 
 def read_table(lexicon: Path) -> dict[str, list[Phones]]:
@@ -215,13 +215,13 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
             f" {LEAST_WORDS} are needed"
         )
     pairs = [(letters(word, silent=True), phones) for word, variants in sorted(table.items()) for phones in variants]
-    symbols = tuple(tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
+    left, right = (tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
     announce_compiling("the alignment of letters and phones")
-    words = graphones.numbered(pairs, *symbols)
+    words = graphones.numbered(pairs, left, right)
     cuts = [codes for codes in graphones.cut(words, graphones.learn(words)) if len(codes)]
     code_G, number_T = np.unique(np.concatenate(cuts), return_inverse=True)
     capitals = sum(word.isupper() for word in table) > len(table) / 2
-    return G2p(*symbols, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
+    return G2p(left, right, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
 
 
 def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray], order: int, source: str) -> ArpaLm:
