@@ -49,6 +49,7 @@ CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
 _MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
+Window = tuple[int, int, bool]  # `cmn_window`, `min_cmn_window` and `center` of a config
 
 
 def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
@@ -64,7 +65,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         silent = [static_TF.new_zeros(len(static_TF), dtype=torch.bool) for static_TF in statics]
     pairs = list(zip(statics, silent, strict=True))
     if config.cmvn == "sliding":
-        options = (config.cmn_window, config.min_cmn_window, config.center, variances)
+        options = (*_window(config), variances)
         return [sliding_cmvn(static_TF, *options, silent_T=silent_T) for static_TF, silent_T in pairs]
     if config.cmvn == "global":
         if config.global_stats is None:
@@ -159,17 +160,13 @@ def sliding_cmvn(
     the other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
     away, it becomes zero (a stream cannot wait for ever).
     """
+    window = cmn_window, min_cmn_window, center
     if silent_T is None or not silent_T.any():
-        return windows_cmvn(
-            feats_TF, feats_TF, torch.arange(len(feats_TF), device=feats_TF.device),
-            cmn_window, min_cmn_window, center, norm_vars,
-        )  # fmt: skip
+        return windows_cmvn(feats_TF, feats_TF, torch.arange(len(feats_TF), device=feats_TF.device), window, norm_vars)
     if silent_T.all():
         return torch.zeros_like(feats_TF, dtype=torch.float32)
     owner_T = (~silent_T).cumsum(0) - 1
-    out_TF = windows_cmvn(
-        feats_TF[~silent_T], feats_TF, owner_T.clamp(min=0), cmn_window, min_cmn_window, center, norm_vars, silent_T
-    )
+    out_TF = windows_cmvn(feats_TF[~silent_T], feats_TF, owner_T.clamp(min=0), window, norm_vars, silent_T)
     out_TF[: max(int((owner_T < 0).sum()) - cmn_window, 0)] = 0.0
     return out_TF
 
@@ -178,9 +175,7 @@ def windows_cmvn(
     counted_CF: Tensor,
     feats_TF: Tensor,
     owner_T: Tensor,
-    cmn_window: int,
-    min_cmn_window: int,
-    center: bool,
+    window: Window,
     norm_vars: bool,
     silent_T: Tensor | None = None,
 ) -> Tensor:
@@ -188,7 +183,7 @@ def windows_cmvn(
     out_TF = torch.empty_like(feats_TF, dtype=torch.float32)
     for at in range(0, len(feats_TF), _CHUNK):
         chunk = slice(at, at + _CHUNK)
-        starts_T, ends_T = sliding_windows(owner_T[chunk], len(counted_CF), cmn_window, min_cmn_window, center)
+        starts_T, ends_T = sliding_windows(owner_T[chunk], len(counted_CF), window)
         first, end = int(starts_T[0]), int(ends_T[-1])
         near_CF = counted_CF[first:end].double()
         shift_F = near_CF.mean(0)  # sums of values around zero keep more digits
@@ -208,10 +203,13 @@ def windows_cmvn(
     return out_TF
 
 
-def sliding_windows(
-    t_T: Tensor, frames: int, cmn_window: int, min_cmn_window: int, center: bool
-) -> tuple[Tensor, Tensor]:
+def _window(config: FeatureConfig) -> Window:
+    return config.cmn_window, config.min_cmn_window, config.center
+
+
+def sliding_windows(t_T: Tensor, frames: int, window: Window) -> tuple[Tensor, Tensor]:
     """The first frame of the window of each frame in `t_T`, and the frame after the window's last."""
+    cmn_window, min_cmn_window, center = window
     if center:
         starts_T = (t_T - cmn_window // 2).clamp_(min=0)
         ends_T = starts_T + cmn_window
@@ -394,8 +392,7 @@ class OnlineSlidingCmvn:
         self._silent_T = torch.cat([self._silent_T.to(silent_T.device), silent_T])
         new_CF = static_TF[~silent_T]
         self._counted_CF = new_CF if self._counted_CF is None else torch.cat([self._counted_CF, new_CF])
-        options = self._config.cmn_window, self._config.min_cmn_window, self._config.center
-        _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, *options)
+        _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, _window(self._config))
         ready = int((ends_T <= self._first + len(self._counted_CF)).sum())
         if int(self._silent_T.sum()) > _MOST_SILENT_FRAMES and len(self._counted_CF):
             ready = len(self._silent_T)
@@ -418,10 +415,9 @@ class OnlineSlidingCmvn:
         out_TF = torch.zeros_like(self._static_TF[:give])
         if ready and len(self._counted_CF):
             silent_T = self._silent_T[:ready]
-            out_TF[:ready] = windows_cmvn(
-                self._counted_CF, self._static_TF[:ready], owner_T[:ready].clamp(min=0) - self._first,
-                c.cmn_window, c.min_cmn_window, c.center, c.norm_vars, silent_T if silent_T.any() else None,
-            )  # fmt: skip
+            silent = silent_T if silent_T.any() else None
+            owners_T, static_TF = owner_T[:ready].clamp(min=0) - self._first, self._static_TF[:ready]
+            out_TF[:ready] = windows_cmvn(self._counted_CF, static_TF, owners_T, _window(c), c.norm_vars, silent)
             out_TF[:early] = 0.0
         self._returned += int((~self._silent_T[:give]).sum())
         self._static_TF, self._silent_T = self._static_TF[give:].clone(), self._silent_T[give:]

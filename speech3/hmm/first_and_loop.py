@@ -118,8 +118,5 @@ def train_tree(
 
     shown = progress(alignments.items(), len(alignments), "statistics for the tree")
     (stats,) = merged_stats(stats_of(*item) for item in shown)
-    tree = build_tree(
-        stats, lexicon, leaves, min_frames, extra,
-        topology=FIRST_AND_LOOP, sides=_SIDES, key=key,
-    )  # fmt: skip
+    tree = build_tree(stats, lexicon, leaves, min_frames, extra, topology=FIRST_AND_LOOP, sides=_SIDES, key=key)
     return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, subsampling)

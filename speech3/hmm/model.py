@@ -211,13 +211,21 @@ class Hmm:
         """Write lexiconp.txt or lexiconp_silprob.txt, hmm.json and tree.safetensors into `directory`."""
         directory, end = Path(directory), self.lexicon.end
         write_lexicon(self.lexicon, directory / _lexicon_name(end is not None))
-        write_json(directory / "hmm.json", {
-            "phones": list(self.lexicon.phones), "silence_phones": list(self.lexicon.silence_phones),
-            "noise_phones": list(self.lexicon.noise_phones),
-            "silence_prob": self.lexicon.silence_prob, "end": end and asdict(end),
-            "position_dependent": self.lexicon.position_dependent, "states": self.topology.states,
-            "pdfs": self.num_pdfs, "topology": self.topology.name, "subsampling": self.subsampling,
-        })  # fmt: skip
+        write_json(
+            directory / "hmm.json",
+            {
+                "phones": list(self.lexicon.phones),
+                "silence_phones": list(self.lexicon.silence_phones),
+                "noise_phones": list(self.lexicon.noise_phones),
+                "silence_prob": self.lexicon.silence_prob,
+                "end": end and asdict(end),
+                "position_dependent": self.lexicon.position_dependent,
+                "states": self.topology.states,
+                "pdfs": self.num_pdfs,
+                "topology": self.topology.name,
+                "subsampling": self.subsampling,
+            },
+        )
         arrays = {name: getattr(self.tree, name) for name in ARRAYS} | {"self_loop": self.self_loop}
         save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
 
@@ -280,10 +288,9 @@ def load_hmm(directory: Path | str) -> Hmm:
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
         raise MismatchError(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
-    lexicon = replace(
-        read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
-        silence_phones=silence_phones, noise_phones=noise_phones, position_dependent=positions, end=end,
-    )  # fmt: skip
+    lexicon = read_lexicon(directory / _lexicon_name(end is not None), silence_prob)
+    lexicon = replace(lexicon, silence_phones=silence_phones, noise_phones=noise_phones)
+    lexicon = replace(lexicon, position_dependent=positions, end=end)
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise MismatchError(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")

@@ -158,10 +158,10 @@ def estimate_transforms(
     feats, found = features_of(share), Estimated({}, {}, {})
     for speaker, stats in _stats_of_speakers(share, hmm, gmm, twin, label):
         found.frames[speaker] = stats.count
+        least, prior = settings.least_frames, settings.prior_frames
         one, why = speaker_transforms(
-            {speaker: stats}, settings.prior, feats.transforms,
-            least_frames=settings.least_frames, prior_frames=settings.prior_frames,
-        )  # fmt: skip
+            {speaker: stats}, settings.prior, feats.transforms, least_frames=least, prior_frames=prior
+        )
         found.transforms.update(one)
         found.without.update(why)
     feats.transforms |= found.transforms
@@ -351,8 +351,8 @@ def train_sat(
         label = "transforms of speakers" if not iteration else ""
         found = workers.run(estimate_transforms, hmm, gmm, settings, None, label)
         estimated = merged_estimates(found)
-        metrics.write(event="fmllr", system="sat", iteration=iteration, speakers=len(estimated.transforms),
-                      without=len(estimated.without))  # fmt: skip
+        counts = {"speakers": len(estimated.transforms), "without": len(estimated.without)}
+        metrics.write(event="fmllr", system="sat", iteration=iteration, **counts)
 
     transforms(first.hmm, first.gmm, 0)
     workers.run(train.realign, first.hmm, first.gmm, config.beam, config.retry_beam)
@@ -405,8 +405,10 @@ def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Ma
     found.twin.save(directory / MODEL, dict(about))
     found.system.gmm.save(directory / ADAPTED / MODEL, dict(about))
     decoding = {
-        "least_frames": config.decode_least_frames, "prior_frames": config.prior_frames, "passes": config.passes
-    }  # fmt: skip
+        "least_frames": config.decode_least_frames,
+        "prior_frames": config.prior_frames,
+        "passes": config.passes,
+    }
     save_tensors(directory / ADAPTED / PRIOR, {"frames": found.frames}, {"kind": "prior", **decoding})
 
 

@@ -67,7 +67,9 @@ def sized_transformed(config: HmmConfig, hours: float) -> HmmConfig:
     changed = {}
     for name, stage, factor in (("lda", config.lda, 1.0), ("sat", config.sat, more)):
         if stage:
-            sizes = {"leaves": stage.leaves or round(factor * tri.leaves),
-                     "gaussians": stage.gaussians or round(factor * tri.gaussians)}  # fmt: skip
+            sizes = {
+                "leaves": stage.leaves or round(factor * tri.leaves),
+                "gaussians": stage.gaussians or round(factor * tri.gaussians),
+            }
             changed[name] = stage.model_copy(update=sizes)
     return config.model_copy(update=changed)

@@ -325,10 +325,9 @@ def _train(
             grown = first + (stage.gaussians - first) * iteration // stage.max_iteration_increase
             targets = split_targets(total.frames, max(grown, first), config.power)
             gmm = split(gmm, targets, generator)
-        metrics.write(
-            event="gmm", system=name, iteration=iteration, gaussians=len(gmm.weight),
-            loglike_per_frame=total.stats.loglike / total.stats.frames, failed=len(failed),
-        )  # fmt: skip
+        loglike = total.stats.loglike / total.stats.frames
+        found = {"gaussians": len(gmm.weight), "loglike_per_frame": loglike, "failed": len(failed)}
+        metrics.write(event="gmm", system=name, iteration=iteration, **found)
     return GmmSystem(hmm, gmm, failed)
 
 

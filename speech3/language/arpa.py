@@ -381,7 +381,7 @@ def _lines(vocabulary: Sequence[str], sizes: Sequence[int], orders: Iterable[Ite
 def _block(vocabulary: Sequence[str], rows: Rows) -> str:
     columns = ([vocabulary[number] for number in column] for column in rows.words_RN.T.tolist())
     names = map(" ".join, zip(*columns, strict=True))
-    return "".join([
-        f"{prob:.7g}\t{name}\t{backoff:.7g}\n" if backoff else f"{prob:.7g}\t{name}\n"
-        for prob, name, backoff in zip(rows.prob_R.tolist(), names, rows.backoff_R.tolist(), strict=True)
-    ])  # fmt: skip
+    lines = zip(rows.prob_R.tolist(), names, rows.backoff_R.tolist(), strict=True)
+    return "".join(
+        [f"{prob:.7g}\t{name}" + (f"\t{backoff:.7g}\n" if backoff else "\n") for prob, name, backoff in lines]
+    )

@@ -144,13 +144,22 @@ class G2p:
     def save(self, path: Path | str) -> None:
         lm = self.lm
         tensors = {
-            "code": self.code_G, "starts": lm.starts_N, "first": lm.first_H.astype(np.int32), "word": lm.word_G,
-            "prob": lm.prob_G.astype(np.float32), "backoff": lm.backoff_H.astype(np.float32),
-        }  # fmt: skip
+            "code": self.code_G,
+            "starts": lm.starts_N,
+            "first": lm.first_H.astype(np.int32),
+            "word": lm.word_G,
+            "prob": lm.prob_G.astype(np.float32),
+            "backoff": lm.backoff_H.astype(np.float32),
+        }
         about = {
-            "kind": KIND, "letters": self.letters, "phones": self.phones, "words": self.words,
-            "capitals": self.capitals, "wrong": None if math.isnan(self.wrong) else self.wrong, "lexicon": self.lexicon,
-        }  # fmt: skip
+            "kind": KIND,
+            "letters": self.letters,
+            "phones": self.phones,
+            "words": self.words,
+            "capitals": self.capitals,
+            "wrong": None if math.isnan(self.wrong) else self.wrong,
+            "lexicon": self.lexicon,
+        }
         save_tensors(path, tensors, about)
 
 
@@ -177,9 +186,14 @@ def load(path: Path | str) -> G2p:
     code_G, word_G = tensors["code"], tensors["word"].astype(np.int32)
     vocabulary = ("<s>", "</s>", *map(str, code_G.tolist()))
     lm = ArpaLm(
-        vocabulary, tensors["starts"], tensors["first"].astype(np.int64), word_G, tensors["prob"].astype(np.float64),
-        tensors["backoff"].astype(np.float64), str(path),
-    )  # fmt: skip
+        vocabulary,
+        tensors["starts"],
+        tensors["first"].astype(np.int64),
+        word_G,
+        tensors["prob"].astype(np.float64),
+        tensors["backoff"].astype(np.float64),
+        str(path),
+    )
     wrong = math.nan if about["wrong"] is None else about["wrong"]
     left, right = tuple(about["letters"]), tuple(about["phones"])
     return G2p(left, right, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])

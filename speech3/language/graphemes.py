@@ -159,9 +159,10 @@ def phone_marks(phone: str) -> frozenset[str]:
     text = _parts(phone)
     accents = _TONE_MARKS if text[:1] in _VOWELS else ()
     return frozenset(
-        c for c in text[1:]
+        c
+        for c in text[1:]
         if c == LONG or c in _TONE_LETTERS or c in accents or unicodedata.combining(c) in _TONE_CLASSES
-    )  # fmt: skip
+    )
 
 
 def _parts(phone: str) -> str:

@@ -169,10 +169,9 @@ class NeuralLm:
         found = self.neural_log_probs(sentences, label), ngram_log_probs(self.ngrams, sentences)
         for words, *log_probs in zip(sentences, *found, strict=True):
             log_prob_MW = np.stack(log_probs)
-            lacks_MW = np.array([
-                [*(UNKNOWN_UNIT in self.units_of(word) for word in words), False],
-                [*(word == UNKNOWN or word not in self.ngrams.numbers for word in words), False],
-            ])  # fmt: skip
+            lacks_W = [UNKNOWN_UNIT in self.units_of(word) for word in words]
+            lacked_W = [word == UNKNOWN or word not in self.ngrams.numbers for word in words]
+            lacks_MW = np.array([[*lacks_W, False], [*lacked_W, False]])
             log_prob_MW[lacks_MW & ~lacks_MW.all(axis=0)] = -np.inf
             yield log_prob_MW
 
@@ -189,8 +188,9 @@ class NeuralLm:
         flat = [np.array([BOS_UNIT, *(unit for word in words for unit in word)], np.int64) for words in cut]
         parts = [
             (number, begin, unit_T[begin : begin + self.config.longest + 1])
-            for number, unit_T in enumerate(flat) for begin in range(0, len(unit_T) - 1, self.config.longest)
-        ]  # fmt: skip
+            for number, unit_T in enumerate(flat)
+            for begin in range(0, len(unit_T) - 1, self.config.longest)
+        ]
         found = [np.zeros(len(unit_T) - 1) for unit_T in flat]
         batches: Iterable[list[tuple[int, int, np.ndarray]]] = _batches(sorted(parts, key=lambda part: len(part[2])))
         if label:
@@ -256,9 +256,13 @@ class NeuralLm:
         directory.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
         about = {
-            "kind": KIND, "config": self.config.model_dump(mode="json"), "units": self.units, "share": self.share,
-            "dev": self.dev if math.isfinite(self.dev) else None, "mixed": self.ngrams is not None,
-        }  # fmt: skip
+            "kind": KIND,
+            "config": self.config.model_dump(mode="json"),
+            "units": self.units,
+            "share": self.share,
+            "dev": self.dev if math.isfinite(self.dev) else None,
+            "mixed": self.ngrams is not None,
+        }
         if self.ngrams is not None:
             write_arpa(self.ngrams, directory / NGRAMS)
         save_tensors(directory / FILE, {**tensors, "pieces": np.frombuffer(self.pieces, np.uint8)}, about)

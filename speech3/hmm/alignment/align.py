@@ -148,9 +148,15 @@ def align_utterances(
 
 
 def _align_share(
-    share: WorkerShare, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float, scored: bool,
-    refinement: Refinement | None, scratch: Path,
-) -> Aligned:  # fmt: skip
+    share: WorkerShare,
+    hmm: Hmm,
+    scorer: Scorer,
+    beams: tuple[float, ...],
+    acoustic_scale: float,
+    scored: bool,
+    refinement: Refinement | None,
+    scratch: Path,
+) -> Aligned:
     """Align a share; the alignments are in a file, from which the calling process reads them."""
     done = Aligned(stored := StoredAlignments(scratch / f"{share.number}.ali"))
     for utterance in share.shown("alignment"):

@@ -52,9 +52,8 @@ Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples pe
 @lru_cache(maxsize=1)
 def _mel_config() -> FeatureConfig:
     return FeatureConfig(
-        kind="fbank", num_mel_bins=_BINS, frame_length=_WINDOW_MS, frame_shift=_SHIFT_MS, dither=0.0,
-        window_type="hamming",
-    )  # fmt: skip
+        kind="fbank", num_mel_bins=_BINS, frame_length=_WINDOW_MS, frame_shift=_SHIFT_MS, window_type="hamming"
+    )
 
 
 def spectral_change(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.ndarray]:
@@ -264,10 +263,8 @@ class DataWaves(Mapping[str, Wave]):
         last_s = whole.end_s if end_s is None else whole.start_s + end_s
         part = replace(whole, start_s=whole.start_s + begin_s, end_s=last_s)
         try:
-            return audio.load(
-                replace(self.data, utterances={utterance: part}), utterance,
-                sample_rate_hz=self.rate_hz, resample=True, mix_channels=True,
-            )  # fmt: skip
+            data = replace(self.data, utterances={utterance: part})
+            return audio.load(data, utterance, sample_rate_hz=self.rate_hz, resample=True, mix_channels=True)
         except (Speech3Error, OSError) as error:
             raise KeyError(utterance) from error
 

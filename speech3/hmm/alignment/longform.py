@@ -217,13 +217,12 @@ class _Search:
             ) from error
 
     def _run(self, loglikes_TP: np.ndarray, garbage_T: np.ndarray, way: np.float32) -> None:
-        _advance(
-            loglikes_TP, garbage_T, self.pdf, self.word, self.stay, self.leave, self.ptr,
-            self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active,
-            self.memo, self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way),
-            np.float32(JUMP * way), np.float32(BEAM * way), max(1, _JUMP_EVERY // self.subsampling),
-            _REACH_PER_FRAME * self.subsampling,
-        )  # fmt: skip
+        words = (self.pdf, self.word, self.stay, self.leave, self.ptr, self.target, self.logp)
+        places = (self.ends, self.entries, self.entry_ptr)
+        state = (self.tokens, self.scores, self.active, self.memo, self.records, self.now, self.garbage)
+        costs = (self.scale, np.float32(ENTER * way), np.float32(JUMP * way), np.float32(BEAM * way))
+        jumps = (max(1, _JUMP_EVERY // self.subsampling), _REACH_PER_FRAME * self.subsampling)
+        _advance(loglikes_TP, garbage_T, words, places, state, costs, jumps)
 
     def result(self) -> list[Found]:
         """The words of the best token, which is in garbage or at the end of a word."""
@@ -241,11 +240,13 @@ class _Search:
 
 
 @numba.njit(cache=True, nogil=True)
-def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
-    loglikes, garbage_T, pdf, word, stay, leave, ptr, target, logp, ends, entries, entry_ptr, tokens, scores, active,
-    memo, records, now, garbage, scale, enter, jump, beam, jump_every,
-    reach_a_frame,
-):  # fmt: skip
+def _advance(loglikes, garbage_T, words, places, state, costs, jumps):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Advance the search by the rows of `loglikes`; the arrays in `state` are changed."""
+    pdf, word, stay, leave, ptr, target, logp = words
+    ends, entries, entry_ptr = places
+    tokens, scores, active, memo, records, now, garbage = state
+    scale, enter, jump, beam = costs
+    jump_every, reach_a_frame = jumps
     for row in range(len(loglikes)):
         # Records are word ends; those that no token refers to are collected when the table is nearly full.
         t, half, count, used, record = now[0], now[1], now[2], now[3], now[4]
@@ -410,9 +411,14 @@ def check_rate(words: int, duration_s: float) -> None:
 
 
 def lay_out_long(
-    hmm: Hmm, scorer: Scorer, utterance: str, words: Sequence[str], feats_TF: np.ndarray, config: FeatureConfig,
+    hmm: Hmm,
+    scorer: Scorer,
+    utterance: str,
+    words: Sequence[str],
+    feats_TF: np.ndarray,
+    config: FeatureConfig,
     acoustic_scale: float = 0.1,
-) -> LongLayout:  # fmt: skip
+) -> LongLayout:
     """Find the words of a long utterance, and cut it into parts of at most `PART_S`, longer only where pauses are rare.
 
     `words`: all in the lexicon; see `Lexicon.known`.

@@ -214,17 +214,17 @@ def file_name(utterance: str) -> str:
 
 def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Segment]], duration_s: float) -> None:
     """Write Praat's long text format; times that are not covered become empty intervals, as Praat requires."""
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}",
-             "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}"]
+    lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (name, segments) in enumerate(tiers.items(), 1):
         filled = _filled(segments, duration_s)
-        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
-                  "        xmin = 0", f"        xmax = {duration_s:.4f}",
-                  f"        intervals: size = {len(filled)}"]  # fmt: skip
+        tier = ['class = "IntervalTier"', f'name = "{name}"', "xmin = 0", f"xmax = {duration_s:.4f}"]
+        lines += [f"    item [{number}]:", *(f"        {line}" for line in tier)]
+        lines.append(f"        intervals: size = {len(filled)}")
         for index, s in enumerate(filled, 1):
-            text = s.label.replace('"', '""')
-            lines += [f"        intervals [{index}]:", f"            xmin = {s.start_s:.4f}",
-                      f"            xmax = {s.end_s:.4f}", f'            text = "{text}"']  # fmt: skip
+            label = s.label.replace('"', '""')
+            interval = (f"xmin = {s.start_s:.4f}", f"xmax = {s.end_s:.4f}", f'text = "{label}"')
+            lines += [f"        intervals [{index}]:", *(f"            {line}" for line in interval)]
     write_text(path, "\n".join(lines) + "\n")
 
 

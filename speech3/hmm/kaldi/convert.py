@@ -205,12 +205,9 @@ def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
     if hmm.topology == FIRST_AND_LOOP:
         pairs = [(phone, 0, first, loop) for phone in topology for first, loop in sorted(_pairs(hmm.tree, phone))]
         return TransitionModel(topology, np.array(pairs, np.int32), np.log([1.0, *[0.5] * (2 * len(pairs))]))
-    tuples = np.array([
-        (phone, state, pdf, pdf)
-        for phone in topology
-        for state in range(hmm.topology.states)
-        for pdf in sorted(_pdfs(hmm.tree, phone, state))
-    ], np.int32)  # fmt: skip
+    states = [(phone, state) for phone in topology for state in range(hmm.topology.states)]
+    rows = [(phone, state, pdf, pdf) for phone, state in states for pdf in sorted(_pdfs(hmm.tree, phone, state))]
+    tuples = np.array(rows, np.int32)
     loop = np.clip(hmm.self_loop[tuples[:, 2]], *_LOOPS)
     log_prob_K = np.concatenate([[0.0], np.log(np.stack([loop, 1 - loop], axis=1)).reshape(-1)])
     return TransitionModel(topology, tuples, log_prob_K)
@@ -275,8 +272,8 @@ def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
             (out / name).unlink(missing_ok=True)
     silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]
     others = [phone for phone in lexicon.phones if phone not in silences]
-    for name, phones in (("silence_phones", silences), ("nonsilence_phones", others),
-                         ("optional_silence", silences[:1]), ("extra_questions", [])):  # fmt: skip
+    lists = {"silence_phones": silences, "nonsilence_phones": others, "optional_silence": silences[:1]}
+    for name, phones in {**lists, "extra_questions": list[str]()}.items():
         write_text(out / f"{name}.txt", "".join(f"{_exported(phone)}\n" for phone in phones))
     if lexicon.position_dependent:
         kinds = [_PLACES.get(phone[-2:], "nonword") for phone in lexicon.phones]

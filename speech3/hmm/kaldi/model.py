@@ -225,9 +225,12 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     for phone, ours in number.items():
         root[ours] = [builder.build(tree.root, phone, state) for state in range(THREE_STATES.states)]
     return Tree(
-        root, np.array(builder.side, np.int8), np.stack(builder.member), np.array(builder.yes, np.int32),
+        root,
+        np.array(builder.side, np.int8),
+        np.stack(builder.member),
+        np.array(builder.yes, np.int32),
         np.array(builder.no, np.int32),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -440,9 +443,11 @@ def read_lang(directory: Path | str) -> Lang:
     silences = directory / "phones" / "silence.txt"
     noises = tuple(_lines(silences)) if silences.is_file() else (SPOKEN_NOISE,)
     lexicon = Lexicon(
-        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,), noise_phones=noises,
+        tuple(pron for pron in prons if pron.phones != (silence,)),
+        silence_phones=(silence,),
+        noise_phones=noises,
         position_dependent=(directory / "phones" / "word_boundary.txt").exists(),
-    )  # fmt: skip
+    )
     return Lang(_with_unknown(_with_probabilities(lexicon, directory), directory), ids)
 
 

@@ -26,9 +26,12 @@ def write_projection(out: Path, projection: Projection) -> None:
 
 
 def write_transforms(
-    ark: Path, transforms: Mapping[str, np.ndarray], scp: Path | None = None, spk2utt: Path | None = None,
+    ark: Path,
+    transforms: Mapping[str, np.ndarray],
+    scp: Path | None = None,
+    spk2utt: Path | None = None,
     speaker_of: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write an archive of transforms by speaker, float32 (D, D + 1), and optionally its index and ``spk2utt``."""
     items = ((speaker, each.astype(np.float32)) for speaker, each in sorted(transforms.items()))
     write_ark(ark, items, scp)
