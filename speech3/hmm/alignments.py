@@ -18,6 +18,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, Topology
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
+from speech3.io import ComputedMapping
 from speech3.language import Lexicon
 from speech3.runtime import explained_disk_errors
 
@@ -189,21 +190,10 @@ class StoredAlignments(MutableMapping[str, Alignment]):
         return {**self.__dict__, "_stream": None}
 
 
-class Merged(Mapping[str, Alignment]):
+def merged(stores: Iterable[StoredAlignments]) -> Mapping[str, Alignment]:
     """The alignments of several stores, sorted by utterance; their files may be deleted."""
-
-    def __init__(self, stores: Iterable[StoredAlignments]) -> None:
-        store_of = {}
-        for store in stores:
-            store.opened()
-            store_of.update(dict.fromkeys(store, store))
-        self._store_of = dict(sorted(store_of.items()))
-
-    def __getitem__(self, utterance: str) -> Alignment:
-        return self._store_of[utterance][utterance]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._store_of)
-
-    def __len__(self) -> int:
-        return len(self._store_of)
+    store_of: dict[str, StoredAlignments] = {}
+    for store in stores:
+        store.opened()
+        store_of.update(dict.fromkeys(store, store))
+    return ComputedMapping(dict.fromkeys(sorted(store_of)), lambda utterance: store_of[utterance][utterance])

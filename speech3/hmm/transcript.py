@@ -221,20 +221,10 @@ def best_path(
     end.
     """
     stay, leave = hmm.transitions(graph.pdf, graph.state, acoustic_scale)
-    states, score = _search(
-        np.ascontiguousarray(loglikes_TU, np.float32),
-        column.astype(np.int32),
-        stay,
-        leave,
-        graph.pred_ptr,
-        graph.pred_src,
-        graph.pred_logp,
-        graph.entry_logp,
-        graph.final_logp,
-        graph.reach,
-        np.float32(acoustic_scale),
-        np.float32(beam),
-    )
+    loglikes_TU, column = np.ascontiguousarray(loglikes_TU, np.float32), column.astype(np.int32)
+    arcs = (graph.pred_ptr, graph.pred_src, graph.pred_logp, graph.entry_logp, graph.final_logp, graph.reach)
+    scale, width = np.float32(acoustic_scale), np.float32(beam)
+    states, score = _search(loglikes_TU, column, stay, leave, *arcs, scale, width)
     return (states, float(score) / len(states)) if np.isfinite(score) else None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from speech3.hmm import alignments, train, workers
-from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
+from speech3.hmm.alignments import Alignment, StoredAlignments, WordLists, merged
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
 from speech3.hmm.workers import WorkerShare
 
@@ -51,10 +51,10 @@ def test_files_of_other_processes_are_merged_and_outlive_their_names(tmp_path: P
         store = StoredAlignments(tmp_path / f"{number}.ali")
         store[f"u{1 - number}"] = alignment(number + 2)
         stores.append(pickle.loads(pickle.dumps(store)))
-    merged = Merged(stores)
+    found = merged(stores)
     for path in tmp_path.iterdir():
         path.unlink()
-    assert list(merged) == ["u0", "u1"] and equal(merged["u0"], alignment(3)) and equal(merged["u1"], alignment(2))
+    assert list(found) == ["u0", "u1"] and equal(found["u0"], alignment(3)) and equal(found["u1"], alignment(2))
     with pytest.raises(TypeError, match="cannot be sent"):
         pickle.dumps(_filled())
 

@@ -34,7 +34,7 @@ from speech3.hmm.alignment.times import (
     write_ctm,
     write_textgrid,
 )
-from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
+from speech3.hmm.alignments import Alignment, StoredAlignments, WordLists, merged
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import Scorer
@@ -139,7 +139,7 @@ def align_utterances(
             with Workers(transcripts.words, feats, jobs) as workers:
                 beams = (beam, retry_beam, math.inf) if widen else (beam, retry_beam)
                 parts = workers.run(_align_share, hmm, scorer, beams, acoustic_scale, scored, refinement, Path(scratch))
-        whole = Aligned(Merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
+        whole = Aligned(merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
     for part in parts:
         whole.bad.update(part.bad)
         whole.retried.update(part.retried)

@@ -133,16 +133,9 @@ def posterior_boundaries(
     frames = np.arange(alignment.num_frames)
     first_T = np.searchsorted(alignment.starts[1:] + band, frames, side="right")
     last_T = np.searchsorted(alignment.starts[:-1] - band, frames, side="right") - 1
-    return _medians(
-        scale * loglikes_TU.astype(np.float64),
-        column_PK.astype(np.int32).ravel(),
-        stay_S.astype(np.float64),
-        leave_S.astype(np.float64),
-        exits_K,
-        bonus_T.astype(np.float64),
-        first_T,
-        last_T,
-    )
+    scores_TU, column_S = scale * loglikes_TU.astype(np.float64), column_PK.astype(np.int32).ravel()
+    stay_S, leave_S, bonus_T = (each.astype(np.float64) for each in (stay_S, leave_S, bonus_T))
+    return _medians(scores_TU, column_S, stay_S, leave_S, exits_K, bonus_T, first_T, last_T)
 
 
 @numba.njit(cache=True, nogil=True)
