@@ -40,7 +40,7 @@ _LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
 # A frame that is silent for 10 of its 25 ms is neither speech nor background.
 _PART = 0.4
 # Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
-_LEAST_REPEATED = 5
+_MIN_REPEATED = 5
 _EQUAL = 1e-4  # more than equal frames differ by rounding
 # Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
 # of digits; a prior of 10 was no worse than 0 on that of minilibri.
@@ -48,7 +48,7 @@ PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
-_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
+_MAX_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 Window = tuple[int, int, bool]  # `cmn_window`, `min_cmn_window` and `center` of a config
 
 
@@ -257,16 +257,16 @@ def _may_be_silent(wave_S: Tensor, part: int) -> bool:
 
 
 def repeated_frames(feats_TF: Tensor) -> Tensor:
-    """Which frames are equal to their neighbours, `_LEAST_REPEATED` and more in a row, bool (T,).
+    """Which frames are equal to their neighbours, `_MIN_REPEATED` and more in a row, bool (T,).
 
     This is how digital silence looks in features whose recording is not at hand. Features of noise are never equal.
     """
     repeated_T = torch.zeros(len(feats_TF), dtype=torch.bool, device=feats_TF.device)
-    if len(feats_TF) < _LEAST_REPEATED:
+    if len(feats_TF) < _MIN_REPEATED:
         return repeated_T
     equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
     run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
-    return torch.bincount(run_T)[run_T] >= _LEAST_REPEATED
+    return torch.bincount(run_T)[run_T] >= _MIN_REPEATED
 
 
 class OnlineCmvn:
@@ -394,20 +394,20 @@ class OnlineSlidingCmvn:
         self._counted_CF = new_CF if self._counted_CF is None else torch.cat([self._counted_CF, new_CF])
         _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, _window(self._config))
         ready = int((ends_T <= self._first + len(self._counted_CF)).sum())
-        if int(self._silent_T.sum()) > _MOST_SILENT_FRAMES and len(self._counted_CF):
+        if int(self._silent_T.sum()) > _MAX_SILENT_FRAMES and len(self._counted_CF):
             ready = len(self._silent_T)
-        return self._give(ready)
+        return self._emit(ready)
 
     def finish(self) -> Tensor | None:
         """Return the frames that still wait; None if there has been none."""
-        return None if self._static_TF is None else self._give(len(self._static_TF))
+        return None if self._static_TF is None else self._emit(len(self._static_TF))
 
     @property
     def _owner_T(self) -> Tensor:
         """For each frame that waits, the number of the frame by whose window it is normalised; -1: by the first."""
         return self._returned + (~self._silent_T).cumsum(0) - 1
 
-    def _give(self, ready: int) -> Tensor:
+    def _emit(self, ready: int) -> Tensor:
         assert self._static_TF is not None and self._counted_CF is not None
         owner_T, c = self._owner_T, self._config
         early = max(int((owner_T < 0).sum()) - c.cmn_window, 0)  # they have waited in vain

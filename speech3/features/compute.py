@@ -279,16 +279,16 @@ class _Context:
         self._first = self._next = 0
 
     def accept(self, feats_TF: Tensor) -> Tensor:
-        return self._give(max(self._add(feats_TF) - self._right, self._next))
+        return self._emit(max(self._add(feats_TF) - self._right, self._next))
 
     def finish(self, feats_TF: Tensor) -> Tensor:
-        return self._give(self._add(feats_TF))
+        return self._emit(self._add(feats_TF))
 
     def _add(self, feats_TF: Tensor) -> int:
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
         return self._first + len(self._kept_TF)
 
-    def _give(self, end: int) -> Tensor:
+    def _emit(self, end: int) -> Tensor:
         assert self._kept_TF is not None
         (out_TF,) = finish_features([self._kept_TF], self._config)
         out_TF = out_TF[self._next - self._first : end - self._first]

@@ -20,7 +20,7 @@ from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
-_LEAST_ROWS = 20_000  # statistics that are held before they are merged
+_MIN_ROWS = 20_000  # statistics that are held before they are merged
 _DIGIT = re.compile(r"(.*\D)(\d+)")
 
 
@@ -95,7 +95,7 @@ def merged_stats(parts: Iterable[ContextStats]) -> list[ContextStats]:
     for part in parts:
         held.append(part)
         new += len(part.context)
-        if new > max(_LEAST_ROWS, len(held[0].context)):
+        if new > max(_MIN_ROWS, len(held[0].context)):
             held, new = [merge_stats(held)], 0
     return [merge_stats(held)] if held else []
 

@@ -33,7 +33,7 @@ import numpy as np
 from speech3.errors import MismatchError, TrainingError
 from speech3.io import load_tensors, save_tensors
 
-LEAST_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
+MIN_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
@@ -210,7 +210,7 @@ def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, firs
         total += weight[n] * posteriors(rows, bias, begin, end, seen[t], post)
         for g in range(begin, end):
             gamma = post[g - begin]
-            if gamma < LEAST_POSTERIOR:
+            if gamma < MIN_POSTERIOR:
                 continue
             gamma *= weight[n]
             count[g] += gamma

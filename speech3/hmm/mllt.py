@@ -14,10 +14,10 @@ import numba
 import numpy as np
 
 from speech3.errors import DataError, TrainingError
-from speech3.hmm.gmm import LEAST_POSTERIOR, Gmm, GmmStats, Sums, accumulate, posteriors, zero_stats
+from speech3.hmm.gmm import MIN_POSTERIOR, Gmm, GmmStats, Sums, accumulate, posteriors, zero_stats
 
 _BLOCK = 1024  # frames whose products are in memory at once
-_MOST_CONDITION = 1e14
+_MAX_CONDITION = 1e14
 SWEEPS = 20
 
 
@@ -47,7 +47,7 @@ def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  
         posteriors(rows, bias, begin, end, feats[t], post)
         for g in range(begin, end):
             gamma = post[g - begin]
-            if gamma < LEAST_POSTERIOR:
+            if gamma < MIN_POSTERIOR:
                 continue
             for d in range(dim):
                 inverse[t, d] += gamma * precision[g, d]
@@ -87,7 +87,7 @@ def inverses_of(matrices_DVV: np.ndarray) -> np.ndarray | None:
     except np.linalg.LinAlgError:
         return None
     condition_D = np.linalg.norm(matrices_DVV, axis=(1, 2)) * np.linalg.norm(inverses_DVV, axis=(1, 2))
-    return inverses_DVV if (condition_D < _MOST_CONDITION).all() else None
+    return inverses_DVV if (condition_D < _MAX_CONDITION).all() else None
 
 
 def packed(matrices_DVV: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from speech3.hmm.first_and_loop import left_biphone_pdfs
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm
 
 _NEVER = np.float32(-np.inf)
-_LEAST = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
+_MIN_POSTERIOR = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
 _STAYED, _ADVANCED, _BEGUN = range(3)  # how a path comes into a state
 
 
@@ -65,7 +65,7 @@ class LoopPhones:
         likely_TP = np.exp(logits_TP - logits_TP.max(1, keepdims=True))[:, order_P]
         posterior_TX = np.add.reduceat(likely_TP, first, axis=1)
         prior_X = np.add.reduceat(np.exp(log_prior_P)[order_P], first)
-        scores_TX = np.log(np.maximum(posterior_TX, _LEAST)) - np.log(prior_X)
+        scores_TX = np.log(np.maximum(posterior_TX, _MIN_POSTERIOR)) - np.log(prior_X)
         return scores_TX.astype(np.float32).reshape(-1, *self.stay_GS.shape)
 
 

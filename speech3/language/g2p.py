@@ -205,7 +205,7 @@ def read_table(lexicon: Path) -> dict[str, list[Phones]]:
     Raises Speech3Error: the file cannot be read or is not a lexicon.
     """
     if not lexicon.is_file():
-        raise MissingError(f"{lexicon}: no such lexicon; give a file with lines `word phone phone ...`")
+        raise MissingError(f"{lexicon}: no such lexicon; pass a file with lines `word phone phone ...`")
     silent, spoken = listed_phones(lexicon)
     noises = (NOISES | silent | {"SIL", "sil"}) - spoken
     table: dict[str, list[Phones]] = {}
@@ -267,7 +267,7 @@ def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
         lines = [line.split() for block in read_lines([path]) for line in composed(block.text, path).splitlines()]
         rows = [fields if whole_lines else fields[:1] for fields in lines if fields]
         if not rows:
-            raise DataError(f"{path}: no words; give one per line")
+            raise DataError(f"{path}: no words; write one per line")
         found += [" ".join(fields) for fields in rows]
     return list(dict.fromkeys(each for each in found if each))
 

@@ -32,7 +32,7 @@ from speech3.errors import DataError, FormatError, MissingError, Speech3Error
 from speech3.language.lexicon import NOT_WORDS
 from speech3.runtime import composed, read_utf8
 
-_MOST = 1_000_000  # states
+_MAX_STATES = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
 _DIGITS = 6  # decimals of costs that are compared
 Subset = tuple[tuple[int, float], ...]
@@ -111,9 +111,9 @@ class Parts:
 
     def state(self) -> int:
         """Add a state and return its number; raises Speech3Error if there are too many states."""
-        if len(self._arcs) >= _MOST:
+        if len(self._arcs) >= _MAX_STATES:
             raise FormatError(
-                f"{self.source}: the grammar has more than {_MOST:,} states when its rules are expanded; make it"
+                f"{self.source}: the grammar has more than {_MAX_STATES:,} states when its rules are expanded; make it"
                 " smaller, or use a language model (--text with sentences that it should accept)"
             )
         self._arcs.append([])

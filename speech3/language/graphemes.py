@@ -26,7 +26,7 @@ _TONE_MARKS = frozenset("\u0301\u0300\u0302\u030c\u0304\u030b\u030f\u0309\u030d\
 _TONE_CLASSES = (107, 122)  # Unicode's combining classes of the tones of Thai and Lao, which are on consonants
 _VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏıаеиоуыэюяіїєёөүұәαεηιουω")
 _ON_THE_LETTER_BEFORE = frozenset("ʰʱʷʲˠˤ")
-_LEAST_APOSTROPHES = 0.01  # of all letters; in the English of minilibri 0.0016, where they are silent
+_MIN_APOSTROPHES = 0.01  # of all letters; in the English of minilibri 0.0016, where they are silent
 # Letters that often write a similar sound, likeliest first.
 _LIKE = {
     "q": "k", "x": "ks", "c": "ks", "z": "s", "w": "vu", "v": "wfb", "f": "pv", "y": "ij", "j": "yi", "h": "x",
@@ -195,7 +195,7 @@ def uses_apostrophes(counts: Mapping[str, int]) -> bool:
             return True
         apostrophes += count * _folded(word).strip("'").count("'")
         letters += count * sum(character.isalpha() for character in word)
-    return apostrophes > _LEAST_APOSTROPHES * letters
+    return apostrophes > _MIN_APOSTROPHES * letters
 
 
 def near_letters(phones: Iterable[str], trained: Mapping[str, int]) -> dict[str, Phones]:

@@ -281,7 +281,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
             )
         if marks := [phone for phone in phones if _DISAMBIGUATION.fullmatch(phone)]:
             raise FormatError(
-                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; give the"
+                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; pass the"
                 " dictionary's lexicon.txt in place of this file"
             )
         if word.lower() in SYMBOLS:

@@ -35,9 +35,9 @@ ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, 
 EDGE = "#"
 _ROUNDS = 6
 _SHAPES = ((1, 0), (1, 1), (1, 2))  # source phones, and target phones that they become
-_LEAST_SEEN = (3, 3, 3, 1)  # times that each kind of context must have been seen to be used
+_MIN_SEEN = (3, 3, 3, 1)  # times that each kind of context must have been seen to be used
 Pair = tuple[Phones, Phones]
-_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
+_MAX_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
 _SHOWN_WORDS = 5
 # Words that are equal after one of these are the same word to a reader.
 _SAME_WORD: dict[str, Callable[[str], str]] = {
@@ -205,13 +205,13 @@ def replace_rare(
     Returns: the pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each
     rare phone.
     """
-    heard = Counter[str]()
+    occurrences = Counter[str]()
     for word, variants in pronunciations.items():
         for phone in variants[0] if variants else ():
-            heard[phone] += counts.get(word, 0)
-    trained = {phone: count for phone, count in heard.items() if count >= least}
-    table = alike(sorted(heard), trained)
-    table |= {phone: (phone,) for phone, like in table.items() if not like and heard[phone]}
+            occurrences[phone] += counts.get(word, 0)
+    trained = {phone: count for phone, count in occurrences.items() if count >= least}
+    table = alike(sorted(occurrences), trained)
+    table |= {phone: (phone,) for phone, like in table.items() if not like and occurrences[phone]}
     result: dict[str, list[Phones]] = {}
     for word, variants in pronunciations.items():
         kept = [tuple(p for phone in v for p in table[phone]) for v in variants if all(table.get(ph) for ph in v)]
@@ -254,13 +254,13 @@ def learn(pairs: Sequence[Pair]) -> Conversion:
     target_T2 = graphones.symbols_of(np.concatenate(cuts), words.sizes)[1]
     chunks = iter([tuple(targets[n] for n in row if n >= 0) for row in target_T2.tolist()])
     # The most frequent ones in each context.
-    tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in _LEAST_SEEN]
+    tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in _MIN_SEEN]
     for (source, _), cut in zip(pairs, cuts, strict=True):
         for keys in _contexts(source) if len(cut) else ():
             chunk = next(chunks)
             for table, key in zip(tables, keys, strict=True):
                 table[key][chunk] += 1
-    return Conversion(tuple(map(_most_frequent, tables, _LEAST_SEEN)))
+    return Conversion(tuple(map(_most_frequent, tables, _MIN_SEEN)))
 
 
 def _most_frequent(table: Mapping[tuple[str, ...], Counter[Phones]], least: int) -> dict[tuple[str, ...], Phones]:
@@ -298,7 +298,7 @@ def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) ->
     """
     words = Counter(word for text in texts.values() for word in (text or "").split())
     unknown = Counter({word: count for word, count in words.items() if word not in known})
-    if unknown.total() <= _MOST_UNKNOWN * words.total():
+    if unknown.total() <= _MAX_UNKNOWN * words.total():
         return
     utterance = next(key for key, text in texts.items() if set((text or "").split()) & unknown.keys())
     spelled = [word for word in known if not word.startswith(("<", "!"))] or list(known)

@@ -48,7 +48,7 @@ _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
 DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
 UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
 OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
-_LEAST_SET = 20  # utterances that a set needs for its own limits
+_MIN_SET = 20  # utterances that a set needs for its own limits
 _USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
@@ -267,7 +267,7 @@ def limits_of(aligned: Aligned) -> Limits:
         return Limits(UTTERANCE, _USUAL_WORD)
     utterances = np.array([confidence.utterance for confidence in aligned.confidences.values()])
     word = float(np.median(np.concatenate([confidence.words_W for confidence in aligned.confidences.values()])))
-    if len(utterances) < _LEAST_SET:
+    if len(utterances) < _MIN_SET:
         return Limits(UTTERANCE, max(word, _USUAL_WORD))
     middle = float(np.median(utterances))
     outlier = middle - max(OUTLIER * 1.4826 * float(np.median(np.abs(utterances - middle))), LEAST)

@@ -57,11 +57,11 @@ PART_S, LONGEST_PART_S = 20.0, 30.0
 _SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
 _CHUNK_S = 20.0  # of features scored and normalised together in the search
 _SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
-_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
+_MIN_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
 _APART_S = 2.0  # longest pause between neighbouring words of one stretch
 _ROW = 4  # found words in a row that are kept without neighbours
 _SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
-_MOST_UNFOUND = 40  # words not found in one gap
+_MAX_UNFOUND = 40  # words not found in one gap
 _MARGIN_S = 0.3  # of audio kept around a stretch of words
 
 
@@ -440,7 +440,7 @@ def lay_out_long(
     found = in_order([_in_frames(f, hmm.subsampling, len(feats_TF)) for f in outputs], len(words))
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
-    if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
+    if sum(len(inside) for _, inside in stretches) < _MIN_FOUND * len(words):
         raise DataError(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
             f" found in {len(feats_TF) / rate:,.0f} s of audio; use the transcript of this recording, and a model of"
@@ -481,7 +481,7 @@ def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch
     while True:
         rows: list[list[Found]] = []
         for f in found:
-            if rows and _together(rows[-1][-1], f, rate):
+            if rows and _in_one_stretch(rows[-1][-1], f, rate):
                 rows[-1].append(f)
             else:
                 rows.append([f])
@@ -491,12 +491,12 @@ def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch
         found = [f for row in kept for f in row]
 
 
-def _together(a: Found, b: Found, rate: float) -> bool:
+def _in_one_stretch(a: Found, b: Found, rate: float) -> bool:
     """Can the gap between two found words hold the words between them, so that both belong to one stretch?"""
     unfound, gap_s = b.word - a.word - 1, (b.start - a.end) / rate
     if not unfound:
         return gap_s <= _APART_S
-    return unfound <= _MOST_UNFOUND and gap_s <= max(_APART_S, unfound * _SLOW_WORD_S)
+    return unfound <= _MAX_UNFOUND and gap_s <= max(_APART_S, unfound * _SLOW_WORD_S)
 
 
 def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:

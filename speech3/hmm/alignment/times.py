@@ -37,7 +37,7 @@ from speech3.hmm.transcript import NO_WORD
 from speech3.language import Lexicon
 from speech3.runtime import progress, read_utf8, write_lines, write_text
 
-_LEAST_SPREAD = 1e-3
+_MIN_SPREAD = 1e-3
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
@@ -75,7 +75,7 @@ def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> 
         spreads.append(spread(loglikes_TP[spoken_T[here]]))
         first = here.stop
     below_T = np.concatenate(below)
-    scale = max(float(np.concatenate(spreads).mean()), _LEAST_SPREAD)
+    scale = max(float(np.concatenate(spreads).mean()), _MIN_SPREAD)
     below_S = np.add.reduceat(below_T.astype(np.float64), alignment.starts[:-1]) / np.diff(alignment.starts) / scale
     spoken_S = alignment.words != NO_WORD
     word = alignment.words[spoken_S]

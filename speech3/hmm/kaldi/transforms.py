@@ -56,7 +56,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
         return {speaker: each.astype(np.float64) for speaker, each in ArkReader(path).items()}
     parts = sorted(each for each in path.glob("trans.*") if _PART.fullmatch(each.name)) if path.is_dir() else [path]
     if not parts or not parts[0].exists():
-        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); give a directory that has some")
+        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); pass a directory that has some")
     found: dict[str, np.ndarray] = {}
     for part in parts:
         for speaker, matrix in read_mat_ark(part):
