@@ -9,13 +9,13 @@ closed-form cost, the loss of likelihood when two single-Gaussian clusters becom
 import heapq
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from speech3.errors import MissingError, SettingError, Speech3Error
-from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
+from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree, TreeNodes
 from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
 
@@ -177,24 +177,6 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     return [frozenset().union(*(by_name[name] for name in line.split())) for line in lines if line.split()]
 
 
-@dataclass
-class _Growing:
-    """The nodes of the tree so far; a leaf's `yes` and `no` are set when the leaves are numbered."""
-
-    num_phones: int
-    side: list[int] = field(default_factory=list)
-    member: list[np.ndarray] = field(default_factory=list)
-    yes: list[int] = field(default_factory=list)
-    no: list[int] = field(default_factory=list)
-
-    def leaf(self) -> int:
-        self.side.append(-1)
-        self.member.append(np.zeros(self.num_phones + 1, bool))
-        self.yes.append(-1)
-        self.no.append(-1)
-        return len(self.side) - 1
-
-
 def build_tree(
     data: ContextStats,
     lexicon: Lexicon,
@@ -221,26 +203,30 @@ def build_tree(
         )
     clustered = [group for group in groups if group[0] not in lexicon.context_free]
     questions = merge_questions(_by_phone(data, phones, states // 2), clustered, [*phone_sets(lexicon), *extra])
-    tree = _Growing(phones)
+    # The roots, one for each group of phones and state.
+    nodes = TreeNodes(phones)
     root = np.zeros((phones + 1, states), np.int32)
     heap: list[tuple[float, int, tuple[int, int], np.ndarray]] = []
     for group in groups:
         for state in range(states):
-            node = tree.leaf()
+            node = nodes.add()
             root[list(group), state] = node
             rows = np.flatnonzero(np.isin(data.context[:, 1], group) & (data.context[:, 3] == state))
             if group[0] not in lexicon.context_free:
                 _offer(heap, data, questions, rows, node, min_frames, sides)
-    for _ in progress(range(len(tree.side), leaves), leaves - len(tree.side), "tree"):
+    # Split the leaf whose question gains most, until there are enough; then number the leaves.
+    for _ in progress(range(len(nodes.side), leaves), leaves - len(nodes.side), "tree"):
         if not heap:
             break
         _, node, (side, question), rows = heapq.heappop(heap)
-        tree.side[node], tree.member[node] = side, questions[question]
+        nodes.side[node], nodes.member[node] = side, questions[question]
         answer = questions[question][data.context[rows, side]]
-        tree.yes[node], tree.no[node] = tree.leaf(), tree.leaf()
-        _offer(heap, data, questions, rows[answer], tree.yes[node], min_frames, sides)
-        _offer(heap, data, questions, rows[~answer], tree.no[node], min_frames, sides)
-    return _numbered(tree, root)
+        nodes.yes[node], nodes.no[node] = nodes.add(), nodes.add()
+        _offer(heap, data, questions, rows[answer], nodes.yes[node], min_frames, sides)
+        _offer(heap, data, questions, rows[~answer], nodes.no[node], min_frames, sides)
+    for pdf, node in enumerate(node for node, side in enumerate(nodes.side) if side < 0):
+        nodes.yes[node] = nodes.no[node] = pdf
+    return nodes.tree(root)
 
 
 def _by_phone(data: ContextStats, phones: int, state: int) -> np.ndarray:
@@ -266,18 +252,3 @@ def _offer(heap, data, questions, rows, node, min_frames, sides) -> None:  # typ
             best_gain, best = float(gain.max()), (side, int(gain.argmax()))
     if best is not None:
         heapq.heappush(heap, (-best_gain, node, best, rows))
-
-
-def _numbered(tree: _Growing, root: np.ndarray) -> Tree:
-    pdf = 0
-    for node, side in enumerate(tree.side):
-        if side < 0:
-            tree.yes[node] = tree.no[node] = pdf
-            pdf += 1
-    return Tree(
-        root,
-        np.array(tree.side, np.int8),
-        np.stack(tree.member),
-        np.array(tree.yes, np.int32),
-        np.array(tree.no, np.int32),
-    )

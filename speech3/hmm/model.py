@@ -7,6 +7,7 @@ et al. 1994); `speech3.hmm.clustering` grows it. `Hmm` holds both, and is saved 
 Axes: T frames, P phones, S states of a phone.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -103,17 +104,20 @@ class Tree:
         first: dict[int, int] = {}  # pdf -> first phone that has it
         number = np.arange(len(self.root))
         for phone in range(1, len(self.root)):
-            nodes, pdfs = list(self.root[phone]), set()
-            while nodes:
-                node = nodes.pop()
-                if self.side[node] < 0:
-                    pdfs.add(int(self.yes[node]))
-                else:
-                    nodes += [self.yes[node], self.no[node]]
-            for other in {int(number[first.setdefault(pdf, phone)]) for pdf in pdfs}:
+            for other in {int(number[first.setdefault(pdf, phone)]) for pdf in self.pdfs_below(self.root[phone])}:
                 number[number == number[phone]] = min(other, number[phone])
                 number[number == other] = number[phone]
         return number
+
+    def pdfs_below(self, nodes: Iterable[int]) -> Iterator[int]:
+        """The pdfs of the leaves below these nodes; one may occur several times."""
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if self.side[node] < 0:
+                yield int(self.yes[node])
+            else:
+                waiting += [int(self.yes[node]), int(self.no[node])]
 
     @property
     def states(self) -> int:
@@ -159,6 +163,30 @@ class Tree:
                 node_W[asks_W] = np.where(answer, self.yes[node], self.no[node])
             pdfs_WS[:, state] = self.yes[node_W]
         return pdfs_WS
+
+
+@dataclass
+class TreeNodes:
+    """The nodes of a tree that is being built."""
+
+    phones: int
+    side: list[int] = field(default_factory=list)
+    member: list[np.ndarray] = field(default_factory=list)
+    yes: list[int] = field(default_factory=list)
+    no: list[int] = field(default_factory=list)
+
+    def add(self, side: int = -1, members: Iterable[int] = (), yes: int = -1, no: int = -1) -> int:
+        """Add a question about phones, or a leaf, and return its number."""
+        member = np.zeros(self.phones + 1, bool)
+        member[list(members)] = True
+        for column, value in zip((self.side, self.yes, self.no), (side, yes, no), strict=True):
+            column.append(value)
+        self.member.append(member)
+        return len(self.side) - 1
+
+    def tree(self, root: np.ndarray) -> Tree:
+        side, yes, no = np.array(self.side, np.int8), np.array(self.yes, np.int32), np.array(self.no, np.int32)
+        return Tree(root, side, np.stack(self.member), yes, no)
 
 
 def context_free_tree(pdfs_PS: np.ndarray) -> Tree:

@@ -76,15 +76,11 @@ def loop_phones(hmm: Hmm) -> LoopPhones | None:
     place_P = np.full(hmm.num_pdfs, -1)
     for phone, group in enumerate(groups):
         for state in range(shape[1]):
-            nodes = tree.root[list(group), state].tolist()
-            while nodes:
-                node = nodes.pop()
-                if tree.side[node] >= 0:
-                    nodes += [int(tree.yes[node]), int(tree.no[node])]
-                elif place_P[tree.yes[node]] in (-1, phone * shape[1] + state):
-                    place_P[tree.yes[node]] = phone * shape[1] + state
-                else:
+            place = phone * shape[1] + state
+            for pdf in tree.pdfs_below(tree.root[list(group), state]):
+                if place_P[pdf] not in (-1, place):
                     return None
+                place_P[pdf] = place
     if len(np.unique(place_P)) < shape[0] * shape[1] or place_P.min() < 0:
         return None
     silence_G = np.array([hmm.lexicon.phones[group[0] - 1] in hmm.lexicon.silence_phones for group in groups])

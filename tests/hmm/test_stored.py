@@ -95,7 +95,7 @@ def test_statistics_are_the_same_however_they_are_merged(monkeypatch: pytest.Mon
         ContextStats(rng.integers(0, 4, (rows, 4)).astype(np.int32), rng.normal(size=(rows, 3)))
         for rows in rng.integers(1, 40, 30)
     ]
-    monkeypatch.setattr("speech3.hmm.clustering._LEAST_ROWS", 10)
+    monkeypatch.setattr("speech3.hmm.clustering._MIN_ROWS", 10)
     (found,) = merged_stats(iter(parts))
     whole = merge_stats(parts)
     np.testing.assert_array_equal(found.context, whole.context)

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import DataError, FormatError, MismatchError, MissingError
-from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree
+from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree, TreeNodes
 from speech3.io import KaldiObject, opened_object
 from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
 from speech3.runtime import read_utf8, to_one_form
@@ -155,22 +155,13 @@ class _Builder:
 
     def __init__(self, tree: KaldiTree, number: Mapping[int, int]) -> None:
         self.tree, self.number = tree, number  # Kaldi's phones to ours
-        self.side: list[int] = []
-        self.member: list[np.ndarray] = []
-        self.yes: list[int] = []
-        self.no: list[int] = []
+        self.nodes = TreeNodes(max(number.values()))
         self.built: dict[tuple[Node, int | None, int | None], int] = {}
         self.keys: dict[Node, frozenset[int]] = {}
 
     def add(self, side: int, members: frozenset[int], yes: int, no: int) -> int:
-        member = np.zeros(max(self.number.values()) + 1, bool)
-        member[[self.number[phone] for phone in members if phone in self.number]] = True
-        member[0] = 0 in members
-        self.side.append(side)
-        self.member.append(member)
-        self.yes.append(yes)
-        self.no.append(no)
-        return len(self.side) - 1
+        ours = {self.number[phone] for phone in members if phone in self.number} | members & {0}
+        return self.nodes.add(side, ours, yes, no)
 
     def asked(self, node: Node | None) -> frozenset[int]:
         """Keys that `node` or a node below it asks about."""
@@ -224,13 +215,7 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     root = np.zeros((max(number.values()) + 1, THREE_STATES.states), np.int32)
     for phone, ours in number.items():
         root[ours] = [builder.build(tree.root, phone, state) for state in range(THREE_STATES.states)]
-    return Tree(
-        root,
-        np.array(builder.side, np.int8),
-        np.stack(builder.member),
-        np.array(builder.yes, np.int32),
-        np.array(builder.no, np.int32),
-    )
+    return builder.nodes.tree(root)
 
 
 @dataclass(frozen=True)
