@@ -83,10 +83,10 @@ class PitchConfig(Config):
     max_frames_latency: int = Field(
         0, ge=0, description="streaming: frames by which the tracker may lag; 0: until all its paths agree"
     )
-    pitch_scale: float = 2.0
-    pov_scale: float = 2.0
-    pov_offset: float = 0.0
-    delta_pitch_scale: float = 10.0
+    pitch_scale: float = Field(2.0, description="factor of the normalised log pitch")
+    pov_scale: float = Field(2.0, description="factor of the voicing feature")
+    pov_offset: float = Field(0.0, description="added to the scaled voicing feature")
+    delta_pitch_scale: float = Field(10.0, description="factor of the delta pitch")
     delta_pitch_noise_stddev: float = Field(0.0, ge=0)
     normalization_left_context: int = Field(75, ge=0, description="frames")
     normalization_right_context: int = Field(75, ge=0, description="frames")
@@ -149,7 +149,7 @@ class FeatureConfig(Config):
     preemphasis_coefficient: float = Field(0.97, ge=0, le=1)
     remove_dc_offset: bool = True
     window_type: Literal["povey", "hamming", "hanning", "sine", "rectangular", "blackman"] = "povey"
-    blackman_coeff: float = 0.42
+    blackman_coeff: float = Field(0.42, description="mean of the Blackman window")
     round_to_power_of_two: bool = True
     snip_edges: bool = Field(True, description="only frames that fit; false: centred frames, mirrored at the edges")
     num_mel_bins: int = Field(23, ge=3)
@@ -163,7 +163,7 @@ class FeatureConfig(Config):
     use_log_fbank: bool = Field(True, description="fbank only")
     use_power: bool = Field(True, description="fbank only; false: magnitudes")
     num_ceps: int = Field(13, ge=1)
-    cepstral_lifter: float = Field(22.0, ge=0)
+    cepstral_lifter: float = Field(22.0, ge=0, description="mfcc, plp: raises the higher coefficients; 0: off")
     lpc_order: int = Field(12, ge=1, description="plp only, like the next two keys")
     compress_factor: float = Field(1 / 3, gt=0, description="exponent for the equal-loudness spectrum")
     cepstral_scale: float = Field(1.0, gt=0)

@@ -40,7 +40,7 @@ _LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
 # A frame that is silent for 10 of its 25 ms is neither speech nor background.
 _PART = 0.4
 # Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
-_LEAST_REPEATED = 5
+_MIN_REPEATED = 5
 _EQUAL = 1e-4  # more than equal frames differ by rounding
 # Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
 # of digits; a prior of 10 was no worse than 0 on that of minilibri.
@@ -48,21 +48,15 @@ PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
-_MOST_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
+_MAX_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
+Window = tuple[int, int, bool]  # `cmn_window`, `min_cmn_window` and `center` of a config
 
 
 def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Apply the CMVN of `config` to the utterances of one unit: one utterance, or all utterances of one speaker.
 
-    Parameters
-    ----------
-    silent
-        For each utterance, which frames are digital silence, bool (T,); None: none. Where all are, all count.
-
-    Raises
-    ------
-    Speech3Error
-        Global statistics are missing or do not fit the features.
+    `silent`: for each utterance, which frames are digital silence, bool (T,); None: none. Where all are, all count.
+    Raises Speech3Error: global statistics are missing or do not fit the features.
     """
     variances = config.norm_vars
     if config.cmvn == "none" or not config.norm_means:
@@ -71,7 +65,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         silent = [static_TF.new_zeros(len(static_TF), dtype=torch.bool) for static_TF in statics]
     pairs = list(zip(statics, silent, strict=True))
     if config.cmvn == "sliding":
-        options = (config.cmn_window, config.min_cmn_window, config.center, variances)
+        options = (*_window(config), variances)
         return [sliding_cmvn(static_TF, *options, silent_T=silent_T) for static_TF, silent_T in pairs]
     if config.cmvn == "global":
         if config.global_stats is None:
@@ -166,17 +160,13 @@ def sliding_cmvn(
     the other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
     away, it becomes zero (a stream cannot wait for ever).
     """
+    window = cmn_window, min_cmn_window, center
     if silent_T is None or not silent_T.any():
-        return windows_cmvn(
-            feats_TF, feats_TF, torch.arange(len(feats_TF), device=feats_TF.device),
-            cmn_window, min_cmn_window, center, norm_vars,
-        )  # fmt: skip
+        return windows_cmvn(feats_TF, feats_TF, torch.arange(len(feats_TF), device=feats_TF.device), window, norm_vars)
     if silent_T.all():
         return torch.zeros_like(feats_TF, dtype=torch.float32)
     owner_T = (~silent_T).cumsum(0) - 1
-    out_TF = windows_cmvn(
-        feats_TF[~silent_T], feats_TF, owner_T.clamp(min=0), cmn_window, min_cmn_window, center, norm_vars, silent_T
-    )
+    out_TF = windows_cmvn(feats_TF[~silent_T], feats_TF, owner_T.clamp(min=0), window, norm_vars, silent_T)
     out_TF[: max(int((owner_T < 0).sum()) - cmn_window, 0)] = 0.0
     return out_TF
 
@@ -185,9 +175,7 @@ def windows_cmvn(
     counted_CF: Tensor,
     feats_TF: Tensor,
     owner_T: Tensor,
-    cmn_window: int,
-    min_cmn_window: int,
-    center: bool,
+    window: Window,
     norm_vars: bool,
     silent_T: Tensor | None = None,
 ) -> Tensor:
@@ -195,7 +183,7 @@ def windows_cmvn(
     out_TF = torch.empty_like(feats_TF, dtype=torch.float32)
     for at in range(0, len(feats_TF), _CHUNK):
         chunk = slice(at, at + _CHUNK)
-        starts_T, ends_T = sliding_windows(owner_T[chunk], len(counted_CF), cmn_window, min_cmn_window, center)
+        starts_T, ends_T = sliding_windows(owner_T[chunk], len(counted_CF), window)
         first, end = int(starts_T[0]), int(ends_T[-1])
         near_CF = counted_CF[first:end].double()
         shift_F = near_CF.mean(0)  # sums of values around zero keep more digits
@@ -215,10 +203,13 @@ def windows_cmvn(
     return out_TF
 
 
-def sliding_windows(
-    t_T: Tensor, frames: int, cmn_window: int, min_cmn_window: int, center: bool
-) -> tuple[Tensor, Tensor]:
+def _window(config: FeatureConfig) -> Window:
+    return config.cmn_window, config.min_cmn_window, config.center
+
+
+def sliding_windows(t_T: Tensor, frames: int, window: Window) -> tuple[Tensor, Tensor]:
     """The first frame of the window of each frame in `t_T`, and the frame after the window's last."""
+    cmn_window, min_cmn_window, center = window
     if center:
         starts_T = (t_T - cmn_window // 2).clamp_(min=0)
         ends_T = starts_T + cmn_window
@@ -240,10 +231,7 @@ def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rat
     It depends on the samples of each frame alone, so a stream (whose frames are cut as `snip_edges` cuts them) finds
     the same frames.
 
-    Parameters
-    ----------
-    wave_S
-        float32 in [-1, 1), after dither.
+    `wave_S`: float32 in [-1, 1), after dither.
     """
     silent_T = torch.zeros(frames, dtype=torch.bool, device=wave_S.device)
     if not frames:
@@ -269,16 +257,16 @@ def _may_be_silent(wave_S: Tensor, part: int) -> bool:
 
 
 def repeated_frames(feats_TF: Tensor) -> Tensor:
-    """Which frames are equal to their neighbours, `_LEAST_REPEATED` and more in a row, bool (T,).
+    """Which frames are equal to their neighbours, `_MIN_REPEATED` and more in a row, bool (T,).
 
     This is how digital silence looks in features whose recording is not at hand. Features of noise are never equal.
     """
     repeated_T = torch.zeros(len(feats_TF), dtype=torch.bool, device=feats_TF.device)
-    if len(feats_TF) < _LEAST_REPEATED:
+    if len(feats_TF) < _MIN_REPEATED:
         return repeated_T
     equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
     run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
-    return torch.bincount(run_T)[run_T] >= _LEAST_REPEATED
+    return torch.bincount(run_T)[run_T] >= _MIN_REPEATED
 
 
 class OnlineCmvn:
@@ -286,12 +274,8 @@ class OnlineCmvn:
 
     What is kept is of bounded length as long as `restart` is called now and then, between utterances.
 
-    Parameters
-    ----------
-    norm_vars
-        Divide by the standard deviation, too.
-    prior
-        Statistics of the training data as a feature config has them (``global_stats``); None: unknown.
+    `norm_vars`: divide by the standard deviation, too.
+    `prior`: statistics of the training data as a feature config has them (``global_stats``); None: unknown.
     """
 
     def __init__(self, norm_vars: bool, prior: Sequence[Sequence[float]] | None) -> None:
@@ -408,23 +392,22 @@ class OnlineSlidingCmvn:
         self._silent_T = torch.cat([self._silent_T.to(silent_T.device), silent_T])
         new_CF = static_TF[~silent_T]
         self._counted_CF = new_CF if self._counted_CF is None else torch.cat([self._counted_CF, new_CF])
-        options = self._config.cmn_window, self._config.min_cmn_window, self._config.center
-        _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, *options)
+        _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, _window(self._config))
         ready = int((ends_T <= self._first + len(self._counted_CF)).sum())
-        if int(self._silent_T.sum()) > _MOST_SILENT_FRAMES and len(self._counted_CF):
+        if int(self._silent_T.sum()) > _MAX_SILENT_FRAMES and len(self._counted_CF):
             ready = len(self._silent_T)
-        return self._give(ready)
+        return self._emit(ready)
 
     def finish(self) -> Tensor | None:
         """Return the frames that still wait; None if there has been none."""
-        return None if self._static_TF is None else self._give(len(self._static_TF))
+        return None if self._static_TF is None else self._emit(len(self._static_TF))
 
     @property
     def _owner_T(self) -> Tensor:
         """For each frame that waits, the number of the frame by whose window it is normalised; -1: by the first."""
         return self._returned + (~self._silent_T).cumsum(0) - 1
 
-    def _give(self, ready: int) -> Tensor:
+    def _emit(self, ready: int) -> Tensor:
         assert self._static_TF is not None and self._counted_CF is not None
         owner_T, c = self._owner_T, self._config
         early = max(int((owner_T < 0).sum()) - c.cmn_window, 0)  # they have waited in vain
@@ -432,10 +415,9 @@ class OnlineSlidingCmvn:
         out_TF = torch.zeros_like(self._static_TF[:give])
         if ready and len(self._counted_CF):
             silent_T = self._silent_T[:ready]
-            out_TF[:ready] = windows_cmvn(
-                self._counted_CF, self._static_TF[:ready], owner_T[:ready].clamp(min=0) - self._first,
-                c.cmn_window, c.min_cmn_window, c.center, c.norm_vars, silent_T if silent_T.any() else None,
-            )  # fmt: skip
+            silent = silent_T if silent_T.any() else None
+            owners_T, static_TF = owner_T[:ready].clamp(min=0) - self._first, self._static_TF[:ready]
+            out_TF[:ready] = windows_cmvn(self._counted_CF, static_TF, owners_T, _window(c), c.norm_vars, silent)
             out_TF[:early] = 0.0
         self._returned += int((~self._silent_T[:give]).sum())
         self._static_TF, self._silent_T = self._static_TF[give:].clone(), self._silent_T[give:]

@@ -129,23 +129,11 @@ def finish_features(
 ) -> list[Tensor]:
     """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
-    Parameters
-    ----------
-    statics
-        float32 (T, F) each.
-    silent
-        For each, which frames are digital silence (`silent_frames`); None: none.
-
-    Returns
-    -------
-    list of Tensor
-        float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's
-        ``apply-cmvn | add-deltas | splice-feats``.
-
-    Raises
-    ------
-    Speech3Error
-        Global statistics are missing or do not fit the features.
+    `statics`: float32 (T, F) each.
+    `silent`: for each, which frames are digital silence (`silent_frames`); None: none.
+    Returns: float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's ``apply-cmvn |
+    add-deltas | splice-feats``.
+    Raises Speech3Error: global statistics are missing or do not fit the features.
     """
     normal = normalise(statics, config, silent)
     derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normal]
@@ -158,17 +146,10 @@ class OnlineFeatures:
     Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
     lags behind, so the other features wait for it, and it may differ (`OnlinePitch` says how).
 
-    Parameters
-    ----------
-    cmvn
-        Replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is an
-        error.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate; or it normalises by utterance or speaker and there is no `cmvn`; or the
-        features are given, which needs whole recordings.
+    `cmvn`: replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is
+    an error.
+    Raises Speech3Error: the config does not fit the sample rate; or it normalises by utterance or speaker and there is
+    no `cmvn`; or the features are given, which needs whole recordings.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:
@@ -298,16 +279,16 @@ class _Context:
         self._first = self._next = 0
 
     def accept(self, feats_TF: Tensor) -> Tensor:
-        return self._give(max(self._add(feats_TF) - self._right, self._next))
+        return self._emit(max(self._add(feats_TF) - self._right, self._next))
 
     def finish(self, feats_TF: Tensor) -> Tensor:
-        return self._give(self._add(feats_TF))
+        return self._emit(self._add(feats_TF))
 
     def _add(self, feats_TF: Tensor) -> int:
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
         return self._first + len(self._kept_TF)
 
-    def _give(self, end: int) -> Tensor:
+    def _emit(self, end: int) -> Tensor:
         assert self._kept_TF is not None
         (out_TF,) = finish_features([self._kept_TF], self._config)
         out_TF = out_TF[self._next - self._first : end - self._first]

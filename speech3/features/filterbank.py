@@ -53,10 +53,7 @@ def mel_to_hertz(mel: np.ndarray | float) -> np.ndarray:
 def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Where the filters begin, peak and end, in mel (M + 2,): filter m rises from edge m to m + 1 and falls to m + 2.
 
-    Raises
-    ------
-    Speech3Error
-        `low_freq` and `high_freq` do not fit the sample rate.
+    Raises Speech3Error: `low_freq` and `high_freq` do not fit the sample rate.
     """
     nyquist = 0.5 * sample_rate_hz
     low, high = config.low_freq, config.high_freq + (nyquist if config.high_freq <= 0 else 0)
@@ -231,12 +228,8 @@ def _plp_constants(config: FeatureConfig, sample_rate_hz: int, device: torch.dev
 def durbin(autocorrelation_KR: Tensor) -> tuple[Tensor, Tensor]:
     """Levinson-Durbin recursion (Kaldi feat/mel-computations.cc, Durbin).
 
-    Returns
-    -------
-    predictor_PR
-        Coefficients a such that x[t] + sum of a_p x[t - p] is the residual.
-    energy_R
-        Energy of the residual, above zero.
+    Returns `predictor_PR`, coefficients a such that x[t] + sum of a_p x[t - p] is the residual; `energy_R`, energy of
+    the residual, above zero.
     """
     order = len(autocorrelation_KR) - 1
     backward_KR = autocorrelation_KR.flip(0)

@@ -138,27 +138,27 @@ def _correlated(
     """Yield chunks of rows: the first row, correlations with ballast (R, K) and without (R, L)."""
     rows = (len(signal_O) - sizes.span) // sizes.shift
     most = _ROWS_CPU if signal_O.device.type == "cpu" else _ROWS_GPU
-    heard_R, energy_R = _energies(placed, rows)
+    first_R, energy_R = _energies(placed, rows)
     for start in range(0, rows, most):
         count = min(most, rows - start)
         frames_RW = signal_O.as_strided((count, sizes.span), (sizes.shift, 1), start * sizes.shift)
-        heard, energy = (e_R[start : start + count].to(signal_O.device) for e_R in (heard_R, energy_R))
-        found = correlate(frames_RW, heard, pitch, sizes)
-        if not torch.equal(heard, energy):
-            found.pitch_RL *= rescale(heard, energy, found.norm_R, pitch, sizes)[:, None]
+        first, energy = (e_R[start : start + count].to(signal_O.device) for e_R in (first_R, energy_R))
+        found = correlate(frames_RW, first, pitch, sizes)
+        if not torch.equal(first, energy):
+            found.pitch_RL *= rescale(first, energy, found.norm_R, pitch, sizes)[:, None]
         yield start, at_states(found.pitch_RL, sizes).cpu().numpy(), found.pov_RL.cpu().numpy()
 
 
 def _energies(placed: list[_Placed], rows: int) -> tuple[Tensor, Tensor]:
     """The signal's energy as estimated for each row: when Kaldi first computes it, and after Kaldi's recomputation."""
-    heard_R, energy_R = torch.zeros(rows), torch.zeros(rows)
+    first_R, energy_R = torch.zeros(rows), torch.zeros(rows)
     for utterance in placed:
         early, end = utterance.row + utterance.early, utterance.row + utterance.frames
-        heard_R[utterance.row : early], heard_R[early:end] = utterance.early_energy, utterance.energy
+        first_R[utterance.row : early], first_R[early:end] = utterance.early_energy, utterance.energy
         again = utterance.early < RECOMPUTE_FRAME and changed(utterance.early_energy, utterance.energy)
         energy_R[utterance.row : early] = utterance.energy if again else utterance.early_energy
         energy_R[early:end] = utterance.energy
-    return heard_R, energy_R
+    return first_R, energy_R
 
 
 def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
@@ -313,17 +313,17 @@ class OnlinePitch:
         early, self._early = self._early, None
         if not early:
             return
-        heard_R, norm_R = torch.cat([e.heard_R for e in early]), torch.cat([e.norm_R for e in early])
+        first_R, norm_R = torch.cat([e.first_R for e in early]), torch.cat([e.norm_R for e in early])
         energy = variance(self._moments_2, self._resampled)
-        if any(changed(heard, energy) for heard in heard_R.unique().tolist()):
-            scale_R = rescale(heard_R, torch.full_like(heard_R, energy), norm_R, self._pitch, self._sizes)
+        if any(changed(first, energy) for first in first_R.unique().tolist()):
+            scale_R = rescale(first_R, torch.full_like(first_R, energy), norm_R, self._pitch, self._sizes)
             nccf_RK = np.concatenate([e.nccf_RK for e in early]) * scale_R.numpy()[:, None]
             self._tracker.again(nccf_RK, np.concatenate([e.pov_RL for e in early]), self._given)
 
 
 @dataclass
 class _Early:
-    heard_R: Tensor
+    first_R: Tensor
     norm_R: Tensor
     nccf_RK: np.ndarray
     pov_RL: np.ndarray

@@ -38,10 +38,10 @@ _AT_ONCE_CPU, _AT_ONCE_GPU = 1 << 15, 1 << 24  # new samples
 # Kaldi recomputes the frames before this one (its recompute_frame) once it knows the signal's energy better, if old and
 # new energy differ by more than this fraction of their sum.
 RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
-_MOST_STATES = 10000
-_LEAST_NORM = torch.finfo(torch.float32).tiny
+_MAX_STATES = 10000
+_MIN_NORM = torch.finfo(torch.float32).tiny
 # Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
-_MOST_KEPT = 1 << 15
+_MAX_KEPT = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +175,8 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
             f"lowpass_cutoff {pitch.lowpass_cutoff:g} Hz of pitch must be at most half of the sample rate,"
             f" {sample_rate_hz} Hz, and of resample_freq, {rate} Hz: lower it"
         )
-    if math.log(pitch.max_f0 / pitch.min_f0) / math.log1p(pitch.delta_pitch) > _MOST_STATES:
-        raise SettingError(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MOST_STATES} pitches: make it larger")
+    if math.log(pitch.max_f0 / pitch.min_f0) / math.log1p(pitch.delta_pitch) > _MAX_STATES:
+        raise SettingError(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MAX_STATES} pitches: make it larger")
     milliseconds = (config.frame_length, config.frame_shift)
     window, shift = (int(np.float32(rate) * np.float32(ms) / 1000.0) for ms in milliseconds)
     margin_s = pitch.upsample_filter_width / (2.0 * rate)
@@ -261,7 +261,7 @@ def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: Pi
 
 def _normalised(inner_RL: Tensor, norm_RL: Tensor) -> Tensor:
     # Without energy the inner product is 0, too, and so is the result. Rounding errors may exceed the bounds.
-    return inner_RL.div(norm_RL.clamp(min=_LEAST_NORM).sqrt_()).clamp_(-1, 1)
+    return inner_RL.div(norm_RL.clamp(min=_MIN_NORM).sqrt_()).clamp_(-1, 1)
 
 
 @lru_cache(maxsize=16)
@@ -299,13 +299,13 @@ def changed(energy: float, later: float) -> bool:
     return abs(energy - later) > _RECOMPUTE_CHANGE * (energy + later)
 
 
-def rescale(heard_R: Tensor, energy_R: Tensor, norm_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
+def rescale(first_R: Tensor, energy_R: Tensor, norm_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
     """Factors (R) that adapt `pitch_RL` to a new estimate of the signal's energy.
 
     An approximation, as in Kaldi's RecomputeBacktraces: it uses `norm_R`, the mean over the lags.
     """
-    old_R, new_R = (norm_R + _ballast(e_R, pitch, sizes) for e_R in (heard_R, energy_R))
-    return (old_R / new_R).sqrt_().masked_fill_(new_R < _LEAST_NORM, 1.0)
+    old_R, new_R = (norm_R + _ballast(e_R, pitch, sizes) for e_R in (first_R, energy_R))
+    return (old_R / new_R).sqrt_().masked_fill_(new_R < _MIN_NORM, 1.0)
 
 
 def _ballast(energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
@@ -320,7 +320,7 @@ class Tracker:
         weights_LK = sizes.lag_weights_LK
         lags, states = weights_LK.shape
         self._lags_K = sizes.lags_K
-        self._latency = min(latency or _MOST_KEPT, _MOST_KEPT)
+        self._latency = min(latency or _MAX_KEPT, _MAX_KEPT)
         self._soft_min_f0 = np.float32(pitch.soft_min_f0)
         change = np.float32(math.log1p(pitch.delta_pitch) ** 2)
         self._factor = max(change * np.float32(pitch.penalty_factor), np.float32(1e-30))  # 0 would leave no parabolas
@@ -343,7 +343,7 @@ class Tracker:
         if len(back_TK) - settled > self._latency:
             settled = len(back_TK) - self._latency
             state = state_before(back_TK[settled:], int(self._forward_K.argmin()))
-        return self._give(settled, state)
+        return self._emit(settled, state)
 
     def again(self, nccf_RK: np.ndarray, pov_RL: np.ndarray, given: int) -> None:
         """Replace all frames pushed so far by these; the first `given`, which have been returned, stay as they are."""
@@ -354,7 +354,7 @@ class Tracker:
 
     def finish(self) -> np.ndarray:
         """Return the remaining frames, as `push` does, and reset the tracker."""
-        rest = self._give(self._last - self._first, int(self._forward_K.argmin()))
+        rest = self._emit(self._last - self._first, int(self._forward_K.argmin()))
         self._forward_K[:] = 0
         return rest
 
@@ -374,7 +374,7 @@ class Tracker:
         search(nccf_RK, self._lags_K, self._soft_min_f0, self._factor, self._forward_K, self._back_TK[new_rows])
         self._last += frames
 
-    def _give(self, frames: int, state: int) -> np.ndarray:
+    def _emit(self, frames: int, state: int) -> np.ndarray:
         """Trace back from `state` in the last of the first `frames` kept frames; return and forget these frames."""
         raw_T2 = np.empty((frames, 2), np.float32)
         rows = slice(self._first, self._first + frames)

@@ -60,10 +60,7 @@ class Framing:
 def frame_sizes(config: FeatureConfig, sample_rate_hz: int) -> Framing:
     """Sizes at a sample rate, truncated to whole samples as Kaldi truncates them.
 
-    Raises
-    ------
-    Speech3Error
-        Frames are shorter than two samples, or their shift is shorter than one.
+    Raises Speech3Error: frames are shorter than two samples, or their shift is shorter than one.
     """
     length = int(sample_rate_hz * 0.001 * config.frame_length)
     shift = int(sample_rate_hz * 0.001 * config.frame_shift)
@@ -180,10 +177,9 @@ def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Fra
     none_NT, energy_NT = part_NS.new_empty(0, 0), part_NS.new_empty(out_NTD.shape[:2])
     raw_NT = energy_NT if config.use_energy and config.raw_energy else none_NT
     windowed_NT = energy_NT if config.use_energy and not config.raw_energy else none_NT
-    cut(
-        part_NS.numpy(), sizes.shift, np.float32(config.preemphasis_coefficient), config.remove_dc_offset,
-        _window(config, sizes.length, part_NS.device).numpy(), out_NTD.numpy(), raw_NT.numpy(), windowed_NT.numpy(),
-    )  # fmt: skip
+    coefficient, window_L = np.float32(config.preemphasis_coefficient), _window(config, sizes.length, part_NS.device)
+    outputs = (tensor.numpy() for tensor in (out_NTD, raw_NT, windowed_NT))
+    cut(part_NS.numpy(), sizes.shift, coefficient, config.remove_dc_offset, window_L.numpy(), *outputs)
     if not config.use_energy:
         return None
     return _log_energy(energy_NT, SAMPLE_SCALE if config.raw_energy else 1.0, config)

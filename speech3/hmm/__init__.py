@@ -74,10 +74,8 @@ if TYPE_CHECKING:
     from speech3.hmm.kaldi.convert import export_kaldi, open_alignment
     from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
     from speech3.hmm.kaldi.transforms import (
-        read_projection,
         read_spk2utt,
         read_transforms,
-        transform_feats,
         write_projection,
         write_transforms,
     )
@@ -97,7 +95,6 @@ if TYPE_CHECKING:
         LoopPhones,
         best_phones,
         biphones,
-        edit_distance,
         loop_phones,
         phone_bigram,
     )
@@ -194,7 +191,6 @@ __all__ = [
     "check_dims",
     "ctm_line",
     "differences",
-    "edit_distance",
     "export_kaldi",
     "extended_baum_welch",
     "file_name",
@@ -229,7 +225,6 @@ __all__ = [
     "phone_segments",
     "read_ctm",
     "read_phone_sets",
-    "read_projection",
     "read_spk2utt",
     "read_symbol_table",
     "read_transforms",
@@ -251,7 +246,6 @@ __all__ = [
     "train_tree",
     "train_triphone",
     "transcript_graph",
-    "transform_feats",
     "triphone_leaves",
     "unknown_words",
     "usable_transcripts",

@@ -18,6 +18,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, Topology
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
+from speech3.io import ComputedMapping
 from speech3.language import Lexicon
 from speech3.runtime import explained_disk_errors
 
@@ -27,30 +28,15 @@ _HEAD = struct.Struct("<iid?")  # P, T, score, whether there are edges
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The alignment of one utterance (T frames, P phone segments).
+    """The alignment of one utterance (T frames, P phone segments)."""
 
-    Attributes
-    ----------
-    phones
-        (P,) int32, phone numbers.
-    words
-        (P,) int32: index of the word in the transcript, `NO_WORD` for silence.
-    starts
-        (P + 1,) int32: first frame of each segment, then T.
-    states
-        (T,) int8: state within the phone.
-    score
-        Log probability per frame, as returned by `speech3.hmm.transcript.best_path`.
-    edges
-        (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
-        (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
-    """
-
-    phones: np.ndarray
-    words: np.ndarray
-    starts: np.ndarray
-    states: np.ndarray
-    score: float
+    phones: np.ndarray  # (P,) int32, phone numbers
+    words: np.ndarray  # (P,) int32: index of the word in the transcript, `NO_WORD` for silence
+    starts: np.ndarray  # (P + 1,) int32: first frame of each segment, then T
+    states: np.ndarray  # (T,) int8: state within the phone
+    score: float  # log probability per frame, as returned by `speech3.hmm.transcript.best_path`
+    # (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
+    # (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
     edges: np.ndarray | None = None
 
     @property
@@ -140,10 +126,7 @@ class WordLists(MutableMapping[str, list[str]]):
 class StoredAlignments(MutableMapping[str, Alignment]):
     """Alignments in a file; those of a small corpus stay in memory.
 
-    Parameters
-    ----------
-    path
-        The file. Without it, a temporary one is used, and the object can be pickled only while it is empty.
+    `path`: the file. Without it, a temporary one is used, and the object can be pickled only while it is empty.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -207,21 +190,10 @@ class StoredAlignments(MutableMapping[str, Alignment]):
         return {**self.__dict__, "_stream": None}
 
 
-class Merged(Mapping[str, Alignment]):
+def merged(stores: Iterable[StoredAlignments]) -> Mapping[str, Alignment]:
     """The alignments of several stores, sorted by utterance; their files may be deleted."""
-
-    def __init__(self, stores: Iterable[StoredAlignments]) -> None:
-        store_of = {}
-        for store in stores:
-            store.opened()
-            store_of.update(dict.fromkeys(store, store))
-        self._store_of = dict(sorted(store_of.items()))
-
-    def __getitem__(self, utterance: str) -> Alignment:
-        return self._store_of[utterance][utterance]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._store_of)
-
-    def __len__(self) -> int:
-        return len(self._store_of)
+    store_of: dict[str, StoredAlignments] = {}
+    for store in stores:
+        store.opened()
+        store_of.update(dict.fromkeys(store, store))
+    return ComputedMapping(dict.fromkeys(sorted(store_of)), lambda utterance: store_of[utterance][utterance])

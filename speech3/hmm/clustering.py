@@ -9,32 +9,26 @@ closed-form cost, the loss of likelihood when two single-Gaussian clusters becom
 import heapq
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from speech3.errors import MissingError, SettingError, Speech3Error
-from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree
+from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree, TreeNodes
 from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
-_LEAST_ROWS = 20_000  # statistics that are held before they are merged
+_MIN_ROWS = 20_000  # statistics that are held before they are merged
 _DIGIT = re.compile(r"(.*\D)(\d+)")
 
 
 def log_likelihood(stats: np.ndarray) -> np.ndarray:
     """Log likelihood of frames under the one Gaussian estimated from them, with floored variances.
 
-    Parameters
-    ----------
-    stats
-        (..., 1 + 2 D) float64: count, sums, sums of squares.
-
-    Returns
-    -------
-    (...,) float64; 0 for no frames.
+    `stats`: (..., 1 + 2 D) float64: count, sums, sums of squares.
+    Returns: (...,) float64; 0 for no frames.
     """
     count = stats[..., 0]
     dim = (stats.shape[-1] - 1) // 2
@@ -49,19 +43,11 @@ def merge_questions(
 ) -> np.ndarray:
     """Cluster groups of phones and return every phone set that arises.
 
-    Parameters
-    ----------
-    stats
-        (P + 1, 1 + 2 D): statistics of each phone's middle state.
-    groups
-        Phones that are in one cluster from the start (the stress or tone variants of a vowel).
-    extra
-        Further phone sets.
-
-    Returns
-    -------
-    (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of `groups`: its
-    complement is silence and the ends of the utterance.
+    `stats`: (P + 1, 1 + 2 D): statistics of each phone's middle state.
+    `groups`: phones that are in one cluster from the start (the stress or tone variants of a vowel).
+    `extra`: further phone sets.
+    Returns: (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of
+    `groups`: its complement is silence and the ends of the utterance.
     """
     clusters = [frozenset(group) for group in groups if stats[list(group), 0].sum() > 0]
     sums = [stats[sorted(cluster)].sum(0) for cluster in clusters]
@@ -83,18 +69,10 @@ def merge_questions(
 
 @dataclass(eq=False)
 class ContextStats:
-    """Single-Gaussian statistics of each context.
+    """Single-Gaussian statistics of each context."""
 
-    Attributes
-    ----------
-    context
-        (N, 4) int32: left, phone, right, state.
-    stats
-        (N, 1 + 2 D) float64: count, sums, sums of squares.
-    """
-
-    context: np.ndarray
-    stats: np.ndarray
+    context: np.ndarray  # (N, 4) int32: left, phone, right, state
+    stats: np.ndarray  # (N, 1 + 2 D) float64: count, sums, sums of squares
 
 
 def merge_stats(parts: list[ContextStats]) -> ContextStats:
@@ -117,7 +95,7 @@ def merged_stats(parts: Iterable[ContextStats]) -> list[ContextStats]:
     for part in parts:
         held.append(part)
         new += len(part.context)
-        if new > max(_LEAST_ROWS, len(held[0].context)):
+        if new > max(_MIN_ROWS, len(held[0].context)):
             held, new = [merge_stats(held)], 0
     return [merge_stats(held)] if held else []
 
@@ -180,10 +158,7 @@ def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
 def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     """Read Kaldi's extra_questions.txt: one phone set per line; a phone stands for all its positions in the word.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or names a phone that the lexicon does not use.
+    Raises Speech3Error: the file cannot be read, or names a phone that the lexicon does not use.
     """
     by_name: dict[str, set[int]] = {}
     for phone, number in lexicon.phone_ids.items():
@@ -202,24 +177,6 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     return [frozenset().union(*(by_name[name] for name in line.split())) for line in lines if line.split()]
 
 
-@dataclass
-class _Growing:
-    """The nodes of the tree so far; a leaf's `yes` and `no` are set when the leaves are numbered."""
-
-    num_phones: int
-    side: list[int] = field(default_factory=list)
-    member: list[np.ndarray] = field(default_factory=list)
-    yes: list[int] = field(default_factory=list)
-    no: list[int] = field(default_factory=list)
-
-    def leaf(self) -> int:
-        self.side.append(-1)
-        self.member.append(np.zeros(self.num_phones + 1, bool))
-        self.yes.append(-1)
-        self.no.append(-1)
-        return len(self.side) - 1
-
-
 def build_tree(
     data: ContextStats,
     lexicon: Lexicon,
@@ -233,21 +190,11 @@ def build_tree(
 ) -> Tree:
     """Grow a tree with `leaves` leaves, or fewer if no useful question is left.
 
-    Parameters
-    ----------
-    min_frames
-        A leaf is split only if both sides keep at least this many frames.
-    extra
-        Phone sets to ask about, in addition to those found by clustering and by `phone_sets`.
-    sides
-        The phones that may be asked about: LEFT and CENTRE make left biphones.
-    key
-        Config key of `leaves`, for the error message.
-
-    Raises
-    ------
-    Speech3Error
-        `leaves` is smaller than the number of roots.
+    `min_frames`: a leaf is split only if both sides keep at least this many frames.
+    `extra`: phone sets to ask about, in addition to those found by clustering and by `phone_sets`.
+    `sides`: the phones that may be asked about: LEFT and CENTRE make left biphones.
+    `key`: config key of `leaves`, for the error message.
+    Raises Speech3Error: `leaves` is smaller than the number of roots.
     """
     groups, phones, states = phone_groups(lexicon), len(lexicon.phones), topology.states
     if leaves < len(groups) * states:
@@ -256,26 +203,30 @@ def build_tree(
         )
     clustered = [group for group in groups if group[0] not in lexicon.context_free]
     questions = merge_questions(_by_phone(data, phones, states // 2), clustered, [*phone_sets(lexicon), *extra])
-    tree = _Growing(phones)
+    # The roots, one for each group of phones and state.
+    nodes = TreeNodes(phones)
     root = np.zeros((phones + 1, states), np.int32)
     heap: list[tuple[float, int, tuple[int, int], np.ndarray]] = []
     for group in groups:
         for state in range(states):
-            node = tree.leaf()
+            node = nodes.add()
             root[list(group), state] = node
             rows = np.flatnonzero(np.isin(data.context[:, 1], group) & (data.context[:, 3] == state))
             if group[0] not in lexicon.context_free:
                 _offer(heap, data, questions, rows, node, min_frames, sides)
-    for _ in progress(range(len(tree.side), leaves), leaves - len(tree.side), "tree"):
+    # Split the leaf whose question gains most, until there are enough; then number the leaves.
+    for _ in progress(range(len(nodes.side), leaves), leaves - len(nodes.side), "tree"):
         if not heap:
             break
         _, node, (side, question), rows = heapq.heappop(heap)
-        tree.side[node], tree.member[node] = side, questions[question]
+        nodes.side[node], nodes.member[node] = side, questions[question]
         answer = questions[question][data.context[rows, side]]
-        tree.yes[node], tree.no[node] = tree.leaf(), tree.leaf()
-        _offer(heap, data, questions, rows[answer], tree.yes[node], min_frames, sides)
-        _offer(heap, data, questions, rows[~answer], tree.no[node], min_frames, sides)
-    return _numbered(tree, root)
+        nodes.yes[node], nodes.no[node] = nodes.add(), nodes.add()
+        _offer(heap, data, questions, rows[answer], nodes.yes[node], min_frames, sides)
+        _offer(heap, data, questions, rows[~answer], nodes.no[node], min_frames, sides)
+    for pdf, node in enumerate(node for node, side in enumerate(nodes.side) if side < 0):
+        nodes.yes[node] = nodes.no[node] = pdf
+    return nodes.tree(root)
 
 
 def _by_phone(data: ContextStats, phones: int, state: int) -> np.ndarray:
@@ -301,18 +252,3 @@ def _offer(heap, data, questions, rows, node, min_frames, sides) -> None:  # typ
             best_gain, best = float(gain.max()), (side, int(gain.argmax()))
     if best is not None:
         heapq.heappush(heap, (-best_gain, node, best, rows))
-
-
-def _numbered(tree: _Growing, root: np.ndarray) -> Tree:
-    pdf = 0
-    for node, side in enumerate(tree.side):
-        if side < 0:
-            tree.yes[node] = tree.no[node] = pdf
-            pdf += 1
-    return Tree(
-        root,
-        np.array(tree.side, np.int8),
-        np.stack(tree.member),
-        np.array(tree.yes, np.int32),
-        np.array(tree.no, np.int32),
-    )

@@ -30,20 +30,9 @@ def to_first_and_loop(alignment: Alignment, subsampling: int = SUBSAMPLING) -> A
     Each phone boundary moves to the nearest boundary between outputs. Phones left without an output get one: the
     boundaries around them are shifted such that the largest shift is as small as possible.
 
-    Parameters
-    ----------
-    alignment
-        An alignment of T frames, with any topology.
-
-    Returns
-    -------
-    Alignment
-        It has ``ceil(T / subsampling)`` outputs, at least one per phone. The score is that of `alignment`.
-
-    Raises
-    ------
-    Speech3Error
-        There are fewer outputs than phones.
+    `alignment`: an alignment of T frames, with any topology.
+    Returns: it has ``ceil(T / subsampling)`` outputs, at least one per phone. The score is that of `alignment`.
+    Raises Speech3Error: there are fewer outputs than phones.
     """
     outputs, phones = num_outputs(alignment.num_frames, subsampling), len(alignment.phones)
     if outputs < phones:
@@ -65,10 +54,7 @@ def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
 
     The first of two is that of the phone's first frame, the second that of its later ones; those of phone 0 are zero.
 
-    Raises
-    ------
-    Speech3Error
-        The HMM has a different topology.
+    Raises Speech3Error: the HMM has a different topology.
     """
     if hmm.topology.states != FIRST_AND_LOOP.states:
         raise MismatchError("LF-MMI needs an HMM with one pdf for a phone's first frame and one for the later ones")
@@ -132,8 +118,5 @@ def train_tree(
 
     shown = progress(alignments.items(), len(alignments), "statistics for the tree")
     (stats,) = merged_stats(stats_of(*item) for item in shown)
-    tree = build_tree(
-        stats, lexicon, leaves, min_frames, extra,
-        topology=FIRST_AND_LOOP, sides=_SIDES, key=key,
-    )  # fmt: skip
+    tree = build_tree(stats, lexicon, leaves, min_frames, extra, topology=FIRST_AND_LOOP, sides=_SIDES, key=key)
     return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, subsampling)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.errors import DataError, Speech3Error, TrainingError
-from speech3.hmm.gmm import Gmm
+from speech3.hmm.gmm import Gmm, Sums
 from speech3.hmm.mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
 
 SWEEPS = 20
@@ -23,28 +23,12 @@ _SMALLEST_PIVOT = 1e-8
 
 
 @dataclass(eq=False)
-class FmllrStats:
-    """Statistics of one speaker, float64.
+class FmllrStats(Sums):
+    """Statistics of one speaker, float64."""
 
-    Attributes
-    ----------
-    count
-        Frames, Gales's beta.
-    linear
-        (D, V): row i is the sum of ``posterior mean_i / var_i [x 1]``, his k(i).
-    products
-        (D, K): the upper triangle of the sum of ``posterior / var_i outer([x 1], [x 1])``, his G(i).
-    """
-
-    count: float
-    linear: np.ndarray
-    products: np.ndarray
-
-    def __iadd__(self, other: "FmllrStats") -> "FmllrStats":
-        self.count += other.count
-        self.linear += other.linear
-        self.products += other.products
-        return self
+    count: float  # frames, Gales's beta
+    linear: np.ndarray  # (D, V): row i is the sum of ``posterior mean_i / var_i [x 1]``, his k(i)
+    products: np.ndarray  # (D, K): the upper triangle of the sum of ``posterior / var_i outer([x 1], [x 1])``, his G(i)
 
     def __add__(self, other: "FmllrStats") -> "FmllrStats":
         return FmllrStats(self.count + other.count, self.linear + other.linear, self.products + other.products)
@@ -68,17 +52,11 @@ def accumulate_fmllr(
 ) -> None:
     """Add frames, each for the Gaussians of its pdf.
 
-    Parameters
-    ----------
-    gmm
-        The GMMs to which the transform is fitted.
-    feats_TD
-        The features that are to be transformed.
-    seen_by_TD, posteriors_by
-        Features and GMMs that give the posteriors: the features as adapted so far, or a speaker-independent twin of
-        `gmm` with the same number of Gaussians. By default `feats_TD` and `gmm`.
-    weight_T
-        Weight of each frame; None: one.
+    `gmm`: the GMMs to which the transform is fitted.
+    `feats_TD`: the features that are to be transformed.
+    `seen_by_TD`, `posteriors_by`: features and GMMs that give the posteriors: the features as adapted so far, or a
+    speaker-independent twin of `gmm` with the same number of Gaussians. By default `feats_TD` and `gmm`.
+    `weight_T`: weight of each frame; None: one.
     """
     seen_by_TD = feats_TD if seen_by_TD is None else seen_by_TD
     inverse_TD, mean_TD = expected_precisions(posteriors_by or gmm, seen_by_TD, pdf_T, gmm)
@@ -99,10 +77,7 @@ def extended(feats_TD: np.ndarray) -> np.ndarray:
 def prior_stats(gmm: Gmm, frames_J: np.ndarray) -> FmllrStats:
     """The expected statistics of one frame that the GMMs produce; their best transform is the identity.
 
-    Parameters
-    ----------
-    frames_J
-        How many frames of training speech each pdf has, zero for silence.
+    `frames_J`: how many frames of training speech each pdf has, zero for silence.
     """
     share_G = gmm.weight * np.repeat(frames_J / frames_J.sum(), np.diff(gmm.offset))
     precision = share_G[:, None] / gmm.var
@@ -138,17 +113,9 @@ def fmllr(
 ) -> np.ndarray:
     """The transform (D, D + 1) that maximises `fmllr_objective`, row by row; no sweep makes it worse.
 
-    Parameters
-    ----------
-    start_DV
-        Where the rows begin; None: the identity.
-    speaker
-        For messages.
-
-    Raises
-    ------
-    Speech3Error
-        There is not enough speech, or it does not vary.
+    `start_DV`: where the rows begin; None: the identity.
+    `speaker`: for messages.
+    Raises Speech3Error: there is not enough speech, or it does not vary.
     """
     dim = len(stats.linear)
     if stats.count <= dim + 1:

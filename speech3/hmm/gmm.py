@@ -25,6 +25,7 @@ import heapq
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numba
 import numpy as np
@@ -32,7 +33,7 @@ import numpy as np
 from speech3.errors import MismatchError, TrainingError
 from speech3.io import load_tensors, save_tensors
 
-LEAST_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
+MIN_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulated
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
@@ -51,20 +52,11 @@ class FrameScorer:
 
 @dataclass(frozen=True, eq=False)
 class Gmm(FrameScorer):
-    """Mixtures of J pdfs with G Gaussians in total.
+    """Mixtures of J pdfs with G Gaussians in total."""
 
-    Attributes
-    ----------
-    offset
-        (J + 1,) int64: the first Gaussian of each pdf, then G.
-    weight
-        (G,) float64, summing to one within each pdf.
-    mean, var
-        (G, D) float64.
-    """
-
-    offset: np.ndarray
-    weight: np.ndarray
+    offset: np.ndarray  # (J + 1,) int64: the first Gaussian of each pdf, then G
+    weight: np.ndarray  # (G,) float64, summing to one within each pdf
+    # `mean`, `var`: (G, D) float64
     mean: np.ndarray
     var: np.ndarray
 
@@ -73,7 +65,7 @@ class Gmm(FrameScorer):
         return len(self.offset) - 1
 
     @cached_property
-    def _affine(self) -> tuple[np.ndarray, np.ndarray]:
+    def affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Log likelihood of Gaussian g is ``bias[g] + rows[g] @ [x, x * x]``."""
         precision = 1.0 / self.var
         bias = np.log(self.weight) - 0.5 * (
@@ -87,21 +79,10 @@ class Gmm(FrameScorer):
 
         Only the Gaussians of these pdfs are scored, those of a few pdfs at a time.
 
-        Parameters
-        ----------
-        feats_TD
-            float32.
-        pdfs
-            (U,) int; None for all J.
-
-        Returns
-        -------
-        (T, U) float32.
-
-        Raises
-        ------
-        Speech3Error
-            The features do not have the dimension of the GMMs.
+        `feats_TD`: float32.
+        `pdfs`: (U,) int; None for all J.
+        Returns: (T, U) float32.
+        Raises Speech3Error: the features do not have the dimension of the GMMs.
         """
         dim = self.mean.shape[1]
         if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:
@@ -121,7 +102,7 @@ class Gmm(FrameScorer):
         """Write the log likelihoods of a few pdfs; `wide_TD` holds the features and their squares."""
         if not len(pdfs):
             return
-        sizes, (rows, bias) = np.diff(self.offset)[pdfs], self._affine
+        sizes, (rows, bias) = np.diff(self.offset)[pdfs], self.affine
         gaussians = np.concatenate([np.arange(self.offset[j], self.offset[j + 1]) for j in pdfs])
         scores_GT = rows[gaussians] @ wide_TD.T
         scores_GT += bias[gaussians, None]
@@ -147,8 +128,19 @@ def load_gmm(path: Path | str) -> Gmm:
     return Gmm(arrays["offset"], arrays["weight"], arrays["mean"], arrays["var"])
 
 
+class Sums:
+    """Statistics of which ``+=`` adds those of other data, field by field."""
+
+    def __iadd__(self, other: Self) -> Self:
+        for name, value in vars(other).items():
+            total = getattr(self, name)
+            total += value  # arrays in place
+            setattr(self, name, total)
+        return self
+
+
 @dataclass(eq=False)
-class GmmStats:
+class GmmStats(Sums):
     """Sufficient statistics: counts (G,), sums and sums of squares (G, D), log likelihood and frames."""
 
     count: np.ndarray
@@ -157,61 +149,68 @@ class GmmStats:
     loglike: float = 0.0
     frames: int = 0
 
-    def __iadd__(self, other: "GmmStats") -> "GmmStats":
-        self.count += other.count
-        self.first += other.first
-        self.second += other.second
-        self.loglike += other.loglike
-        self.frames += other.frames
-        return self
-
 
 def zero_stats(gmm: Gmm) -> GmmStats:
     return GmmStats(np.zeros(len(gmm.weight)), np.zeros_like(gmm.mean), np.zeros_like(gmm.mean))
 
 
-def accumulate(gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
-    """Accumulate the frames of one utterance, each for the Gaussians of its pdf, weighted by their posteriors."""
-    accumulate_weighted(gmm, stats, feats_TD, np.arange(len(feats_TD)), pdf_T, np.ones(len(feats_TD)))
-    stats.frames += len(feats_TD)
+def accumulate(
+    gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, pdf_T: np.ndarray, seen_by_TD: np.ndarray | None = None
+) -> None:
+    """Add the frames of an utterance, each for the Gaussians of its pdf, weighted by their posteriors.
+
+    `seen_by_TD`: the frames from which the posteriors are computed, such as adapted ones; by default `feats_TD`.
+    """
+    frames = len(feats_TD)
+    accumulate_weighted(gmm, stats, feats_TD, np.arange(frames), pdf_T, np.ones(frames), seen_by_TD)
+    stats.frames += frames
 
 
 def accumulate_weighted(
-    gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, frame_N: np.ndarray, pdf_N: np.ndarray, weight_N: np.ndarray
+    gmm: Gmm,
+    stats: GmmStats,
+    feats_TD: np.ndarray,
+    frame_N: np.ndarray,
+    pdf_N: np.ndarray,
+    weight_N: np.ndarray,
+    seen_by_TD: np.ndarray | None = None,
 ) -> None:
-    """Accumulate pairs of a frame and a pdf, each with a weight, for the Gaussians of the pdf."""
-    rows, bias = gmm._affine
-    stats.loglike += _accumulate(
-        rows, bias, gmm.offset, feats_TD, frame_N.astype(np.int64), pdf_N.astype(np.int64),
-        weight_N.astype(np.float64), stats.count, stats.first, stats.second,
-    )  # fmt: skip
+    """Add pairs of a frame and a pdf, each with a weight, for the Gaussians of the pdf."""
+    rows, bias = gmm.affine
+    seen_by_TD = feats_TD if seen_by_TD is None else np.ascontiguousarray(seen_by_TD, feats_TD.dtype)
+    pairs = frame_N.astype(np.int64), pdf_N.astype(np.int64), weight_N.astype(np.float64)
+    sums = stats.count, stats.first, stats.second
+    stats.loglike += _accumulate(rows, bias, gmm.offset, seen_by_TD, np.ascontiguousarray(feats_TD), *pairs, *sums)
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def _accumulate(rows, bias, offset, feats, frame, pdf, weight, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
+def posteriors(rows, bias, begin, end, x, post):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Write the posteriors of Gaussians `begin` to `end` to `post`; return the log likelihood of their mixture."""
+    dim, peak, norm = len(x), -np.inf, 0.0
+    for g in range(begin, end):
+        value = np.float64(bias[g])
+        for d in range(dim):
+            value += rows[g, d] * x[d] + rows[g, dim + d] * x[d] * x[d]
+        post[g - begin] = value
+        peak = max(peak, value)
+    for g in range(end - begin):
+        post[g] = np.exp(post[g] - peak)
+        norm += post[g]
+    for g in range(end - begin):
+        post[g] /= norm
+    return peak + np.log(norm)
+
+
+@numba.njit(cache=True, nogil=True, fastmath=True)
+def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
     dim, total = feats.shape[1], 0.0
-    largest = 0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
+    post = np.empty(np.max(offset[1:] - offset[:-1]))
     for n in range(len(frame)):
         t, begin, end = frame[n], offset[pdf[n]], offset[pdf[n] + 1]
-        peak = -np.inf
+        total += weight[n] * posteriors(rows, bias, begin, end, seen[t], post)
         for g in range(begin, end):
-            value = np.float64(bias[g])
-            for d in range(dim):
-                x = feats[t, d]
-                value += rows[g, d] * x + rows[g, dim + d] * x * x
-            post[g - begin] = value
-            peak = max(peak, value)
-        norm = 0.0
-        for g in range(end - begin):
-            post[g] = np.exp(post[g] - peak)
-            norm += post[g]
-        total += weight[n] * (peak + np.log(norm))
-        for g in range(begin, end):
-            gamma = post[g - begin] / norm
-            if gamma < LEAST_POSTERIOR:
+            gamma = post[g - begin]
+            if gamma < MIN_POSTERIOR:
                 continue
             gamma *= weight[n]
             count[g] += gamma

@@ -8,30 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.errors import DataError, MismatchError, SettingError, TrainingError
+from speech3.hmm.gmm import Sums
 
 _SINGULAR = 1e-10  # smallest eigenvalue of the within-class covariance, relative to the largest
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """From the features of an utterance to the D values that GMMs see: static features, splicing, a matrix.
+    """From the features of an utterance to the D values that GMMs see: static features, splicing, a matrix."""
 
-    Attributes
-    ----------
-    matrix
-        (D, S) float64, S = statics * (2 * context + 1): LDA, or LDA followed by MLLT (Kaldi's ``final.mat``).
-    statics
-        The first values of each frame that are spliced; the derivatives behind them are not used.
-    context
-        Frames on either side.
-    inputs
-        Values per frame of the features, derivatives included.
-    """
-
+    # (D, S) float64, S = statics * (2 * context + 1): LDA, or LDA followed by MLLT (Kaldi's ``final.mat``)
     matrix: np.ndarray
-    statics: int
-    context: int
-    inputs: int
+    statics: int  # the first values of each frame that are spliced; the derivatives behind them are not used
+    context: int  # frames on either side
+    inputs: int  # values per frame of the features, derivatives included
 
     @property
     def dim(self) -> int:
@@ -40,10 +30,7 @@ class Projection:
     def __call__(self, feats_TF: np.ndarray) -> np.ndarray:
         """The projected features (T, D) float32; the first and last frame are repeated beyond the ends.
 
-        Raises
-        ------
-        Speech3Error
-            The features have another number of values.
+        Raises Speech3Error: the features have another number of values.
         """
         self.check(feats_TF)
         spliced_TS = spliced(feats_TF[:, : self.statics], self.context)
@@ -72,18 +59,12 @@ def spliced(feats_TF: np.ndarray, context: int) -> np.ndarray:
 
 
 @dataclass(eq=False)
-class LdaStats:
+class LdaStats(Sums):
     """Sums of the spliced frames of each class, (C,) and (C, S), and of all their products (S, S); float64."""
 
     count: np.ndarray
     first: np.ndarray
     second: np.ndarray
-
-    def __iadd__(self, other: "LdaStats") -> "LdaStats":
-        self.count += other.count
-        self.first += other.first
-        self.second += other.second
-        return self
 
 
 def zero_lda_stats(classes: int, values: int) -> LdaStats:
@@ -101,15 +82,10 @@ def accumulate_lda(stats: LdaStats, frames_TS: np.ndarray, class_T: np.ndarray) 
 def lda(stats: LdaStats, dim: int) -> np.ndarray:
     """The `dim` directions that separate the classes best, scaled so that the within-class covariance is one.
 
-    Returns
-    -------
-    (dim, S) float64; the between-class covariance becomes diagonal, its largest values first. The sign of each row is
-    chosen such that its largest value is positive.
-
-    Raises
-    ------
-    Speech3Error
-        `dim` is larger than S, there are too few frames, or a value or a combination of values is constant.
+    Returns: (dim, S) float64; the between-class covariance becomes diagonal, its largest values first. The sign of each
+    row is chosen such that its largest value is positive.
+    Raises Speech3Error: `dim` is larger than S, there are too few frames, or a value or a combination of values is
+    constant.
     """
     values, total = stats.first.shape[1], stats.count.sum()
     if not 1 <= dim <= values:

@@ -14,10 +14,10 @@ import numba
 import numpy as np
 
 from speech3.errors import DataError, TrainingError
-from speech3.hmm.gmm import LEAST_POSTERIOR, Gmm, GmmStats, accumulate, zero_stats
+from speech3.hmm.gmm import MIN_POSTERIOR, Gmm, GmmStats, Sums, accumulate, posteriors, zero_stats
 
 _BLOCK = 1024  # frames whose products are in memory at once
-_MOST_CONDITION = 1e14
+_MAX_CONDITION = 1e14
 SWEEPS = 20
 
 
@@ -26,59 +26,28 @@ def expected_precisions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The expected inverse variances and the expected means divided by variances, in each frame.
 
-    Parameters
-    ----------
-    gmm, feats_TD
-        Give the posteriors of the Gaussians of the frame's pdf.
-    values_of
-        The GMMs whose means and variances are used, one Gaussian for each of `gmm`; by default `gmm` itself.
-
-    Returns
-    -------
-    Both (T, D) float64.
+    `gmm`, `feats_TD`: give the posteriors of the Gaussians of the frame's pdf.
+    `values_of`: the GMMs whose means and variances are used, one Gaussian for each of `gmm`; by default `gmm` itself.
+    Returns: both (T, D) float64.
     """
     values_of = values_of or gmm
     precision = 1.0 / values_of.var
-    rows, bias = gmm._affine
-    shape = (len(feats_TD), precision.shape[1])
-    inverse_TD, mean_TD = np.zeros(shape), np.zeros(shape)
-    _expect(
-        rows, bias, gmm.offset, np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64), precision,
-        values_of.mean * precision, inverse_TD, mean_TD,
-    )  # fmt: skip
+    inverse_TD, mean_TD = np.zeros((2, len(feats_TD), precision.shape[1]))
+    given = *gmm.affine, gmm.offset, np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64)
+    _expect(*given, precision, values_of.mean * precision, inverse_TD, mean_TD)
     return inverse_TD, mean_TD
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def _posteriors(rows, bias, begin, end, x, dim, post):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Write the posteriors of Gaussians `begin` to `end`; return the log likelihood of their mixture."""
-    peak, norm = -np.inf, 0.0
-    for g in range(begin, end):
-        value = np.float64(bias[g])
-        for d in range(dim):
-            value += rows[g, d] * x[d] + rows[g, dim + d] * x[d] * x[d]
-        post[g - begin] = value
-        peak = max(peak, value)
-    for g in range(end - begin):
-        post[g] = np.exp(post[g] - peak)
-        norm += post[g]
-    for g in range(end - begin):
-        post[g] /= norm
-    return peak + np.log(norm)
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
 def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  # type: ignore[no-untyped-def] # pragma: no cover
-    dim, largest = feats.shape[1], 0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
+    """Add to `inverse` and `mean` of each frame the posteriors' means of `precision` and of `scaled`."""
+    dim, post = feats.shape[1], np.empty(np.max(offset[1:] - offset[:-1]))
     for t in range(len(feats)):
         begin, end = offset[pdf[t]], offset[pdf[t] + 1]
-        _posteriors(rows, bias, begin, end, feats[t], dim, post)
+        posteriors(rows, bias, begin, end, feats[t], post)
         for g in range(begin, end):
             gamma = post[g - begin]
-            if gamma < LEAST_POSTERIOR:
+            if gamma < MIN_POSTERIOR:
                 continue
             for d in range(dim):
                 inverse[t, d] += gamma * precision[g, d]
@@ -118,7 +87,7 @@ def inverses_of(matrices_DVV: np.ndarray) -> np.ndarray | None:
     except np.linalg.LinAlgError:
         return None
     condition_D = np.linalg.norm(matrices_DVV, axis=(1, 2)) * np.linalg.norm(inverses_DVV, axis=(1, 2))
-    return inverses_DVV if (condition_D < _MOST_CONDITION).all() else None
+    return inverses_DVV if (condition_D < _MAX_CONDITION).all() else None
 
 
 def packed(matrices_DVV: np.ndarray) -> np.ndarray:
@@ -136,57 +105,13 @@ def unpacked(products_DK: np.ndarray) -> np.ndarray:
     return full
 
 
-def accumulate_twin(gmm: Gmm, stats: GmmStats, seen_by_TD: np.ndarray, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
-    """Accumulate frames of `feats_TD` with the posteriors that `gmm` gives to those of `seen_by_TD`."""
-    rows, bias = gmm._affine
-    stats.frames += len(feats_TD)
-    stats.loglike += _accumulate_twin(
-        rows, bias, gmm.offset, np.ascontiguousarray(seen_by_TD, np.float32),
-        np.ascontiguousarray(feats_TD, np.float32), pdf_T.astype(np.int64), stats.count, stats.first, stats.second,
-    )  # fmt: skip
-
-
-@numba.njit(cache=True, nogil=True, fastmath=True)
-def _accumulate_twin(rows, bias, offset, seen, feats, pdf, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
-    dim, largest, total = seen.shape[1], 0, 0.0
-    for j in range(len(offset) - 1):
-        largest = max(largest, offset[j + 1] - offset[j])
-    post = np.empty(largest)
-    for t in range(len(seen)):
-        begin, end = offset[pdf[t]], offset[pdf[t] + 1]
-        total += _posteriors(rows, bias, begin, end, seen[t], dim, post)
-        for g in range(begin, end):
-            gamma = post[g - begin]
-            if gamma < LEAST_POSTERIOR:
-                continue
-            count[g] += gamma
-            for d in range(dim):
-                x = np.float64(feats[t, d])
-                first[g, d] += gamma * x
-                second[g, d] += gamma * x * x
-    return total
-
-
 @dataclass(eq=False)
-class MlltStats:
-    """What one matrix for all Gaussians needs.
+class MlltStats(Sums):
+    """What one matrix for all Gaussians needs."""
 
-    Attributes
-    ----------
-    products
-        (D, K): for each dimension i the sum of outer products of frames, weighted by the inverse variances of
-        dimension i.
-    sums
-        Posteriors, and frames weighted by them, with which `scatter` takes the means off the products.
-    """
-
+    # (D, K): for each dimension i the sum of outer products of frames, weighted by the inverse variances of dimension i
     products: np.ndarray
-    sums: GmmStats
-
-    def __iadd__(self, other: "MlltStats") -> "MlltStats":
-        self.products += other.products
-        self.sums += other.sums
-        return self
+    sums: GmmStats  # posteriors, and frames weighted by them, with which `scatter` takes the means off the products
 
     def scatter(self, gmm: Gmm) -> np.ndarray:
         """(D, D, D): for each i, the sum of ``posterior / var_i * outer(x - mean, x - mean)``, Gales's G(i)."""
@@ -217,10 +142,7 @@ def mllt_objective(matrix: np.ndarray, scatter_DDD: np.ndarray, count: float) ->
 def mllt(scatter_DDD: np.ndarray, count: float, sweeps: int = SWEEPS) -> np.ndarray:
     """The matrix (D, D) that maximises `mllt_objective`, row by row from the identity; no sweep makes it worse.
 
-    Raises
-    ------
-    Speech3Error
-        There are fewer frames than dimensions, or the features are linearly dependent.
+    Raises Speech3Error: there are fewer frames than dimensions, or the features are linearly dependent.
     """
     dim = len(scatter_DDD)
     if count <= dim:

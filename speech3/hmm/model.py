@@ -7,6 +7,7 @@ et al. 1994); `speech3.hmm.clustering` grows it. `Hmm` holds both, and is saved 
 Axes: T frames, P phones, S states of a phone.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,24 +25,12 @@ ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
 
 @dataclass(frozen=True)
 class Topology:
-    """States in a row: a phone is entered at the first state, and each state leads to the next.
+    """States in a row: a phone is entered at the first state, and each state leads to the next."""
 
-    Attributes
-    ----------
-    name
-        Its name in `hmm.json`.
-    loops
-        For each state: does it have a self-loop?
-    exits
-        States from which the phone may be left.
-    weighted
-        Whether staying and leaving have probabilities; if not, their log probabilities are 0.
-    """
-
-    name: str
-    loops: tuple[bool, ...]
-    exits: tuple[int, ...]
-    weighted: bool
+    name: str  # its name in `hmm.json`
+    loops: tuple[bool, ...]  # for each state: does it have a self-loop?
+    exits: tuple[int, ...]  # states from which the phone may be left
+    weighted: bool  # whether staying and leaving have probabilities; if not, their log probabilities are 0
 
     @property
     def states(self) -> int:
@@ -61,10 +50,7 @@ class Topology:
 
         Part k of a phone is in state k; if that state has no self-loop, the later frames of the part are in the next.
 
-        Parameters
-        ----------
-        part_T
-            (T,) int: the part of each frame; parts are numbered through all phones of the utterance.
+        `part_T`: (T,) int: the part of each frame; parts are numbered through all phones of the utterance.
         """
         state_T = part_T % self.min_frames
         later_T = np.concatenate([[False], part_T[1:] == part_T[:-1]])[: len(part_T)]
@@ -82,10 +68,7 @@ _KNOWN = {topology.name: topology for topology in (THREE_STATES, FIRST_AND_LOOP)
 def topology_named(name: str, path: Path) -> Topology:
     """The topology called `name`; `path` is the file that names it.
 
-    Raises
-    ------
-    Speech3Error
-        There is no topology of that name.
+    Raises Speech3Error: there is no topology of that name.
     """
     if name not in _KNOWN:
         raise MissingError(
@@ -101,23 +84,12 @@ def num_outputs(frames: int, subsampling: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Binary trees in arrays, one root for each (phone, state).
+    """Binary trees in arrays, one root for each (phone, state)."""
 
-    Attributes
-    ----------
-    root
-        (P + 1, states) int32: the node at which to start; row 0 is unused.
-    side
-        (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf.
-    member
-        (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end".
-    yes, no
-        (nodes,) int32: the next node; at a leaf both hold the pdf.
-    """
-
-    root: np.ndarray
-    side: np.ndarray
-    member: np.ndarray
+    root: np.ndarray  # (P + 1, states) int32: the node at which to start; row 0 is unused
+    side: np.ndarray  # (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf
+    member: np.ndarray  # (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end"
+    # `yes`, `no`: (nodes,) int32: the next node; at a leaf both hold the pdf
     yes: np.ndarray
     no: np.ndarray
     _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
@@ -132,17 +104,20 @@ class Tree:
         first: dict[int, int] = {}  # pdf -> first phone that has it
         number = np.arange(len(self.root))
         for phone in range(1, len(self.root)):
-            nodes, pdfs = list(self.root[phone]), set()
-            while nodes:
-                node = nodes.pop()
-                if self.side[node] < 0:
-                    pdfs.add(int(self.yes[node]))
-                else:
-                    nodes += [self.yes[node], self.no[node]]
-            for other in {int(number[first.setdefault(pdf, phone)]) for pdf in pdfs}:
+            for other in {int(number[first.setdefault(pdf, phone)]) for pdf in self.pdfs_below(self.root[phone])}:
                 number[number == number[phone]] = min(other, number[phone])
                 number[number == other] = number[phone]
         return number
+
+    def pdfs_below(self, nodes: Iterable[int]) -> Iterator[int]:
+        """The pdfs of the leaves below these nodes; one may occur several times."""
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if self.side[node] < 0:
+                yield int(self.yes[node])
+            else:
+                waiting += [int(self.yes[node]), int(self.no[node])]
 
     @property
     def states(self) -> int:
@@ -190,6 +165,30 @@ class Tree:
         return pdfs_WS
 
 
+@dataclass
+class TreeNodes:
+    """The nodes of a tree that is being built."""
+
+    phones: int
+    side: list[int] = field(default_factory=list)
+    member: list[np.ndarray] = field(default_factory=list)
+    yes: list[int] = field(default_factory=list)
+    no: list[int] = field(default_factory=list)
+
+    def add(self, side: int = -1, members: Iterable[int] = (), yes: int = -1, no: int = -1) -> int:
+        """Add a question about phones, or a leaf, and return its number."""
+        member = np.zeros(self.phones + 1, bool)
+        member[list(members)] = True
+        for column, value in zip((self.side, self.yes, self.no), (side, yes, no), strict=True):
+            column.append(value)
+        self.member.append(member)
+        return len(self.side) - 1
+
+    def tree(self, root: np.ndarray) -> Tree:
+        side, yes, no = np.array(self.side, np.int8), np.array(self.yes, np.int32), np.array(self.no, np.int32)
+        return Tree(root, side, np.stack(self.member), yes, no)
+
+
 def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
     """A tree that ignores neighbours: `pdfs_PS` (P, states) holds the pdf of each state of each phone, from phone 1."""
     root = np.zeros((len(pdfs_PS) + 1, pdfs_PS.shape[1]), np.int32)
@@ -205,22 +204,16 @@ def monophone_tree(number_P: np.ndarray, states: int = THREE_STATES.states) -> T
 
 @dataclass(frozen=True, eq=False)
 class Hmm:
-    """Phones with the states of `topology`; within a phone, a path stays in a state or goes to the next one.
-
-    Attributes
-    ----------
-    self_loop
-        (num_pdfs,) float64: self-loop probability, shared by all states of a pdf. (Kaldi has one for each combination
-        of phone, state and pdf; on the corpora measured here that made no difference.) Not used if the topology is not
-        weighted.
-    subsampling
-        Frames of features per score: 1, or 3 for outputs at a third of the frames. A state lasts at least one score.
-    """
+    """Phones with the states of `topology`; within a phone, a path stays in a state or goes to the next one."""
 
     lexicon: Lexicon
     tree: Tree
+    # (num_pdfs,) float64: self-loop probability, shared by all states of a pdf. (Kaldi has one for each combination of
+    # phone, state and pdf; on the corpora measured here that made no difference.) Not used if the topology is not
+    # weighted.
     self_loop: np.ndarray
     topology: Topology = THREE_STATES
+    # frames of features per score: 1, or 3 for outputs at a third of the frames. A state lasts at least one score.
     subsampling: int = 1
 
     @property
@@ -234,10 +227,7 @@ class Hmm:
     def transitions(self, pdf_S: np.ndarray, state_S: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Log probabilities (S,) float32, times `scale`, of staying in each of S states and of leaving it.
 
-        Parameters
-        ----------
-        pdf_S, state_S
-            The pdf of each state, and its index within the phone.
+        `pdf_S`, `state_S`: the pdf of each state, and its index within the phone.
         """
         if self.topology.weighted:
             stay = self.self_loop[pdf_S]
@@ -249,13 +239,21 @@ class Hmm:
         """Write lexiconp.txt or lexiconp_silprob.txt, hmm.json and tree.safetensors into `directory`."""
         directory, end = Path(directory), self.lexicon.end
         write_lexicon(self.lexicon, directory / _lexicon_name(end is not None))
-        write_json(directory / "hmm.json", {
-            "phones": list(self.lexicon.phones), "silence_phones": list(self.lexicon.silence_phones),
-            "noise_phones": list(self.lexicon.noise_phones),
-            "silence_prob": self.lexicon.silence_prob, "end": end and asdict(end),
-            "position_dependent": self.lexicon.position_dependent, "states": self.topology.states,
-            "pdfs": self.num_pdfs, "topology": self.topology.name, "subsampling": self.subsampling,
-        })  # fmt: skip
+        write_json(
+            directory / "hmm.json",
+            {
+                "phones": list(self.lexicon.phones),
+                "silence_phones": list(self.lexicon.silence_phones),
+                "noise_phones": list(self.lexicon.noise_phones),
+                "silence_prob": self.lexicon.silence_prob,
+                "end": end and asdict(end),
+                "position_dependent": self.lexicon.position_dependent,
+                "states": self.topology.states,
+                "pdfs": self.num_pdfs,
+                "topology": self.topology.name,
+                "subsampling": self.subsampling,
+            },
+        )
         arrays = {name: getattr(self.tree, name) for name in ARRAYS} | {"self_loop": self.self_loop}
         save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
 
@@ -295,10 +293,8 @@ def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
 def load_hmm(directory: Path | str) -> Hmm:
     """Read what `Hmm.save` wrote.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or was written by another version, or lexicon, tree and topology do not match.
+    Raises Speech3Error: a file is missing or was written by another version, or lexicon, tree and topology do not
+    match.
     """
     directory = Path(directory)
     if not (directory / "hmm.json").exists():
@@ -320,10 +316,9 @@ def load_hmm(directory: Path | str) -> Hmm:
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
         raise MismatchError(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
-    lexicon = replace(
-        read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
-        silence_phones=silence_phones, noise_phones=noise_phones, position_dependent=positions, end=end,
-    )  # fmt: skip
+    lexicon = read_lexicon(directory / _lexicon_name(end is not None), silence_prob)
+    lexicon = replace(lexicon, silence_phones=silence_phones, noise_phones=noise_phones)
+    lexicon = replace(lexicon, position_dependent=positions, end=end)
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise MismatchError(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")

@@ -16,7 +16,7 @@ Axes: T frames or outputs, P pdfs, G phones of the loop (G1: with the utterance'
 phones of the HMM (N1: with the edge, 0).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numba
@@ -27,27 +27,18 @@ from speech3.hmm.first_and_loop import left_biphone_pdfs
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm
 
 _NEVER = np.float32(-np.inf)
-_LEAST = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
-_NO_BIPHONE = np.float32(-1e30)
+_MIN_POSTERIOR = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
+_STAYED, _ADVANCED, _BEGUN = range(3)  # how a path comes into a state
 
 
 @dataclass(frozen=True, eq=False)
 class LoopPhones:
-    """The phones of a loop, their states, and the phone and state of each pdf.
+    """The phones of a loop, their states, and the phone and state of each pdf."""
 
-    Attributes
-    ----------
-    silence_G
-        bool: the phone is left out of `best_phones` and of the reference.
-    place_P
-        int64: ``phone * S + state`` of each pdf.
-    stay_GS, advance_GS, leave_GS
-        float32, log probabilities of staying in a state, of going to the phone's next state, and of leaving the phone;
-        minus infinity if impossible.
-    """
-
-    silence_G: np.ndarray
-    place_P: np.ndarray
+    silence_G: np.ndarray  # bool: the phone is left out of `best_phones` and of the reference
+    place_P: np.ndarray  # int64: ``phone * S + state`` of each pdf
+    # `stay_GS`, `advance_GS`, `leave_GS`: float32, log probabilities of staying in a state, of going to the phone's
+    # next state, and of leaving the phone; minus infinity if impossible
     stay_GS: np.ndarray
     advance_GS: np.ndarray
     leave_GS: np.ndarray
@@ -74,7 +65,7 @@ class LoopPhones:
         likely_TP = np.exp(logits_TP - logits_TP.max(1, keepdims=True))[:, order_P]
         posterior_TX = np.add.reduceat(likely_TP, first, axis=1)
         prior_X = np.add.reduceat(np.exp(log_prior_P)[order_P], first)
-        scores_TX = np.log(np.maximum(posterior_TX, _LEAST)) - np.log(prior_X)
+        scores_TX = np.log(np.maximum(posterior_TX, _MIN_POSTERIOR)) - np.log(prior_X)
         return scores_TX.astype(np.float32).reshape(-1, *self.stay_GS.shape)
 
 
@@ -85,15 +76,11 @@ def loop_phones(hmm: Hmm) -> LoopPhones | None:
     place_P = np.full(hmm.num_pdfs, -1)
     for phone, group in enumerate(groups):
         for state in range(shape[1]):
-            nodes = tree.root[list(group), state].tolist()
-            while nodes:
-                node = nodes.pop()
-                if tree.side[node] >= 0:
-                    nodes += [int(tree.yes[node]), int(tree.no[node])]
-                elif place_P[tree.yes[node]] in (-1, phone * shape[1] + state):
-                    place_P[tree.yes[node]] = phone * shape[1] + state
-                else:
+            place = phone * shape[1] + state
+            for pdf in tree.pdfs_below(tree.root[list(group), state]):
+                if place_P[pdf] not in (-1, place):
                     return None
+                place_P[pdf] = place
     if len(np.unique(place_P)) < shape[0] * shape[1] or place_P.min() < 0:
         return None
     silence_G = np.array([hmm.lexicon.phones[group[0] - 1] in hmm.lexicon.silence_phones for group in groups])
@@ -124,14 +111,8 @@ def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 def phone_bigram(sequences: Iterable[np.ndarray], num_phones: int) -> np.ndarray:
     """Estimate a phone bigram with add-one smoothing.
 
-    Parameters
-    ----------
-    sequences
-        Phones numbered from 0, including silence (`LoopPhones.segments`).
-
-    Returns
-    -------
-    (G1, G1) float32 log probabilities of the second phone given the first; G stands for the utterance's edge.
+    `sequences`: phones numbered from 0, including silence (`LoopPhones.segments`).
+    Returns: (G1, G1) float32 log probabilities of the second phone given the first; G stands for the utterance's edge.
     """
     counts_GG = np.ones((num_phones + 1, num_phones + 1))
     for phones in sequences:
@@ -153,113 +134,103 @@ def best_phones(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, 
         Scale of the scores and of the transitions, as in `speech3.hmm.transcript.best_path`.
     """
     scale = np.float32(acoustic_scale)
-    parts = (scale * part for part in (scores_TGS, phones.stay_GS, phones.advance_GS, phones.leave_GS))
-    scores, stay, advance, leave = (np.ascontiguousarray(part, np.float32) for part in parts)
-    return phones.spoken(_search(scores, stay, advance, leave, bigram))
-
-
-def edit_distance(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np.ndarray) -> int:
-    """Number of substitutions, deletions and insertions: the Levenshtein distance."""
-    return int(_distance(np.asarray(reference, np.int64), np.asarray(hypothesis, np.int64)))
+    stay, advance, leave = (scale * each for each in (phones.stay_GS, phones.advance_GS, phones.leave_GS))
+    column_1GS = np.arange(stay.size).reshape(1, *stay.shape)
+    scores_TX = np.ascontiguousarray(scale * scores_TGS.reshape(len(scores_TGS), -1), np.float32)
+    return phones.spoken(_search(scores_TX, column_1GS, column_1GS, stay, advance, leave, bigram))
 
 
 @numba.njit(cache=True, nogil=True)
-def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-def] # pragma: no cover
-    frames, phones, states = scores.shape
+def _search(scores, entering, repeating, stay, advance, leave, bigram):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The phones on the best path, by Viterbi.
+
+    `entering`, `repeating`: (C, G, S), the column of `scores` for the first and for the later frames of a state, after
+    each of C left neighbours: all phones and the edge (C = G + 1), or any (C = 1).
+    """
+    frames, (contexts, phones, states) = len(scores), entering.shape
     edge = phones
-    came = np.zeros((frames, phones, states), np.int8)  # from: 0 this state, 1 the previous one, 2 another phone
-    phone_before = np.full((frames, phones), -1, np.int16)
-    state_before = np.zeros((frames, phones), np.int8)  # where each phone ended in the previous frame
-    old = np.full((phones, states), _NEVER, np.float32)
-    new = np.full((phones, states), _NEVER, np.float32)
-    ended = np.full(phones, _NEVER, np.float32)
-    for g in range(phones):
-        old[g, 0] = bigram[edge, g] + scores[0, g, 0]
-    for t in range(1, frames):
-        # The best score with which each phone may end before this frame.
-        for g in range(phones):
-            ended[g] = _NEVER
-            for s in range(states):
-                if old[g, s] + leave[g, s] > ended[g]:
-                    ended[g], state_before[t, g] = old[g, s] + leave[g, s], s
-        # Into each state: stay, advance, or enter the phone from another.
-        for g in range(phones):
-            for s in range(states):
-                value, way = old[g, s] + stay[g, s], 0
-                if s > 0 and old[g, s - 1] + advance[g, s - 1] > value:
-                    value, way = old[g, s - 1] + advance[g, s - 1], 1
-                if s == 0:
-                    for h in range(phones):
-                        if ended[h] + bigram[h, g] > value:
-                            value, way = ended[h] + bigram[h, g], 2
-                            phone_before[t, g] = h
-                new[g, s], came[t, g, s] = value + scores[t, g, s], way
+    came = np.zeros((frames, contexts, phones, states), np.int8)
+    before = np.zeros((frames, phones), np.int32)  # the phone before one that begins here, if neighbours do not matter
+    ended_in = np.zeros((frames, phones, 2), np.int32)  # context and state in which each phone ended before each frame
+    old = np.full((contexts, phones, states), _NEVER, np.float32)
+    new = np.full((contexts, phones, states), _NEVER, np.float32)
+    ended, begun = np.empty(phones + 1, np.float32), np.empty((contexts, phones), np.float32)
+    for t in range(frames):
+        # The best score with which each phone may end before this frame; before the first, only the edge does.
+        ended[:], ended[edge] = _NEVER, 0.0 if t == 0 else _NEVER
+        for c in range(contexts):
+            for g in range(phones):
+                for s in range(states):
+                    if old[c, g, s] + leave[g, s] > ended[g]:
+                        ended[g] = old[c, g, s] + leave[g, s]
+                        ended_in[t, g, 0], ended_in[t, g, 1] = c, s
+        # The best phone before each that may begin.
+        begun[:] = _NEVER
+        for h in range(phones + 1):
+            c = h if contexts > 1 else 0
+            for g in range(phones):
+                if ended[h] + bigram[h, g] > begun[c, g]:
+                    begun[c, g], before[t, g] = ended[h] + bigram[h, g], h
+        # Into each state: stay, advance, or begin the phone.
+        y = scores[t]
+        for c in range(contexts):
+            for g in range(phones):
+                for s in range(states):
+                    value, way = old[c, g, s] + stay[g, s] + y[repeating[c, g, s]], _STAYED
+                    score = y[entering[c, g, s]]
+                    if s > 0 and old[c, g, s - 1] + advance[g, s - 1] + score > value:
+                        value, way = old[c, g, s - 1] + advance[g, s - 1] + score, _ADVANCED
+                    if s == 0 and begun[c, g] + score > value:
+                        value, way = begun[c, g] + score, _BEGUN
+                    new[c, g, s], came[t, c, g, s] = value, way
         old, new = new, old
-    # Trace the best path back from its last state; a phone begins where it was entered.
-    best, phone, state = _NEVER, -1, 0
-    for g in range(phones):
-        for s in range(states):
-            value = old[g, s] + leave[g, s] + bigram[g, edge]
-            if value > best:
-                best, phone, state = value, g, s
-    found = np.zeros(frames, np.int64)
-    count = 0
+    # Trace the best path back from its last state.
+    best, context, phone, state = _NEVER, 0, -1, 0
+    for c in range(contexts):
+        for g in range(phones):
+            for s in range(states):
+                if old[c, g, s] + leave[g, s] + bigram[g, edge] > best:
+                    best = old[c, g, s] + leave[g, s] + bigram[g, edge]
+                    context, phone, state = c, g, s
+    found, count = np.zeros(frames, np.int64), 0
     if phone < 0:
         return found[:0]
     for t in range(frames - 1, -1, -1):
-        if t == 0 or came[t, phone, state] == 2:
+        way = came[t, context, phone, state]
+        if way == _ADVANCED:
+            state -= 1
+        elif way == _BEGUN:
             found[count] = phone
             count += 1
             if t > 0:
-                phone = phone_before[t, phone]
-                state = state_before[t, phone]
-        elif came[t, phone, state] == 1:
-            state -= 1
+                phone = context if contexts > 1 else before[t, phone]
+                context, state = ended_in[t, phone, 0], ended_in[t, phone, 1]
     return found[:count][::-1].copy()
-
-
-@numba.njit(cache=True, nogil=True)
-def _distance(reference, hypothesis):  # type: ignore[no-untyped-def] # pragma: no cover
-    row = np.arange(len(hypothesis) + 1)
-    for i in range(len(reference)):
-        diagonal, row[0] = row[0], i + 1
-        for j in range(len(hypothesis)):
-            replaced = diagonal + (reference[i] != hypothesis[j])
-            diagonal = row[j + 1]
-            row[j + 1] = min(replaced, row[j + 1] + 1, row[j] + 1)
-    return row[-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Biphones:
-    """The pdfs of each phone after each left neighbour, and the phone of the loop to which it belongs.
+    """The pdfs of each phone after each left neighbour, and the phone of the loop to which it belongs."""
 
-    Attributes
-    ----------
-    first_NN, loop_NN
-        (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none) and phone.
-    group_N
-        (N1,) int64: the phone of the loop to which each phone belongs; for 0, the edge, G.
-    """
-
+    # `first_NN`, `loop_NN`: (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none)
+    # and phone
     first_NN: np.ndarray
     loop_NN: np.ndarray
-    group_N: np.ndarray
+    group_N: np.ndarray  # (N1,) int64: the phone of the loop to which each phone belongs; for 0, the edge, G
 
     def best_phones(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
         """The phones (int64, numbers of the loop) on the best path, including silence.
 
-        Parameters
-        ----------
-        outputs_TP
-            float32, the outputs of the network.
-        bigram
-            (G1, G1), from `phone_bigram`.
+        `outputs_TP`: float32, the outputs of the network.
+        `bigram`: (G1, G1), from `phone_bigram`.
         """
-        bigram_NN = np.ascontiguousarray(bigram[np.ix_(self.group_N, self.group_N)], np.float32)
-        ends_N = np.ascontiguousarray(bigram[self.group_N, len(bigram) - 1], np.float32)
+        # The edge comes last in the search.
+        group_N = np.roll(self.group_N, -1)
+        entering, repeating = (np.roll(pdfs_NN, -1, axis=0)[:, 1:, None] for pdfs_NN in (self.first_NN, self.loop_NN))
+        free = np.zeros((len(group_N) - 1, 1), np.float32)  # transitions have no probabilities
+        bigram_NN = np.ascontiguousarray(bigram[np.ix_(group_N, group_N)], np.float32)
         outputs_TP = np.ascontiguousarray(outputs_TP, np.float32)
-        return self.group_N[_search_biphones(outputs_TP, self.first_NN, self.loop_NN, bigram_NN, ends_N)]
+        return group_N[_search(outputs_TP, entering, repeating, free, free, free, bigram_NN)]
 
 
 def biphones(hmm: Hmm) -> Biphones | None:
@@ -269,45 +240,3 @@ def biphones(hmm: Hmm) -> Biphones | None:
     pdfs = left_biphone_pdfs(hmm)
     numbers = group_numbers(hmm.lexicon)
     return Biphones(pdfs[:, :, 0].copy(), pdfs[:, :, 1].copy(), np.concatenate([[numbers.max() + 1], numbers]))
-
-
-@numba.njit(cache=True, nogil=True)
-def _search_biphones(outputs, first, loop, bigram, ends):  # type: ignore[no-untyped-def] # pragma: no cover
-    frames, phones = len(outputs), len(first)
-    entered = np.zeros((frames, phones, phones), np.bool_)
-    left_of = np.zeros((frames, phones), np.int32)  # left neighbour of the phone that ended in the previous frame
-    score = np.full((phones, phones), _NO_BIPHONE, np.float32)
-    ended = np.empty(phones, np.float32)
-    for p in range(1, phones):
-        score[0, p] = bigram[0, p] + outputs[0, first[0, p]]
-        entered[0, 0, p] = True
-    for t in range(1, frames):
-        # Each phone's best left neighbour if it ended before this frame; then stay in a biphone, or enter it.
-        for p in range(phones):
-            ended[p] = _NO_BIPHONE
-        for before in range(phones):
-            for p in range(1, phones):
-                if score[before, p] > ended[p]:
-                    ended[p], left_of[t, p] = score[before, p], before
-        y = outputs[t]
-        for left in range(phones):
-            for p in range(1, phones):
-                stay = score[left, p] + y[loop[left, p]]
-                enter = ended[left] + bigram[left, p] + y[first[left, p]]
-                entered[t, left, p] = enter > stay
-                score[left, p] = max(stay, enter)
-    # Trace the best path back from its last biphone.
-    best, left, phone = np.float32(-np.inf), 0, 0
-    for before in range(phones):
-        for p in range(1, phones):
-            if score[before, p] + ends[p] > best:
-                best, left, phone = score[before, p] + ends[p], before, p
-    found, count = np.zeros(frames, np.int64), 0
-    for t in range(frames - 1, -1, -1):
-        if entered[t, left, phone]:
-            found[count] = phone
-            count += 1
-            phone = left
-            if t > 0:
-                left = left_of[t, phone]
-    return found[:count][::-1].copy()

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from speech3.hmm.alignments import Alignment
+from speech3.hmm.gmm import Sums
 from speech3.hmm.transcript import NO_WORD
 from speech3.language import Lexicon, Pronunciation, Silences
 
@@ -29,7 +30,7 @@ Expected: TypeAlias = dict[Key, float]  # expected number of silences before eac
 
 
 @dataclass
-class Counts:
+class Counts(Sums):
     """How often each pronunciation occurs, and with silence before and after it.
 
     Pairs of pronunciations are not counted: a large corpus has millions.
@@ -38,11 +39,6 @@ class Counts:
     said: Counter[Key] = field(default_factory=Counter)
     after_silence: Counter[Key] = field(default_factory=Counter)
     before_silence: Counter[Key] = field(default_factory=Counter)
-
-    def __iadd__(self, other: "Counts") -> "Counts":
-        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
-            mine.update(theirs)
-        return self
 
     def silence_after(self) -> "SilenceAfter":
         """P(s after w) of all pronunciations."""

@@ -22,17 +22,10 @@ from speech3.config import HmmConfig, SatConfig
 from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
 from speech3.hmm.alignments import Alignment
-from speech3.hmm.fmllr import (
-    FmllrStats,
-    accumulate_fmllr,
-    applied,
-    prior_stats,
-    speaker_transforms,
-    zero_fmllr_stats,
-)
+from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, prior_stats, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
 from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
-from speech3.hmm.mllt import MlltStats, accumulate_mllt, accumulate_twin, mllt, zero_mllt_stats
+from speech3.hmm.mllt import MlltStats, accumulate_mllt, mllt, zero_mllt_stats
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
 from speech3.hmm.workers import Workers, WorkerShare
@@ -101,17 +94,11 @@ class FmllrSettings:
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """The transforms of the speakers of a share, the reasons of those who have none, and what they gained.
-
-    Attributes
-    ----------
-    frames
-        Frames of speech of each speaker, without silence.
-    """
+    """The transforms of the speakers of a share, the reasons of those who have none, and what they gained."""
 
     transforms: dict[str, np.ndarray]
     without: dict[str, str]
-    frames: dict[str, float]
+    frames: dict[str, float]  # frames of speech of each speaker, without silence
 
 
 def features_of(share: WorkerShare) -> Projected:
@@ -171,10 +158,10 @@ def estimate_transforms(
     feats, found = features_of(share), Estimated({}, {}, {})
     for speaker, stats in _stats_of_speakers(share, hmm, gmm, twin, label):
         found.frames[speaker] = stats.count
+        least, prior = settings.least_frames, settings.prior_frames
         one, why = speaker_transforms(
-            {speaker: stats}, settings.prior, feats.transforms,
-            least_frames=settings.least_frames, prior_frames=settings.prior_frames,
-        )  # fmt: skip
+            {speaker: stats}, settings.prior, feats.transforms, least_frames=least, prior_frames=prior
+        )
         found.transforms.update(one)
         found.without.update(why)
     feats.transforms |= found.transforms
@@ -251,7 +238,7 @@ def twin_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> GmmStats:
     stats, feats = zero_stats(gmm), features_of(share)
     for utterance, alignment in share.alignments.items():
         unadapted_TD = feats.unadapted(utterance)
-        accumulate_twin(gmm, stats, feats.adapted(utterance, unadapted_TD), unadapted_TD, alignment.pdfs(hmm))
+        accumulate(gmm, stats, unadapted_TD, alignment.pdfs(hmm), feats.adapted(utterance, unadapted_TD))
     return stats
 
 
@@ -299,24 +286,12 @@ class ProjectedGmm(FrameScorer):
 
 @dataclass(frozen=True, eq=False)
 class SatSystem:
-    """A speaker-adaptively trained system.
+    """A speaker-adaptively trained system."""
 
-    Attributes
-    ----------
-    system
-        The GMMs on adapted features.
-    twin
-        Speaker-independent GMMs, one Gaussian for each of `system`, for unadapted features.
-    frames
-        (J,) frames of speech of each pdf.
-    estimated
-        Transforms of the speakers of training.
-    """
-
-    system: GmmSystem
-    twin: Gmm
-    frames: np.ndarray
-    estimated: Estimated
+    system: GmmSystem  # the GMMs on adapted features
+    twin: Gmm  # speaker-independent GMMs, one Gaussian for each of `system`, for unadapted features
+    frames: np.ndarray  # (J,) frames of speech of each pdf
+    estimated: Estimated  # transforms of the speakers of training
 
 
 def train_lda(
@@ -329,23 +304,15 @@ def train_lda(
 ) -> tuple[GmmSystem, Projection]:
     """Train GMMs on features after LDA and MLLT, from the alignments of the triphones, which the workers hold.
 
-    Parameters
-    ----------
-    workers
-        Their features are `Projected`, still without projection; it is set here.
-    values
-        How many values of a frame are spliced (the static ones), and how many there are.
-
-    Raises
-    ------
-    Speech3Error
-        Nothing is aligned, or LDA or MLLT fails.
+    `workers`: their features are `Projected`, still without projection; it is set here.
+    `values`: how many values of a frame are spliced (the static ones), and how many there are.
+    Raises Speech3Error: nothing is aligned, or LDA or MLLT fails.
     """
     stage = config.lda
     assert stage is not None
     statics, inputs = values
     dim = min(stage.dim, statics * (2 * stage.context + 1))
-    total: LdaStats = _summed(workers.run(lda_stats, tri.hmm, statics, stage.context))
+    total = workers.total(lda_stats, tri.hmm, statics, stage.context)
     if not total.count.sum():
         raise DataError(NOTHING_ALIGNED)
     projection = Projection(lda(total, dim), statics, stage.context, inputs)
@@ -355,7 +322,7 @@ def train_lda(
         nonlocal projection
         if iteration not in stage.transform:
             return gmm
-        stats: MlltStats = _summed(workers.run(mllt_stats, hmm, gmm))
+        stats = workers.total(mllt_stats, hmm, gmm)
         matrix = mllt(stats.scatter(gmm), float(stats.sums.frames))
         projection = replace(projection, matrix=matrix @ projection.matrix)
         workers.run(use_projection, projection, {})
@@ -384,8 +351,8 @@ def train_sat(
         label = "transforms of speakers" if not iteration else ""
         found = workers.run(estimate_transforms, hmm, gmm, settings, None, label)
         estimated = merged_estimates(found)
-        metrics.write(event="fmllr", system="sat", iteration=iteration, speakers=len(estimated.transforms),
-                      without=len(estimated.without))  # fmt: skip
+        counts = {"speakers": len(estimated.transforms), "without": len(estimated.without)}
+        metrics.write(event="fmllr", system="sat", iteration=iteration, **counts)
 
     transforms(first.hmm, first.gmm, 0)
     workers.run(train.realign, first.hmm, first.gmm, config.beam, config.retry_beam)
@@ -398,16 +365,9 @@ def train_sat(
 
     system = tied_states(workers, first.hmm.lexicon, config, stage, generator, metrics, "sat", adjust)
     transforms(system.hmm, system.gmm, stage.iterations + 1)
-    twin = twin_of(system.gmm, _summed(workers.run(twin_stats, system.hmm, system.gmm)))
-    frames_J = np.sum(workers.run(pdf_frames, system.hmm), axis=0)
+    twin = twin_of(system.gmm, workers.total(twin_stats, system.hmm, system.gmm))
+    frames_J = workers.total(pdf_frames, system.hmm)
     return SatSystem(system, twin, frames_J, estimated)
-
-
-def _summed(parts):  # type: ignore[no-untyped-def]
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
 
 
 def save_projection(directory: Path, projection: Projection) -> None:
@@ -425,25 +385,14 @@ def load_projection(directory: Path) -> Projection | None:
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """What decoding in passes needs besides the twin.
+    """What decoding in passes needs besides the twin."""
 
-    Attributes
-    ----------
-    gmm
-        GMMs on adapted features, one Gaussian for each of the twin.
-    frames
-        (J,) frames of speech of each pdf in training.
-    least_frames, prior_frames
-        As in `FmllrSettings`, for decoding.
-    passes
-        Passes over a data set.
-    """
-
-    gmm: Gmm
-    frames: np.ndarray
+    gmm: Gmm  # GMMs on adapted features, one Gaussian for each of the twin
+    frames: np.ndarray  # (J,) frames of speech of each pdf in training
+    # `least_frames`, `prior_frames`: as in `FmllrSettings`, for decoding
     least_frames: float
     prior_frames: float
-    passes: int
+    passes: int  # passes over a data set
 
     @cached_property
     def prior(self) -> FmllrStats | None:
@@ -456,18 +405,17 @@ def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Ma
     found.twin.save(directory / MODEL, dict(about))
     found.system.gmm.save(directory / ADAPTED / MODEL, dict(about))
     decoding = {
-        "least_frames": config.decode_least_frames, "prior_frames": config.prior_frames, "passes": config.passes
-    }  # fmt: skip
+        "least_frames": config.decode_least_frames,
+        "prior_frames": config.prior_frames,
+        "passes": config.passes,
+    }
     save_tensors(directory / ADAPTED / PRIOR, {"frames": found.frames}, {"kind": "prior", **decoding})
 
 
 def load_adapted(directory: Path) -> Adapted:
     """Read what `save_adapted` wrote, without the twin.
 
-    Raises
-    ------
-    Speech3Error
-        The model does not adapt to speakers.
+    Raises Speech3Error: the model does not adapt to speakers.
     """
     if not (directory / ADAPTED / MODEL).exists():
         raise MismatchError(f"{directory}: not trained with adaptation to speakers; use the model `sat` of a recipe")

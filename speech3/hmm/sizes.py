@@ -6,10 +6,7 @@ grow as slowly as in Kaldi's recipes.
 """
 
 from speech3.config import HmmConfig
-from speech3.hmm.model import (
-    FIRST_AND_LOOP,
-    THREE_STATES,
-)
+from speech3.hmm.model import FIRST_AND_LOOP, THREE_STATES
 
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
@@ -32,10 +29,7 @@ def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     (`recipes/any`); on ten they were as good as 100 with AdamW. The formula was not tested on larger amounts; it gives
     5 for 100 hours, about as many as in Kaldi's recipes.
 
-    Parameters
-    ----------
-    started
-        The network starts from a trained one: half as many.
+    `started`: the network starts from a trained one: half as many.
     """
     passes = min(50, max(4, round(40 * (2 / hours) ** 0.53)))
     return -(-passes // 2) if started else passes
@@ -44,13 +38,8 @@ def lfmmi_passes(hours: float, *, started: bool = False) -> int:
 def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
 
-    Parameters
-    ----------
-    hours
-        Hours of training speech.
-    groups
-        Number of groups of phones that share a root (`phone_groups`): each needs a leaf and a Gaussian per
-        state.
+    `hours`: hours of training speech.
+    `groups`: number of groups of phones that share a root (`phone_groups`): each needs a leaf and a Gaussian per state.
     """
     roots = groups * THREE_STATES.states
     mono = config.mono.gaussians or max(roots, min(1000, round(545 * hours**0.75)))
@@ -78,7 +67,9 @@ def sized_transformed(config: HmmConfig, hours: float) -> HmmConfig:
     changed = {}
     for name, stage, factor in (("lda", config.lda, 1.0), ("sat", config.sat, more)):
         if stage:
-            sizes = {"leaves": stage.leaves or round(factor * tri.leaves),
-                     "gaussians": stage.gaussians or round(factor * tri.gaussians)}  # fmt: skip
+            sizes = {
+                "leaves": stage.leaves or round(factor * tri.leaves),
+                "gaussians": stage.gaussians or round(factor * tri.gaussians),
+            }
             changed[name] = stage.model_copy(update=sizes)
     return config.model_copy(update=changed)

@@ -16,7 +16,7 @@ from speech3.errors import DataError
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
-from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, split, split_targets, update
+from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, split, split_targets, update
 from speech3.hmm.model import (
     CENTRE,
     LEFT,
@@ -32,10 +32,7 @@ from speech3.hmm.pronunciation_probs import Counts, Expected, SilenceAfter, coun
 from speech3.hmm.transcript import TranscriptGraph, best_path
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language import Lexicon
-from speech3.runtime import (
-    Metrics,
-    progress,
-)
+from speech3.runtime import Metrics, progress
 
 # Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
 # their exponentials, relative to the largest of a frame, do not underflow in float32.
@@ -62,7 +59,7 @@ class Scorer(Protocol):
 
 
 @dataclass(eq=False)
-class Pass:
+class Pass(Sums):
     """The statistics that one pass over a share accumulates."""
 
     stats: GmmStats
@@ -218,13 +215,10 @@ def train_monophone(
     With a small vocabulary that ends in a poor optimum, because nothing distinguishes the states of neighbouring
     phones. So the phones are trained first, with one Gaussian each, then their states.
 
-    Raises
-    ------
-    Speech3Error
-        No utterance is long enough for its phones, or none can be aligned.
+    Raises Speech3Error: no utterance is long enough for its phones, or none can be aligned.
     """
     number_P = group_numbers(lexicon)
-    short = _merged(workers.run(flat_start, lexicon))
+    short = merged(workers.run(flat_start, lexicon))
     one_pdf_each = context_free_tree(np.repeat(number_P[:, None], THREE_STATES.states, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
     iterations = config.mono.phone_iterations
@@ -261,18 +255,14 @@ def train_triphone(
 ) -> GmmSystem:
     """Grow a tree from the monophone alignments, which the workers hold, and train a GMM for each of its leaves.
 
-    Raises
-    ------
-    Speech3Error
-        No utterance is aligned, the questions cannot be read, or ``tri.leaves`` is smaller than the number of roots.
+    Raises Speech3Error: no utterance is aligned, the questions cannot be read, or ``tri.leaves`` is smaller than the
+    number of roots.
     """
     system = tied_states(workers, mono.hmm.lexicon, config, config.tri, generator, metrics, "tri")
     lexicon = mono.hmm.lexicon
     if not config.lexicon_probs:
         return system
-    counts = Counts()
-    for part in workers.run(pronunciations):
-        counts += part
+    counts = workers.total(pronunciations)
     expected: Expected = {}
     for found in workers.run(expected_silences, counts.silence_after()):
         expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
@@ -291,10 +281,7 @@ def tied_states(
 ) -> GmmSystem:
     """Grow a tree from the alignments and features that the workers hold, and train GMMs for its leaves.
 
-    Parameters
-    ----------
-    name
-        The system, for messages and metrics; its config is ``hmm.NAME``.
+    `name`: the system, for messages and metrics; its config is ``hmm.NAME``.
     """
     data = _context_stats(workers)
     extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []
@@ -305,12 +292,7 @@ def tied_states(
 
 def reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
     """One update of Gaussians and transitions along the alignments that the workers hold, and its statistics."""
-    parts = workers.run(collect, hmm, gmm)
-    total = parts[0]
-    for part in parts[1:]:
-        total.stats += part.stats
-        total.frames += part.frames
-        total.visits += part.visits
+    total = workers.total(collect, hmm, gmm)
     if not total.stats.frames:
         raise DataError(NOTHING_ALIGNED)
     self_loop = np.where(total.frames > 0, 1.0 - total.visits / np.maximum(total.frames, 1), FIRST_SELF_LOOP)
@@ -334,7 +316,7 @@ def _train(
     last = stage.iterations + 1  # after the iterations, only the alignment with their result
     for iteration in progress(range(1, last + 1), last, f"{name} GMM"):
         if iteration in (*stage.realign, last):
-            failed = _merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
+            failed = merged(workers.run(realign, hmm, gmm, config.beam, config.retry_beam))
         if iteration == last:
             break
         gmm = adjust(iteration, hmm, gmm) if adjust else gmm
@@ -343,12 +325,11 @@ def _train(
             grown = first + (stage.gaussians - first) * iteration // stage.max_iteration_increase
             targets = split_targets(total.frames, max(grown, first), config.power)
             gmm = split(gmm, targets, generator)
-        metrics.write(
-            event="gmm", system=name, iteration=iteration, gaussians=len(gmm.weight),
-            loglike_per_frame=total.stats.loglike / total.stats.frames, failed=len(failed),
-        )  # fmt: skip
+        loglike = total.stats.loglike / total.stats.frames
+        found = {"gaussians": len(gmm.weight), "loglike_per_frame": loglike, "failed": len(failed)}
+        metrics.write(event="gmm", system=name, iteration=iteration, **found)
     return GmmSystem(hmm, gmm, failed)
 
 
-def _merged(parts: list[dict[str, str]]) -> dict[str, str]:
+def merged(parts: list[dict[str, str]]) -> dict[str, str]:
     return {utterance: reason for part in parts for utterance, reason in part.items()}

@@ -25,27 +25,23 @@ _NEVER = np.float32(-np.inf)
 
 @dataclass(frozen=True, eq=False)
 class TranscriptGraph:
-    """The S emitting states of one transcript, as arrays.
+    """The S emitting states of one transcript, as arrays."""
 
-    Attributes
-    ----------
-    pdf, phone, word, state, copy
-        (S,) int32: the labels of each state. `word` is its index in the transcript, `NO_WORD` for silence; `state` is
-        the index within the phone; `copy` numbers the occurrences of phones, each in one context.
-    pred_ptr, pred_src, pred_logp
-        (S + 1,), (A,), (A,): the A arcs into the states, without self-loops and without transition probabilities.
-    entry_logp, final_logp
-        (S,) float32: log probability of starting and of ending in a state; minus infinity if impossible.
-    """
-
+    # `pdf`, `phone`, `word`, `state`, `copy`: (S,) int32: the labels of each state. `word` is its index in the
+    # transcript, `NO_WORD` for silence; `state` is the index within the phone; `copy` numbers the occurrences of
+    # phones, each in one context.
     pdf: np.ndarray
     phone: np.ndarray
     word: np.ndarray
     state: np.ndarray
     copy: np.ndarray
+    # `pred_ptr`, `pred_src`, `pred_logp`: (S + 1,), (A,), (A,): the A arcs into the states, without self-loops and
+    # without transition probabilities
     pred_ptr: np.ndarray
     pred_src: np.ndarray
     pred_logp: np.ndarray
+    # `entry_logp`, `final_logp`: (S,) float32: log probability of starting and of ending in a state; minus infinity if
+    # impossible
     entry_logp: np.ndarray
     final_logp: np.ndarray
 
@@ -128,10 +124,7 @@ def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[
 def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
     """Build the HMM of `words` (all in the lexicon; see `Lexicon.known`).
 
-    Raises
-    ------
-    Speech3Error
-        There are no words.
+    Raises Speech3Error: there are no words.
     """
     if not words:
         raise DataError("the transcript has no words to align")
@@ -219,36 +212,19 @@ def best_path(
 ) -> tuple[np.ndarray, float] | None:
     """Find the best state sequence.
 
-    Parameters
-    ----------
-    loglikes_TU
-        (T, U) float32, one column for each pdf that the graph uses.
-    column
-        (S,) int32: the column of each state.
-    beam
-        States further than this (in scaled log probability) below the frame's best are pruned.
-    acoustic_scale
-        Scale of the log likelihoods and, as in Kaldi's align scripts (``--self-loop-scale=0.1``), of the transitions.
-
-    Returns
-    -------
-    (T,) int32 states and the path's log probability per frame, or None if no path within the beam reaches the end.
+    `loglikes_TU`: (T, U) float32, one column for each pdf that the graph uses.
+    `column`: (S,) int32: the column of each state.
+    `beam`: states further than this (in scaled log probability) below the frame's best are pruned.
+    `acoustic_scale`: scale of the log likelihoods and, as in Kaldi's align scripts (``--self-loop-scale=0.1``), of the
+    transitions.
+    Returns: (T,) int32 states and the path's log probability per frame, or None if no path within the beam reaches the
+    end.
     """
     stay, leave = hmm.transitions(graph.pdf, graph.state, acoustic_scale)
-    states, score = _search(
-        np.ascontiguousarray(loglikes_TU, np.float32),
-        column.astype(np.int32),
-        stay,
-        leave,
-        graph.pred_ptr,
-        graph.pred_src,
-        graph.pred_logp,
-        graph.entry_logp,
-        graph.final_logp,
-        graph.reach,
-        np.float32(acoustic_scale),
-        np.float32(beam),
-    )
+    loglikes_TU, column = np.ascontiguousarray(loglikes_TU, np.float32), column.astype(np.int32)
+    arcs = (graph.pred_ptr, graph.pred_src, graph.pred_logp, graph.entry_logp, graph.final_logp, graph.reach)
+    scale, width = np.float32(acoustic_scale), np.float32(beam)
+    states, score = _search(loglikes_TU, column, stay, leave, *arcs, scale, width)
     return (states, float(score) / len(states)) if np.isfinite(score) else None
 
 

@@ -5,7 +5,9 @@ list. A share keeps its alignments from pass to pass, in a file if they are many
 as fit into `_GRAPHS_BYTES`.
 """
 
+import functools
 import multiprocessing
+import operator
 import os
 import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,14 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from speech3.errors import MachineError
-from speech3.hmm.alignments import (
-    StoredAlignments,
-    WordLists,
-)
-from speech3.hmm.model import (
-    Hmm,
-    Tree,
-)
+from speech3.hmm.alignments import StoredAlignments, WordLists
+from speech3.hmm.model import Hmm, Tree
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 from speech3.runtime import (
     out_of_memory,
@@ -43,20 +39,11 @@ _share: "WorkerShare | None" = None
 
 @dataclass
 class WorkerShare:
-    """The utterances of one process.
+    """The utterances of one process."""
 
-    Attributes
-    ----------
-    words
-        Transcripts, all words in the lexicon.
-    feats
-        Matrices (T, D) float32, read on access.
-    number, parts
-        Index of the share, and the number of shares.
-    """
-
-    words: Mapping[str, list[str]]
-    feats: Mapping[str, np.ndarray]
+    words: Mapping[str, list[str]]  # transcripts, all words in the lexicon
+    feats: Mapping[str, np.ndarray]  # matrices (T, D) float32, read on access
+    # `number`, `parts`: index of the share, and the number of shares
     number: int = 0
     parts: int = 1
     alignments: StoredAlignments = field(default_factory=StoredAlignments)
@@ -118,10 +105,7 @@ def _shares(names: list[str], jobs: int, group_of: Mapping[str, str] | None) -> 
 class Workers:
     """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process.
 
-    Parameters
-    ----------
-    group_of
-        Utterances with the same value, such as their speaker, are in the same share; None: each may be in any.
+    `group_of`: utterances with the same value, such as their speaker, are in the same share; None: each may be in any.
     """
 
     def __init__(
@@ -151,10 +135,7 @@ class Workers:
     def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
         """Call ``function(share, *arguments)`` in every process.
 
-        Raises
-        ------
-        Speech3Error
-            `function` raised it, or a process died.
+        Raises Speech3Error: `function` raised it, or a process died.
         """
         if self._local is not None:
             return [function(self._local, *arguments)]
@@ -166,6 +147,10 @@ class Workers:
             raise MachineError(
                 f"a worker process of the HMM stage died, {out_of_memory()}; run again with jobs=1"
             ) from error
+
+    def total(self, function: Callable[..., R], *arguments: Any) -> R:
+        """The sum (``+=``) of what ``function(share, *arguments)`` returns in every process; raises as `run`."""
+        return functools.reduce(operator.iadd, self.run(function, *arguments))
 
     def __enter__(self) -> "Workers":
         return self

@@ -3,7 +3,7 @@
 `lexicon` holds words and their phones, from Kaldi's, MFA's and CMU's dictionaries. `guessing` finds pronunciations of
 words that it lacks, by rule (`pronounce`, `espeak`, `graphemes`) or learnt from the lexicon (`g2p`). `ngrams` and
 `arpa` are language models; `kneser_ney` and `train_lm` estimate them from text, `mixtures` interpolates and prunes
-them. `neural` is a neural language model, `neural_text` the text that `speech3.train` trains it on. `added_words` adds
+them. `neural` is a neural language model, `pieces` cuts the text that `speech3.train` trains it on. `added_words` adds
 words and spells unknown ones, `grammar` reads JSGF and lists of sentences.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.language import espeak, g2p, lexicon, mixtures, neural, neural_text, train_lm
+    from speech3.language import espeak, g2p, lexicon, mixtures, neural, train_lm
     from speech3.language.added_words import (
         AddedWord,
         add_letter_model,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
         SILENCE,
         SPOKEN_NOISE,
         UNKNOWN,
-        WORD_START,
-        Cutter,
         LangDir,
         Lexicon,
         Pronunciation,
@@ -50,15 +48,14 @@ if TYPE_CHECKING:
         mark_positions,
         read_dictionary,
         read_lexicon,
-        single_letters,
-        train_pieces,
         without_variant,
         write_lexicon,
     )
     from speech3.language.mixtures import check_sums, prune, read_checked
     from speech3.language.neural import NeuralLm, is_neural, measure_sentences, mixed, read_known, read_neural
     from speech3.language.ngrams import BOS, EOS, NEVER, from_ngrams, states_of
-    from speech3.language.pronounce import Phones, check_vocabulary, scripts_of
+    from speech3.language.pieces import WORD_START, Cutter, UnitText, read_units, single_letters, train_pieces
+    from speech3.language.pronounce import Phones, check_vocabulary, edit_distance, scripts_of
     from speech3.language.train_lm import describe_perplexity, measure_text, perplexity
 else:
     __getattr__ = door(__file__)
@@ -88,6 +85,7 @@ __all__ = [
     "PronunciationTable",
     "Silences",
     "Synthesis",
+    "UnitText",
     "WordGraph",
     "add_letter_model",
     "add_words",
@@ -96,6 +94,7 @@ __all__ = [
     "check_sums",
     "check_vocabulary",
     "describe_perplexity",
+    "edit_distance",
     "espeak",
     "estimate_lm",
     "find_lang",
@@ -117,7 +116,6 @@ __all__ = [
     "mixed",
     "mixtures",
     "neural",
-    "neural_text",
     "new_word_weight",
     "perplexity",
     "phone_marks",
@@ -134,6 +132,7 @@ __all__ = [
     "read_neural",
     "read_sentences",
     "read_tokens",
+    "read_units",
     "scripts_of",
     "single_letters",
     "states_of",

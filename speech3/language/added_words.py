@@ -50,35 +50,21 @@ _NEW_WORD = "new"  # the class of unseen words, while its weight is sought
 
 @dataclass(frozen=True)
 class AddedWord:
-    """A word to add: one line of a word list, or several lines with the same word.
-
-    Attributes
-    ----------
-    weight
-        Probability relative to the model's median word; None if not given, which means 1.
-    like
-        A word of the model whose n-grams it copies: it has the same probabilities, and so have the words after it.
-    pronunciations
-        Pronunciations from the list.
-    line
-        Number of its first line.
-    """
+    """A word to add: one line of a word list, or several lines with the same word."""
 
     word: str
-    weight: float | None
+    weight: float | None  # probability relative to the model's median word; None if not given, which means 1
+    # A word of the model whose n-grams it copies: it has the same probabilities, and so have the words after it
     like: str | None
-    pronunciations: tuple[Phones, ...]
-    line: int
+    pronunciations: tuple[Phones, ...]  # pronunciations from the list
+    line: int  # number of its first line
 
 
 def read_added(path: Path) -> list[AddedWord]:
     """Read lines `WORD [WEIGHT | like OTHER] [PHONE PHONE ...]`; a word on several lines has several pronunciations.
 
-    Raises
-    ------
-    Speech3Error
-        With file and line: there is no word, a word cannot be added (`<s>`), a weight is not above zero, `like` is not
-        followed by a word, or a word has two weights.
+    Raises Speech3Error, with file and line: there is no word, a word cannot be added (`<s>`), a weight is not above
+    zero, `like` is not followed by a word, or a word has two weights.
     """
     found: dict[str, AddedWord] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
@@ -127,11 +113,8 @@ def _number(field: str) -> float | None:
 def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
     """Add words to a model that lacks them, and renormalise it.
 
-    Raises
-    ------
-    Speech3Error
-        With `source` and, if it is one word's fault, the line: a word is to be like one that the model lacks, or the
-        new words together would be more probable than the old ones.
+    Raises Speech3Error, with `source` and, if it is one word's fault, the line: a word is to be like one that the model
+    lacks, or the new words together would be more probable than the old ones.
     """
     words = list(words)
     median, likes = _median(lm), dict[str, list[int]]()
@@ -241,12 +224,8 @@ def letter_model(spellings: Iterable[Sequence[str]], order: int) -> ArpaLm:
 def add_letter_model(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
     """The word model and the letter model together.
 
-    Parameters
-    ----------
-    letters
-        As `letter_model` returns it.
-    weight
-        Unigram probability of a new word before all are scaled down to sum to one.
+    `letters`: as `letter_model` returns it.
+    `weight`: unigram probability of a new word before all are scaled down to sum to one.
     """
     firsts = {ngram[1]: prob for ngram, (prob, _) in letters.ngrams[1].items() if ngram[0] == BOS}
     total = math.log10(sum(10.0**prob for prob in firsts.values()))
@@ -298,12 +277,8 @@ def _after_first(letters: ArpaLm) -> ArpaLm:
 def new_word_weight(lm: ArpaLm, sentences: Iterable[Sequence[str]]) -> float:
     """The weight of new words with which a text is most probable: as many are expected in it as there are.
 
-    Parameters
-    ----------
-    lm
-        The word model; words of the text that it lacks are the new ones. `<unk>` is one of them.
-    sentences
-        Words of each sentence. If none is new, half a word counts as new.
+    `lm`: the word model; words of the text that it lacks are the new ones. `<unk>` is one of them.
+    `sentences`: words of each sentence. If none is new, half a word counts as new.
     """
     known = with_unigrams(lm, {_NEW_WORD: 0.0})
     new, number = known.numbers[_NEW_WORD], {word: place for word, place in known.numbers.items() if word != UNKNOWN}

@@ -123,6 +123,7 @@ def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def]
         field, place = 0, at
         backoff = 0.0
         while True:
+            # The next field of the line; after the last one, `place` is at the line's end.
             while place < len(text_C) and text_C[place] <= _SPACE and text_C[place] != _NEWLINE:
                 place += 1
             if place == len(text_C) or text_C[place] == _NEWLINE:
@@ -130,6 +131,7 @@ def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def]
             begin = place
             while place < len(text_C) and text_C[place] > _SPACE:
                 place += 1
+            # First the probability, then the words, then perhaps the back-off weight.
             if field == 0:
                 value = _value(text_C, begin, place)
                 if not value <= 1e-4:
@@ -381,7 +383,7 @@ def _lines(vocabulary: Sequence[str], sizes: Sequence[int], orders: Iterable[Ite
 def _block(vocabulary: Sequence[str], rows: Rows) -> str:
     columns = ([vocabulary[number] for number in column] for column in rows.words_RN.T.tolist())
     names = map(" ".join, zip(*columns, strict=True))
-    return "".join([
-        f"{prob:.7g}\t{name}\t{backoff:.7g}\n" if backoff else f"{prob:.7g}\t{name}\n"
-        for prob, name, backoff in zip(rows.prob_R.tolist(), names, rows.backoff_R.tolist(), strict=True)
-    ])  # fmt: skip
+    lines = zip(rows.prob_R.tolist(), names, rows.backoff_R.tolist(), strict=True)
+    return "".join(
+        [f"{prob:.7g}\t{name}" + (f"\t{backoff:.7g}\n" if backoff else "\n") for prob, name, backoff in lines]
+    )

@@ -227,10 +227,7 @@ def _tags(address: int) -> Iterator[str]:
 def voice_of(language: str) -> str:
     """Name of the voice for a language tag (``cy``, ``en-us``, ``zh``) or for a voice's own name.
 
-    Raises
-    ------
-    Speech3Error
-        espeak-ng does not know the language; the message lists near matches.
+    Raises Speech3Error: espeak-ng does not know the language; the message lists near matches.
     """
     tags = [(voice.name, (voice.name.rpartition("/")[2], *voice.languages)) for voice in voices()]
     known: dict[str, str] = {}
@@ -259,10 +256,8 @@ def check_english(language: str | None, corpus: str) -> None:
 def pronounce(texts: Sequence[str], voice: str) -> list[list[list[str]]]:
     """Pronounce each text separately, all with one loaded library (60,000 words per second).
 
-    Returns
-    -------
-    For each text its words as espeak groups them, each a list of espeak's IPA symbols with leading stress marks; empty
-    if there is nothing to pronounce. A symbol such as ``(en)`` marks a change of language.
+    Returns: for each text its words as espeak groups them, each a list of espeak's IPA symbols with leading stress
+    marks; empty if there is nothing to pronounce. A symbol such as ``(en)`` marks a change of language.
     """
     mode = _IPA_SEPARATED_BY | ord(_SEPARATOR) << 8
     found: list[list[list[str]]] = []

@@ -21,16 +21,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.data import APOSTROPHES, STDIN, lower_case, read_lines
+from speech3.data import STDIN, read_lines
 from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.io import load_tensors, save_tensors
 from speech3.language import graphones
-from speech3.language.doubtful import say_doubtful
 from speech3.language.g2p_search import Choices, search
 from speech3.language.kneser_ney import Numbers, Spool, estimated, windows_of_text
-from speech3.language.lexicon import NOISES, is_word, lexicon_lines, listed_phones, read_lexicon_text
+from speech3.language.lexicon import NOISES, is_word, lexicon_lines, listed_phones, read_lexicon_text, say_doubtful
 from speech3.language.ngrams import ArpaLm
-from speech3.language.pronounce import ATTACHED, Phones, phone_errors
+from speech3.language.pronounce import Phones, letters, phone_errors
 from speech3.runtime import announce_compiling, composed, say
 
 KIND = "g2p"
@@ -60,25 +59,6 @@ class UnknownSymbolError(Exception):
         self.symbol = symbol
 
 
-def letters_of(word: str) -> tuple[str, ...]:
-    """The letters of a word in lower case, each with the marks on it; apostrophes and hyphens are letters, too.
-
-    Korean syllables are split into their letters.
-
-    >>> letters_of("Don’t")
-    ('d', 'o', 'n', "'", 't')
-    """
-    text = lower_case(word).replace("ς", "σ")
-    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
-    found: list[str] = []
-    for character in text:
-        if found and unicodedata.category(character)[0] == "M" and unicodedata.combining(character) in ATTACHED:
-            found[-1] += character
-        else:
-            found.append("'" if character in APOSTROPHES else character)
-    return tuple(found)
-
-
 @dataclass(frozen=True, eq=False)
 class G2p:
     """A model of letters and phones together."""
@@ -99,13 +79,10 @@ class G2p:
 
         A letter with marks that the lexicon lacks is read without them, punctuation that it lacks is silent.
 
-        Raises
-        ------
-        UnknownSymbolError
-            The lexicon has no word with one of the letters.
+        Raises UnknownSymbolError: the lexicon has no word with one of the letters.
         """
         ids = []
-        for letter in letters_of(word):
+        for letter in letters(word, silent=True):
             known = next((each for each in (letter, _bare(letter)) if each in self._letter_ids), None)
             if known is not None:
                 ids.append(self._letter_ids[known])
@@ -118,10 +95,7 @@ class G2p:
     def spell(self, phones: Sequence[str], best: int = 1) -> list[Found]:
         """The `best` most probable spellings of phones, at most; their letters are in the case of the lexicon.
 
-        Raises
-        ------
-        UnknownSymbolError
-            The lexicon lacks one of the phones.
+        Raises UnknownSymbolError: the lexicon lacks one of the phones.
         """
         if strange := [phone for phone in phones if phone not in self._phone_ids]:
             raise UnknownSymbolError(strange[0])
@@ -170,13 +144,22 @@ class G2p:
     def save(self, path: Path | str) -> None:
         lm = self.lm
         tensors = {
-            "code": self.code_G, "starts": lm.starts_N, "first": lm.first_H.astype(np.int32), "word": lm.word_G,
-            "prob": lm.prob_G.astype(np.float32), "backoff": lm.backoff_H.astype(np.float32),
-        }  # fmt: skip
+            "code": self.code_G,
+            "starts": lm.starts_N,
+            "first": lm.first_H.astype(np.int32),
+            "word": lm.word_G,
+            "prob": lm.prob_G.astype(np.float32),
+            "backoff": lm.backoff_H.astype(np.float32),
+        }
         about = {
-            "kind": KIND, "letters": self.letters, "phones": self.phones, "words": self.words,
-            "capitals": self.capitals, "wrong": None if math.isnan(self.wrong) else self.wrong, "lexicon": self.lexicon,
-        }  # fmt: skip
+            "kind": KIND,
+            "letters": self.letters,
+            "phones": self.phones,
+            "words": self.words,
+            "capitals": self.capitals,
+            "wrong": None if math.isnan(self.wrong) else self.wrong,
+            "lexicon": self.lexicon,
+        }
         save_tensors(path, tensors, about)
 
 
@@ -197,33 +180,32 @@ def _choices(given_G2: np.ndarray, other_G2: np.ndarray) -> tuple[dict[tuple[int
 def load(path: Path | str) -> G2p:
     """Read a model.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, damaged or not such a model.
+    Raises Speech3Error: the file is missing, damaged or not such a model.
     """
     tensors, about = load_tensors(path, KIND)
     code_G, word_G = tensors["code"], tensors["word"].astype(np.int32)
     vocabulary = ("<s>", "</s>", *map(str, code_G.tolist()))
     lm = ArpaLm(
-        vocabulary, tensors["starts"], tensors["first"].astype(np.int64), word_G, tensors["prob"].astype(np.float64),
-        tensors["backoff"].astype(np.float64), str(path),
-    )  # fmt: skip
+        vocabulary,
+        tensors["starts"],
+        tensors["first"].astype(np.int64),
+        word_G,
+        tensors["prob"].astype(np.float64),
+        tensors["backoff"].astype(np.float64),
+        str(path),
+    )
     wrong = math.nan if about["wrong"] is None else about["wrong"]
-    letters, phones = tuple(about["letters"]), tuple(about["phones"])
-    return G2p(letters, phones, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
+    left, right = tuple(about["letters"]), tuple(about["phones"])
+    return G2p(left, right, code_G, lm, about["words"], about["capitals"], wrong, about["lexicon"])
 
 
 def read_table(lexicon: Path) -> dict[str, list[Phones]]:
     """The words of a lexicon file with their pronunciations, without symbols, silences and noises.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read or is not a lexicon.
+    Raises Speech3Error: the file cannot be read or is not a lexicon.
     """
     if not lexicon.is_file():
-        raise MissingError(f"{lexicon}: no such lexicon; give a file with lines `word phone phone ...`")
+        raise MissingError(f"{lexicon}: no such lexicon; pass a file with lines `word phone phone ...`")
     silent, spoken = listed_phones(lexicon)
     noises = (NOISES | silent | {"SIL", "sil"}) - spoken
     table: dict[str, list[Phones]] = {}
@@ -238,34 +220,22 @@ def read_table(lexicon: Path) -> dict[str, list[Phones]]:
 def train(table: Table, source: str, order: int = ORDER) -> G2p:
     """Learn a model from words with their pronunciations, all of which count alike.
 
-    Parameters
-    ----------
-    source
-        The name of the lexicon, for messages.
-
-    Raises
-    ------
-    Speech3Error
-        There are fewer than `LEAST_WORDS` words.
+    `source`: the name of the lexicon, for messages.
+    Raises Speech3Error: there are fewer than `LEAST_WORDS` words.
     """
     if len(table) < LEAST_WORDS:
         raise DataError(
             f"{source}: {len(table):,} words are too few to learn from them how words are pronounced; at least"
             f" {LEAST_WORDS} are needed"
         )
-    pairs = [(letters_of(word), phones) for word, variants in sorted(table.items()) for phones in variants]
-    letters, phones = (tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
-    letter_ids, phone_ids = ({symbol: n for n, symbol in enumerate(side)} for side in (letters, phones))
+    pairs = [(letters(word, silent=True), phones) for word, variants in sorted(table.items()) for phones in variants]
+    left, right = (tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))
     announce_compiling("the alignment of letters and phones")
-    words = graphones.sides(
-        [[letter_ids[letter] for letter in spelling] for spelling, _ in pairs],
-        [[phone_ids[phone] for phone in spoken] for _, spoken in pairs],
-        (len(letters), len(phones)),
-    )
+    words = graphones.numbered(pairs, left, right)
     cuts = [codes for codes in graphones.cut(words, graphones.learn(words)) if len(codes)]
     code_G, number_T = np.unique(np.concatenate(cuts), return_inverse=True)
     capitals = sum(word.isupper() for word in table) > len(table) / 2
-    return G2p(letters, phones, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
+    return G2p(left, right, code_G, _ngrams(code_G, number_T, cuts, order, source), len(table), capitals)
 
 
 def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray], order: int, source: str) -> ArpaLm:
@@ -282,17 +252,9 @@ def _ngrams(code_G: np.ndarray, number_T: np.ndarray, cuts: Sequence[np.ndarray]
 def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
     """Words (or pronunciations) given on the command line and in files, each once.
 
-    Parameters
-    ----------
-    arguments
-        Words, paths of files and ``-`` for standard input.
-    whole_lines
-        A line of a file is a pronunciation; else its first field is a word.
-
-    Raises
-    ------
-    Speech3Error
-        A file cannot be read or has no words; an argument looks like a path and there is no such file.
+    `arguments`: words, paths of files and ``-`` for standard input.
+    `whole_lines`: a line of a file is a pronunciation; else its first field is a word.
+    Raises Speech3Error: a file cannot be read or has no words; an argument looks like a path and there is no such file.
     """
     found: list[str] = []
     for argument in arguments:
@@ -305,7 +267,7 @@ def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
         lines = [line.split() for block in read_lines([path]) for line in composed(block.text, path).splitlines()]
         rows = [fields if whole_lines else fields[:1] for fields in lines if fields]
         if not rows:
-            raise DataError(f"{path}: no words; give one per line")
+            raise DataError(f"{path}: no words; write one per line")
         found += [" ".join(fields) for fields in rows]
     return list(dict.fromkeys(each for each in found if each))
 
@@ -330,18 +292,10 @@ def apply(model: G2p, words: Iterable[str]) -> tuple[dict[str, Phones], dict[str
 def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | None = None) -> G2p | None:
     """Learn how words are pronounced from all words of a lexicon, or read what was learnt from the same words before.
 
-    Parameters
-    ----------
-    held_out
-        Words of the lexicon on which the phone error rate of a model of the others is measured: `G2p.wrong`.
-    source
-        The name of the lexicon, for messages.
-    kept
-        Where the model is kept if learning it took more than a second; a file of another lexicon is replaced.
-
-    Returns
-    -------
-    None if the lexicon has too few words (`LEAST_WORDS`).
+    `held_out`: words of the lexicon on which the phone error rate of a model of the others is measured: `G2p.wrong`.
+    `source`: the name of the lexicon, for messages.
+    `kept`: where the model is kept if learning it took more than a second; a file of another lexicon is replaced.
+    Returns: None if the lexicon has too few words (`LEAST_WORDS`).
     """
     if len(table) - len(held_out) < LEAST_WORDS:
         return None

@@ -32,7 +32,7 @@ from speech3.errors import DataError, FormatError, MissingError, Speech3Error
 from speech3.language.lexicon import NOT_WORDS
 from speech3.runtime import composed, read_utf8
 
-_MOST = 1_000_000  # states
+_MAX_STATES = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
 _DIGITS = 6  # decimals of costs that are compared
 Subset = tuple[tuple[int, float], ...]
@@ -52,21 +52,11 @@ _OPTIONAL = 0.5
 
 @dataclass(frozen=True, eq=False)
 class WordGraph:
-    """A deterministic acceptor; state 0 is the start.
+    """A deterministic acceptor; state 0 is the start."""
 
-    Attributes
-    ----------
-    arcs
-        (state, word, cost, next state) of each arc.
-    finals
-        Final cost of each state where a sentence may end.
-    source
-        File or name, for messages.
-    """
-
-    arcs: tuple[tuple[int, str, float, int], ...]
-    finals: Mapping[int, float]
-    source: str
+    arcs: tuple[tuple[int, str, float, int], ...]  # (state, word, cost, next state) of each arc
+    finals: Mapping[int, float]  # final cost of each state where a sentence may end
+    source: str  # file or name, for messages
 
     @property
     def words(self) -> list[str]:
@@ -77,10 +67,8 @@ class WordGraph:
 def read_sentences(path: Path) -> WordGraph:
     """Read a list of one sentence per line; probabilities are relative frequencies.
 
-    Raises
-    ------
-    Speech3Error
-        With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the line).
+    Raises Speech3Error, with the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the
+    line).
     """
     found = list(map(tuple, sentences_of_file(path, NOT_WORDS)))
     if not found:
@@ -123,9 +111,9 @@ class Parts:
 
     def state(self) -> int:
         """Add a state and return its number; raises Speech3Error if there are too many states."""
-        if len(self._arcs) >= _MOST:
+        if len(self._arcs) >= _MAX_STATES:
             raise FormatError(
-                f"{self.source}: the grammar has more than {_MOST:,} states when its rules are expanded; make it"
+                f"{self.source}: the grammar has more than {_MAX_STATES:,} states when its rules are expanded; make it"
                 " smaller, or use a language model (--text with sentences that it should accept)"
             )
         self._arcs.append([])
@@ -270,12 +258,9 @@ class _Token(NamedTuple):
 def read_jsgf(path: Path) -> WordGraph:
     """Read a grammar as an acceptor of its sentences.
 
-    Raises
-    ------
-    Speech3Error
-        With file and line: the syntax is wrong, a rule is missing or defined twice, or a rule refers to itself before
-        its end. With the file: there is no public rule, the public rules accept no sentence, or brackets are nested
-        hundreds deep.
+    Raises Speech3Error, with file and line: the syntax is wrong, a rule is missing or defined twice, or a rule refers
+    to itself before its end. With the file: there is no public rule, the public rules accept no sentence, or brackets
+    are nested hundreds deep.
     """
     try:
         rules = _Parser(composed(read_utf8(path), path), path).rules()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from speech3.data import APOSTROPHES, lower_case
 from speech3.errors import DataError, MissingError
-from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters
+from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters, hangul_split
 from speech3.runtime import read_utf8
 
 LONG = "꞉"
@@ -26,7 +26,7 @@ _TONE_MARKS = frozenset("\u0301\u0300\u0302\u030c\u0304\u030b\u030f\u0309\u030d\
 _TONE_CLASSES = (107, 122)  # Unicode's combining classes of the tones of Thai and Lao, which are on consonants
 _VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏıаеиоуыэюяіїєёөүұәαεηιουω")
 _ON_THE_LETTER_BEFORE = frozenset("ʰʱʷʲˠˤ")
-_LEAST_APOSTROPHES = 0.01  # of all letters; in the English of minilibri 0.0016, where they are silent
+_MIN_APOSTROPHES = 0.01  # of all letters; in the English of minilibri 0.0016, where they are silent
 # Letters that often write a similar sound, likeliest first.
 _LIKE = {
     "q": "k", "x": "ks", "c": "ks", "z": "s", "w": "vu", "v": "wfb", "f": "pv", "y": "ij", "j": "yi", "h": "x",
@@ -113,8 +113,7 @@ def _folded(word: str, language: str = "") -> str:
     """
     text = unicodedata.normalize("NFD", lower_case(word, language).replace("ς", "σ"))
     text = unicodedata.normalize("NFC", re.sub("(?<=[ij])(\u0328?)\u0307", r"\1", text))
-    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
-    return "".join("'" if c in APOSTROPHES else c for c in text)
+    return "".join("'" if c in APOSTROPHES else c for c in hangul_split(text))
 
 
 def _name(grapheme: str) -> str:
@@ -160,9 +159,10 @@ def phone_marks(phone: str) -> frozenset[str]:
     text = _parts(phone)
     accents = _TONE_MARKS if text[:1] in _VOWELS else ()
     return frozenset(
-        c for c in text[1:]
+        c
+        for c in text[1:]
         if c == LONG or c in _TONE_LETTERS or c in accents or unicodedata.combining(c) in _TONE_CLASSES
-    )  # fmt: skip
+    )
 
 
 def _parts(phone: str) -> str:
@@ -172,10 +172,7 @@ def _parts(phone: str) -> str:
 def read_graphemes(path: Path) -> tuple[str, ...]:
     """Read one grapheme a line; what follows a space is a remark.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or has no line.
+    Raises Speech3Error: the file cannot be read, or has no line.
     """
     if not path.is_file():
         raise MissingError(f"{path}: no such file; set graphemes=FILE, one grapheme a line, such as ng")
@@ -198,7 +195,7 @@ def uses_apostrophes(counts: Mapping[str, int]) -> bool:
             return True
         apostrophes += count * _folded(word).strip("'").count("'")
         letters += count * sum(character.isalpha() for character in word)
-    return apostrophes > _LEAST_APOSTROPHES * letters
+    return apostrophes > _MIN_APOSTROPHES * letters
 
 
 def near_letters(phones: Iterable[str], trained: Mapping[str, int]) -> dict[str, Phones]:
@@ -244,9 +241,7 @@ def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
 
     `counts`: how often each word occurs.
 
-    Returns
-    -------
-    Empty if there is none.
+    Returns: empty if there is none.
     """
     marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()
     for word, count in counts.items():

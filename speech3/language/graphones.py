@@ -62,6 +62,14 @@ def sides(lefts: _Numbers, rights: _Numbers, sizes: tuple[int, int]) -> Sides:
     return Sides(left_T, right_T, left_W, right_W, sizes)
 
 
+def numbered(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], left: Sequence[str], right: Sequence[str]) -> Sides:
+    """`Sides` of words given as two sequences of symbols, which are numbered in the order of `left` and `right`."""
+    left_ids, right_ids = ({symbol: number for number, symbol in enumerate(side)} for side in (left, right))
+    lefts = [[left_ids[symbol] for symbol in pair[0]] for pair in pairs]
+    rights = [[right_ids[symbol] for symbol in pair[1]] for pair in pairs]
+    return sides(lefts, rights, (len(left), len(right)))
+
+
 @dataclass(frozen=True, eq=False)
 class Arcs:
     """The graphones that each word may be cut into: arcs between its cells, in the order of the cells they leave.

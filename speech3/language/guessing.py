@@ -10,9 +10,16 @@ from pathlib import Path
 from speech3.data import case_doubts, lower_case
 from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
 from speech3.language import espeak, g2p
-from speech3.language.doubtful import say_doubtful
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
-from speech3.language.lexicon import NOISES, LexiconLine, is_word, lexicon_entries, lexicon_lines, read_lexicon_text
+from speech3.language.lexicon import (
+    NOISES,
+    LexiconLine,
+    is_word,
+    lexicon_entries,
+    lexicon_lines,
+    read_lexicon_text,
+    say_doubtful,
+)
 from speech3.language.pronounce import (
     Conversion,
     Phones,
@@ -29,8 +36,8 @@ from speech3.language.pronounce import (
 from speech3.runtime import say
 
 UNKNOWN_LINE = "<unk> SPN"
-_LEAST_HEARD = 5  # phones with fewer occurrences in training are replaced by similar ones
-_ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
+_MIN_OCCURRENCES = 5  # phones with fewer occurrences in training are replaced by similar ones
+_ENOUGH_PAIRS, _MAX_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
 _REGULAR = 0.05  # share of wrong phones; if n-grams make more, `convert` is not tried: on minilibri it is always worse
@@ -45,37 +52,21 @@ def _none(words: Sequence[str]) -> PronunciationTable:
 
 @dataclass(frozen=True)
 class PronouncedVocabulary:
-    """The vocabulary with its pronunciations.
+    """The vocabulary with its pronunciations."""
 
-    Attributes
-    ----------
-    lines
-        Lines of ``lexicon.txt``.
-    known
-        Words that have a pronunciation.
-    guessed, how
-        Words whose pronunciation was guessed, and a description of how.
-    unpronounced
-        Words without a pronunciation, with the reason.
-    replaced
-        Phones that are too rare in training, with their replacements.
-    spelling
-        How words are spelled, where their letters are their phones.
-    further
-        Pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out.
-    by
-        How words were guessed that the user's lexicon lacks, for messages: ``by espeak-ng (cy)``.
-    """
-
-    lines: list[str]
-    known: frozenset[str]
+    lines: list[str]  # lines of ``lexicon.txt``
+    known: frozenset[str]  # words that have a pronunciation
+    # `guessed`, `how`: words whose pronunciation was guessed, and a description of how
     guessed: Mapping[str, Sequence[Phones]] = field(default_factory=dict)
     how: str = ""
-    unpronounced: Mapping[str, str] = field(default_factory=dict)
+    unpronounced: Mapping[str, str] = field(default_factory=dict)  # words without a pronunciation, with the reason
+    # phones that are too rare in training, with their replacements
     replaced: Mapping[str, Phones] = field(default_factory=dict)
+    # how words are spelled, where their letters are their phones
     spelling: Graphemes = field(default_factory=Graphemes)
+    # pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out
     further: Callable[[Sequence[str]], PronunciationTable] = _none
-    by: str = ""
+    by: str = ""  # how words were guessed that the user's lexicon lacks, for messages: ``by espeak-ng (cy)``
 
     def spell(self, piece: str) -> Phones:
         """Phones of a word piece: its letters."""
@@ -173,7 +164,7 @@ def _finish(
 
     The pronunciations are guesses, to be listed, unless they are spellings; `pronounce` makes those of further words.
     """
-    kept, replaced = replace_rare(table, counts, _LEAST_HEARD, near_letters if spelling else stand_ins)
+    kept, replaced = replace_rare(table, counts, _MIN_OCCURRENCES, near_letters if spelling else stand_ins)
     pronounced = {word: variants for word, variants in kept.items() if variants}
     unpronounced = {
         word: reasons.get(word) or "has a phone that does not occur in train" for word in kept if word not in pronounced
@@ -181,7 +172,7 @@ def _finish(
     if replaced:
         shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
         what = "letters" if spelling else "phones"
-        say(f"  {what} with fewer than {_LEAST_HEARD} occurrences in train are treated as others: {shown}")
+        say(f"  {what} with fewer than {_MIN_OCCURRENCES} occurrences in train are treated as others: {shown}")
     trained = Counter[str]()
     for word, variants in pronounced.items():
         trained.update({phone: counts.get(word, 0) for phones in variants for phone in phones})
@@ -346,7 +337,7 @@ def _converted(
         by = how.format(f"{model.wrong:.1%} are") if model else ""
         return {word: [phones] for word, phones in by_model.items()}, unread, by
 
-    step = -(-len(taught) // _MOST_PAIRS) or 1
+    step = -(-len(taught) // _MAX_PAIRS) or 1
     apart = held_out if model else []
     said, reasons = _spoken([*words, *taught[::step], *apart], espeak.voice_of(lang), stress=True)
     teaching = {word: phones for word, phones in table.items() if word not in set(apart)}
@@ -388,22 +379,11 @@ def from_spelling(
     (`pronounce`), whichever is better on words of the lexicon that are held out: the latter where the
     lexicon has few words, or spells words by their letters; then so does this.
 
-    Parameters
-    ----------
-    table
-        The lexicon's words with their pronunciations; `lexicon` is its name for messages.
-    kept
-        A file to keep the n-grams in.
-
-    Returns
-    -------
-    Pronunciations, empty where a letter is in no word of the lexicon; and the phone error rate, as a fraction, on words
-    of the lexicon that were held out.
-
-    Raises
-    ------
-    Speech3Error
-        The lexicon has too few words to learn from.
+    `table`: the lexicon's words with their pronunciations; `lexicon` is its name for messages.
+    `kept`: a file to keep the n-grams in.
+    Returns: pronunciations, empty where a letter is in no word of the lexicon; and the phone error rate, as a fraction,
+    on words of the lexicon that were held out.
+    Raises Speech3Error: the lexicon has too few words to learn from.
     """
     spelled = _spelled_words(table)
     if len(spelled) < _ENOUGH_PAIRS:
@@ -415,7 +395,7 @@ def from_spelling(
     model = g2p.learnt({word: table[word] for word in spelled}, held_out, lexicon, kept)
     if model and model.wrong > _REGULAR:
         return _by_model(model, wanted), model.wrong
-    step = -(-len(spelled) // _MOST_PAIRS)
+    step = -(-len(spelled) // _MAX_PAIRS)
     apart = set(held_out)
     taught = [(spelled[word], table[word][0]) for word in list(spelled)[::step] if step > 1 or word not in apart]
     conversion = learn(taught)
@@ -437,5 +417,5 @@ def _spelled_words(table: Mapping[str, Sequence[Phones]]) -> dict[str, Phones]:
 
 def _held_out(words: Sequence[str]) -> list[str]:
     """Words of a lexicon on which ways to pronounce are compared: one of twenty, 400 at most."""
-    step = -(-len(words) // _MOST_PAIRS)
+    step = -(-len(words) // _MAX_PAIRS)
     return list(words[step - 1 :: 20 * step])

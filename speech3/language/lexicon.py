@@ -4,24 +4,21 @@
 may come from Kaldi's prepare_lang.sh: then the lexicon is ``phones/align_lexicon.txt``. Sphinx dictionaries, as AN4 and
 TED-LIUM have them, have lines ``WORD PH PH ...``, and ``WORD(2) ...`` for a second pronunciation. CMUdict is one, too:
 ``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place, danish``).
-
-Words may be cut into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation;
-https://github.com/google/sentencepiece). A piece that begins a word begins with ``▁``.
 """
 
-import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from speech3.data import SYMBOLS, matching_paths
-from speech3.errors import DataError, FormatError, MissingError, SettingError, listed
-from speech3.language.pronounce import Phones, letters
+from speech3.errors import DataError, FormatError, MissingError, listed
+from speech3.language.pronounce import Phones
 from speech3.runtime import (
     UNREADABLE,
     composed,
@@ -35,7 +32,6 @@ from speech3.runtime import (
     write_text,
 )
 
-WORD_START = "▁"
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
 _NOT_SPHINX_WORDS = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
@@ -51,6 +47,9 @@ _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 # A single digit is a phone in SAMPA (2, 9); a number may carry the position of a phone in the word (1.0_I).
 _NUMBER_NOT_PHONE = re.compile(r"[-+]?(\d+[.,]\d*|[.,]\d+|\d\d+|\d(?=e[-+]?\d))(e[-+]?\d+)?(_[BIES])?", re.IGNORECASE)
 _LANG_FILES = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
+_ENOUGH_LINES = 100  # in a lexicon of fewer lines, a phone that occurs once is not rare
+_SHOWN = 5
+_SEPARATORS = frozenset({".", "-", "|", "_", "ˈ", "ˌ", "'", '"', "%", "/", ","})
 SILENCE = "SIL"
 SPOKEN_NOISE = "SPN"
 UNKNOWN = "<unk>"
@@ -58,17 +57,11 @@ UNKNOWN = "<unk>"
 
 @dataclass(frozen=True)
 class Silences:
-    """Silence probabilities of a pronunciation (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt).
+    """Silence probabilities of a pronunciation (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt)."""
 
-    Attributes
-    ----------
-    after
-        Probability of silence after it.
-    given_silence, given_word
-        Factors by which it follows silence, or directly follows a word, more often than the words before it predict.
-    """
-
-    after: float
+    after: float  # probability of silence after it
+    # `given_silence`, `given_word`: factors by which it follows silence, or directly follows a word, more often than
+    # the words before it predict
     given_silence: float = 1.0
     given_word: float = 1.0
 
@@ -85,28 +78,17 @@ class Pronunciation:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Pronunciations in a fixed order, and the phones they use.
-
-    Attributes
-    ----------
-    silence_prob
-        Probability of optional silence before the first word and after each pronunciation without `Silences`.
-    position_dependent
-        Phones are marked with their position in the word; see `mark_positions`.
-    end
-        Silence probabilities of the end of the sentence; `after` is not used.
-    noise_phones
-        Further phones of sounds that are not speech, whose states do not depend on their neighbours either.
-    inventory
-        The value of `phones`, if pronunciations were replaced and need not use all phones of the model.
-    """
+    """Pronunciations in a fixed order, and the phones they use."""
 
     pronunciations: tuple[Pronunciation, ...]
+    # probability of optional silence before the first word and after each pronunciation without `Silences`
     silence_prob: float = 0.5
     silence_phones: tuple[str, ...] = field(default=(SILENCE,))
-    position_dependent: bool = False
-    end: Silences | None = None
+    position_dependent: bool = False  # phones are marked with their position in the word; see `mark_positions`
+    end: Silences | None = None  # silence probabilities of the end of the sentence; `after` is not used
+    # the value of `phones`, if pronunciations were replaced and need not use all phones of the model
     inventory: tuple[str, ...] | None = None
+    # further phones of sounds that are not speech, whose states do not depend on their neighbours either
     noise_phones: tuple[str, ...] = (SPOKEN_NOISE,)
 
     @cached_property
@@ -152,10 +134,7 @@ class Lexicon:
     def known(self, words: Iterable[str]) -> list[str]:
         """Replace out-of-vocabulary words by `<unk>`.
 
-        Raises
-        ------
-        Speech3Error
-            There are such words and the lexicon has no `<unk>`. The message lists the words.
+        Raises Speech3Error: there are such words and the lexicon has no `<unk>`. The message lists the words.
         """
         words = list(words)
         missing = sorted({word for word in words if word not in self.by_word})
@@ -193,10 +172,8 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     symbols such as ``[breath]`` and ``<sil>`` have, and those that ``silence_phones.txt`` beside the lexicon lists,
     except those that ``nonsilence_phones.txt`` lists.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, empty, not UTF-8, or has a word without phones or with impossible probabilities.
+    Raises Speech3Error: the file is missing, empty, not UTF-8, or has a word without phones or with impossible
+    probabilities.
     """
     path = Path(path)
     if not path.exists():
@@ -258,11 +235,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     have none: that is a phone in SAMPA. Where lines have four numbers, as MFA's dictionaries and lexiconp_silprob.txt
     under another name, the first is the probability; the others, those of silence, are left out.
 
-    Raises
-    ------
-    Speech3Error
-        A word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has phones that are not
-        silence, or there is no word.
+    Raises Speech3Error: a word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has
+    phones that are not silence, or there is no word.
     """
     # What the numbers after words mean, in the whole file.
     rows = lexicon_rows(text)
@@ -307,7 +281,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
             )
         if marks := [phone for phone in phones if _DISAMBIGUATION.fullmatch(phone)]:
             raise FormatError(
-                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; give the"
+                f"{path}:{number}: {word}: {marks[0]} is a disambiguation symbol of Kaldi, not a phone; pass the"
                 " dictionary's lexicon.txt in place of this file"
             )
         if word.lower() in SYMBOLS:
@@ -320,13 +294,45 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         raise DataError(f"{path}: the lexicon is empty")
 
 
+def warnings(lines: Sequence[LexiconLine], path: Path) -> list[str]:
+    """What is doubtful in a lexicon: phones that occur once, with their lines; separators that stand as phones.
+
+    Marks of stress and syllables are separators in IPA and X-SAMPA if spaces are around them.
+    """
+    words = [line for line in lines if is_word(line.word) and NOISES.isdisjoint(line.phones)]
+    counts = Counter(phone for line in words for phone in line.phones)
+    found = []
+    if len(words) >= _ENOUGH_LINES:
+        once = [(line, phone) for line in words for phone in line.phones if counts[phone] == 1]
+        found += [
+            f"{path}:{line.number}: {line.word}: no other word has the phone {phone}; correct it if it is a slip"
+            for line, phone in once[:_SHOWN]
+        ]
+        if len(once) > _SHOWN:
+            found.append(f"{path}: {len(once) - _SHOWN} more phones occur once")
+    for mark in sorted(_SEPARATORS & counts.keys()):
+        first = next(line for line in words if mark in line.phones)
+        found.append(
+            f"{path}:{first.number}: {first.word}: {mark} is a phone of its own here, in {counts[mark]:,} places;"
+            " remove it if it only separates syllables or marks stress"
+        )
+    return found
+
+
+def say_doubtful(lines: Sequence[LexiconLine], path: Path) -> None:
+    _say_once("\n".join(f"warning: {each}" for each in warnings(lines, path)))
+
+
+@lru_cache
+def _say_once(text: str) -> None:
+    if text:
+        say(text)
+
+
 def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
     """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
 
-    Raises
-    ------
-    Speech3Error
-        As `lexicon_lines`.
+    Raises what `lexicon_lines` raises.
     """
     table: dict[str, list[Phones]] = {}
     for line in lexicon_lines(text, path):
@@ -421,10 +427,7 @@ def without_variant(word: str) -> str:
 def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Words with their phones, a word as often as it has pronunciations; ``<s>``, ``</s>`` and ``<unk>`` left out.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read.
+    Raises Speech3Error: the file cannot be read.
     """
     lines = read_utf8(path, otherwise="latin-1").splitlines()
     rows = (line.partition(" #")[0].split() for line in lines)  # `#HASH-MARK HH AE1 SH ...` is a word
@@ -451,10 +454,7 @@ class LangDir:
 def find_lang(directory: Path) -> LangDir:
     """Find the files of ``lang/``; there are none if there is no such directory.
 
-    Raises
-    ------
-    Speech3Error
-        The directory contains none of the files, or several language models.
+    Raises Speech3Error: the directory contains none of the files, or several language models.
     """
     if not directory.is_dir():
         return LangDir(None, None, None)
@@ -479,10 +479,7 @@ def read_lexicon_text(path: Path) -> str:
 
     Words are composed (NFC), phones are as they are written. CMUdict, which begins with ``;;;``, may be in Latin-1.
 
-    Raises
-    ------
-    Speech3Error
-        As `read_utf8`.
+    Raises what `read_utf8` raises.
     """
     content = read_bytes(path)
     text = decode(content, path, "latin-1" if content.startswith(b";;;") else "")  # as cmudict-0.7b is
@@ -521,10 +518,7 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
 def arpa_words(path: Path) -> list[str]:
     """The words of an ARPA file, without symbols such as `<s>`; the file is read to the end of its 1-grams, unchecked.
 
-    Raises
-    ------
-    Speech3Error
-        As `read_utf8`.
+    Raises what `read_utf8` raises.
     """
     from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
     unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
@@ -544,80 +538,3 @@ def text_lines(path: Path) -> Iterator[str]:
         raise not_utf8(path, b"", error, number) from error
     except UNREADABLE as error:
         raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
-    """Train a unigram model; the same words make the same bytes.
-
-    Parameters
-    ----------
-    words
-        How often each word occurs in the text.
-    vocabulary
-        Number of pieces; there are fewer if the text has fewer.
-
-    Raises
-    ------
-    Speech3Error
-        There are more letters than `vocabulary`.
-    """
-    import sentencepiece
-
-    model = io.BytesIO()
-    text = (word for word in sorted(words) for _ in range(words[word]))
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=text, model_writer=model, model_type="unigram", vocab_size=vocabulary,
-            character_coverage=1.0, hard_vocab_limit=False, normalization_rule_name="identity",
-            split_by_unicode_script=False, split_by_number=False, num_threads=1, bos_id=-1, eos_id=-1,
-            minloglevel=2,
-        )  # fmt: skip
-    except RuntimeError as error:
-        needed = len(set("".join(words))) + 3
-        raise SettingError(
-            f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
-            f" ({str(error).strip().splitlines()[-1]});"
-            f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
-        ) from error
-    return model.getvalue()
-
-
-class Cutter:
-    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
-
-    Parameters
-    ----------
-    model
-        As `train_pieces` returns it.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._known: dict[str, tuple[str, ...]] = {}
-
-    def __call__(self, word: str) -> tuple[str, ...]:
-        if word not in self._known:
-            self._known[word] = _voiced(self._processor.encode(word, out_type=str))
-        return self._known[word]
-
-
-def _voiced(pieces: Iterable[str]) -> tuple[str, ...]:
-    joined: list[str] = []
-    waiting = ""
-    for piece in pieces:
-        if letters(piece):
-            joined.append(waiting + piece)
-            waiting = ""
-        elif joined:
-            joined[-1] += piece
-        else:
-            waiting += piece
-    return tuple(joined)
-
-
-def single_letters(words: Iterable[str]) -> set[str]:
-    """Pieces of one letter, at a word's start and inside, which can spell every word of these letters."""
-    characters = {character for word in words for character in word if letters(character)}
-    return characters | {WORD_START + character for character in characters}

@@ -78,15 +78,8 @@ def read_checked(path: Path) -> ArpaLm:
 def check_sums(lm: ArpaLm, mending: bool = False) -> None:
     """Raise an error if the probabilities after a history sum to more than one.
 
-    Parameters
-    ----------
-    mending
-        If true, new back-off weights will be computed, so only the sums of listed words are checked.
-
-    Raises
-    ------
-    Speech3Error
-        With the history that has the largest sum, and what to do.
+    `mending`: if true, new back-off weights will be computed, so only the sums of listed words are checked.
+    Raises Speech3Error: with the history that has the largest sum, and what to do.
     """
     total_H, history_G = np.full(len(lm.first_H) - 1, total_of_words(lm)), lm.history_G()
     if total_H[ROOT] > 1 + TOLERANCE:
@@ -133,10 +126,7 @@ def normalized(lm: ArpaLm) -> ArpaLm:
 def check_models(models: Sequence[ArpaLm]) -> None:
     """Raise an error if models cannot be interpolated.
 
-    Raises
-    ------
-    Speech3Error
-        There are fewer than two, or two of them have no word in common.
+    Raises Speech3Error: there are fewer than two, or two of them have no word in common.
     """
     if len(models) < 2:
         raise SettingError("interpolation needs at least two language models")
@@ -152,10 +142,7 @@ def check_models(models: Sequence[ArpaLm]) -> None:
 def check_weights(weights: Sequence[float], models: Sequence[object]) -> None:
     """Raise an error if interpolation weights are invalid.
 
-    Raises
-    ------
-    Speech3Error
-        Their number is not the number of models, one is negative, or they do not sum to 1.
+    Raises Speech3Error: their number is not the number of models, one is negative, or they do not sum to 1.
     """
     if len(weights) != len(models):
         raise SettingError(f"{len(weights)} weights for {len(models)} models; pass one for each, such as 0.7,0.3")
@@ -169,17 +156,9 @@ def best_weights(
 ) -> list[float]:
     """The interpolation weights that maximise the likelihood of a text, found by expectation maximisation.
 
-    Parameters
-    ----------
-    blocks
-        The text in blocks, numbered with `tuning_numbers`; words that no model has are left out.
-    source
-        What to call the text in messages.
-
-    Raises
-    ------
-    Speech3Error
-        None of the text's words is in the models.
+    `blocks`: the text in blocks, numbered with `tuning_numbers`; words that no model has are left out.
+    `source`: what to call the text in messages.
+    Raises Speech3Error: none of the text's words is in the models.
     """
     numbers_MV = [_numbers_in(model, vocabulary) for model in models]
     columns = []
@@ -229,10 +208,7 @@ def _numbers_in(model: ArpaLm, vocabulary: Sequence[str]) -> np.ndarray:
 def interpolate(models: Sequence[ArpaLm], weights: Sequence[float], source: str) -> ArpaLm:
     """Interpolate models. A word that a model lacks has probability zero in it.
 
-    Raises
-    ------
-    Speech3Error
-        Raised by `check_models` and `check_weights`.
+    Raises what `check_models` and `check_weights` raise.
     """
     check_models(models)
     check_weights(weights, models)

@@ -36,14 +36,12 @@ from speech3.errors import DataError, FormatError, MismatchError, MissingError, 
 from speech3.io import load_tensors, save_tensors
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.kneser_ney import Known, number_sentences
-from speech3.language.lexicon import Cutter
 from speech3.language.mixtures import em_weights
-from speech3.language.ngrams import BOS, EOS, UNKNOWN, ArpaLm, score
+from speech3.language.ngrams import EOS, UNKNOWN, ArpaLm, score
+from speech3.language.pieces import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT, Cutter
 from speech3.language.train_lm import Perplexity
 from speech3.runtime import progress
 
-BOS_UNIT, EOS_UNIT, UNKNOWN_UNIT = 0, 1, 2
-SPECIAL = (BOS, EOS, UNKNOWN)  # the first units
 FILE, NGRAMS, KIND = "neural.safetensors", "ngrams.arpa.gz", "neural-lm"
 _POWER = 0.75  # of the frequencies with which units are drawn
 _AT_ONCE = 4096  # units of the sentences that are scored together
@@ -54,10 +52,7 @@ Words = Sequence[str]
 class Network(nn.Module):
     """Embeddings, the layers of a config, and the tied softmax.
 
-    Parameters
-    ----------
-    count_V
-        How often each unit occurs in the text.
+    `count_V`: how often each unit occurs in the text.
     """
 
     log_draw_V: Tensor
@@ -123,32 +118,16 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class NeuralLm:
-    """A neural language model, and the n-grams that it is mixed with.
-
-    Attributes
-    ----------
-    units
-        The vocabulary of the network: `<s>`, `</s>`, `<unk>`, then words or pieces.
-    pieces
-        SentencePiece's model; empty if the units are words.
-    source
-        Its directory, for messages.
-    ngrams
-        None: the neural model alone.
-    share
-        The weight of the neural model in the mixture.
-    dev
-        Perplexity of the text that the epoch was chosen by; NaN without one.
-    """
+    """A neural language model, and the n-grams that it is mixed with."""
 
     config: NeuralLmConfig
-    units: tuple[str, ...]
+    units: tuple[str, ...]  # the vocabulary of the network: `<s>`, `</s>`, `<unk>`, then words or pieces
     network: Network
-    pieces: bytes
-    source: str
-    ngrams: ArpaLm | None = None
-    share: float = 1.0
-    dev: float = math.nan
+    pieces: bytes  # SentencePiece's model; empty if the units are words
+    source: str  # its directory, for messages
+    ngrams: ArpaLm | None = None  # None: the neural model alone
+    share: float = 1.0  # the weight of the neural model in the mixture
+    dev: float = math.nan  # perplexity of the text that the epoch was chosen by; NaN without one
     _cut: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -174,10 +153,7 @@ class NeuralLm:
     def log_probs(self, sentences: Sequence[Words], label: str = "") -> list[np.ndarray]:
         """Natural logarithms of the probabilities of each sentence's words and its end: float64 (W,) each.
 
-        Parameters
-        ----------
-        label
-            What to call the work in a progress bar; none without it.
+        `label`: what to call the work in a progress bar; none without it.
         """
         if self.ngrams is None:
             return self.neural_log_probs(sentences, label)
@@ -193,10 +169,9 @@ class NeuralLm:
         found = self.neural_log_probs(sentences, label), ngram_log_probs(self.ngrams, sentences)
         for words, *log_probs in zip(sentences, *found, strict=True):
             log_prob_MW = np.stack(log_probs)
-            lacks_MW = np.array([
-                [*(UNKNOWN_UNIT in self.units_of(word) for word in words), False],
-                [*(word == UNKNOWN or word not in self.ngrams.numbers for word in words), False],
-            ])  # fmt: skip
+            lacks_W = [UNKNOWN_UNIT in self.units_of(word) for word in words]
+            lacked_W = [word == UNKNOWN or word not in self.ngrams.numbers for word in words]
+            lacks_MW = np.array([[*lacks_W, False], [*lacked_W, False]])
             log_prob_MW[lacks_MW & ~lacks_MW.all(axis=0)] = -np.inf
             yield log_prob_MW
 
@@ -213,8 +188,9 @@ class NeuralLm:
         flat = [np.array([BOS_UNIT, *(unit for word in words for unit in word)], np.int64) for words in cut]
         parts = [
             (number, begin, unit_T[begin : begin + self.config.longest + 1])
-            for number, unit_T in enumerate(flat) for begin in range(0, len(unit_T) - 1, self.config.longest)
-        ]  # fmt: skip
+            for number, unit_T in enumerate(flat)
+            for begin in range(0, len(unit_T) - 1, self.config.longest)
+        ]
         found = [np.zeros(len(unit_T) - 1) for unit_T in flat]
         batches: Iterable[list[tuple[int, int, np.ndarray]]] = _batches(sorted(parts, key=lambda part: len(part[2])))
         if label:
@@ -262,10 +238,7 @@ class NeuralLm:
     def neighbours(self, word: str, most: int = 10) -> list[tuple[str, float]]:
         """The units whose embeddings are nearest to that of a word or piece, by cosine, and the cosines.
 
-        Raises
-        ------
-        Speech3Error
-            The network lacks the word, or it consists of several pieces.
+        Raises Speech3Error: the network lacks the word, or it consists of several pieces.
         """
         number = self.numbers.get(word, next(iter(self.units_of(word))) if len(self.units_of(word)) == 1 else 0)
         if number < len(SPECIAL):
@@ -283,9 +256,13 @@ class NeuralLm:
         directory.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().cpu().numpy() for name, value in self.network.state_dict().items()}
         about = {
-            "kind": KIND, "config": self.config.model_dump(mode="json"), "units": self.units, "share": self.share,
-            "dev": self.dev if math.isfinite(self.dev) else None, "mixed": self.ngrams is not None,
-        }  # fmt: skip
+            "kind": KIND,
+            "config": self.config.model_dump(mode="json"),
+            "units": self.units,
+            "share": self.share,
+            "dev": self.dev if math.isfinite(self.dev) else None,
+            "mixed": self.ngrams is not None,
+        }
         if self.ngrams is not None:
             write_arpa(self.ngrams, directory / NGRAMS)
         save_tensors(directory / FILE, {**tensors, "pieces": np.frombuffer(self.pieces, np.uint8)}, about)
@@ -310,10 +287,7 @@ def is_neural(path: Path) -> bool:
 def read_neural(path: Path) -> NeuralLm:
     """Read what `NeuralLm.save` wrote.
 
-    Raises
-    ------
-    Speech3Error
-        The directory has no such model, or it is damaged.
+    Raises Speech3Error: the directory has no such model, or it is damaged.
     """
     if not is_neural(path):
         raise MissingError(f"{path}: has no {FILE}; pass a directory that speech3 lm train --neural wrote")
@@ -346,10 +320,7 @@ def ngram_log_probs(lm: ArpaLm, sentences: Sequence[Words]) -> list[np.ndarray]:
 def read_known(lm: NeuralLm, texts: Sequence[Path]) -> list[list[str]]:
     """The sentences of a text.
 
-    Raises
-    ------
-    Speech3Error
-        There are none, or the model has none of their words.
+    Raises Speech3Error: there are none, or the model has none of their words.
     """
     sentences = [words for path in texts for words in sentences_of_file(path)]
     name = ", ".join(map(str, texts))
@@ -381,10 +352,7 @@ def mixed(lm: NeuralLm, ngrams: ArpaLm, share: float | None, tune: Path | None =
 
     The share that makes the text most probable is found by expectation maximisation.
 
-    Raises
-    ------
-    Speech3Error
-        The models have no word in common, or the text has no word of both.
+    Raises Speech3Error: the models have no word in common, or the text has no word of both.
     """
     alone = replace(lm, ngrams=None)
     if not any(alone.knows(word) for word in ngrams.words if word != UNKNOWN):

@@ -164,31 +164,17 @@ class _MissingHistoryError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class ArpaLm:
-    """An n-gram language model.
+    """An n-gram language model."""
 
-    Attributes
-    ----------
-    vocabulary
-        The words by number, including `<s>` and `</s>`: the 1-grams in the order of the file.
-    starts_N
-        (order + 2,) int64: the first node of each order, from the root (order 0), and the number of nodes.
-    first_H
-        (H + 1,) int64: the first child of each history.
-    word_G
-        int32: last word of each n-gram; -1 for the root.
-    prob_G, backoff_H
-        float64, log10. The root's are 0.
-    source
-        Name of the model in messages: its file, or how it was made.
-    """
-
-    vocabulary: tuple[str, ...]
+    vocabulary: tuple[str, ...]  # the words by number, including `<s>` and `</s>`: the 1-grams in the order of the file
+    # (order + 2,) int64: the first node of each order, from the root (order 0), and the number of nodes
     starts_N: np.ndarray
-    first_H: np.ndarray
-    word_G: np.ndarray
+    first_H: np.ndarray  # (H + 1,) int64: the first child of each history
+    word_G: np.ndarray  # int32: last word of each n-gram; -1 for the root
+    # `prob_G`, `backoff_H`: float64, log10. The root's are 0.
     prob_G: np.ndarray
     backoff_H: np.ndarray
-    source: str
+    source: str  # name of the model in messages: its file, or how it was made
 
     @property
     def order(self) -> int:
@@ -352,10 +338,7 @@ class States(NamedTuple):
 def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
     """Make the automaton of a model.
 
-    Parameters
-    ----------
-    known_V
-        bool: words that may occur; others have neither arcs nor states. If None, all words may occur.
+    `known_V`: bool: words that may occur; others have neither arcs nor states. If None, all words may occur.
     """
     trie, histories, history_G = lm.trie, len(lm.first_H) - 1, lm.history_G()
     bos, eos = lm.numbers[BOS], lm.numbers[EOS]

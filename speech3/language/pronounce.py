@@ -4,7 +4,7 @@ Pure functions. A pronunciation is a tuple of phones; an empty one means that th
 are replaced by similar ones (`replace_rare`).
 
 A conversion from one phone set to another is learned from words that have pronunciations in both. A source phone
-becomes none, one or two target phones, which are found by expectation maximisation over all monotone alignments (as in
+becomes none, one or two target phones, found by expectation maximisation over monotone alignments (`graphones`; as in
 Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to letter-to-phoneme conversion",
 without its HMM). The conversion of a phone depends on its neighbours if they were seen together often enough.
 
@@ -12,16 +12,17 @@ without its HMM). The conversion of a phone depends on its neighbours if they we
 `<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
 """
 
-import math
-import random
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from speech3.data import lower_case
+import numpy as np
+
+from speech3.data import APOSTROPHES, lower_case
 from speech3.errors import MissingError, listed
+from speech3.language import graphones
 
 Phones = tuple[str, ...]
 
@@ -31,16 +32,12 @@ _SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak switches to the phones of anot
 _TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints tones 3 and 8 as the vowels that these digits are in ASCII-IPA
 # Marks that change the letter before them; others (Indic vowel signs, points of Arabic and Hebrew) are sounds.
 ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
-LONGEST = 2  # maximum number of phones that one phone may become
 EDGE = "#"
 _ROUNDS = 6
-_LEAST_SEEN = 3  # times a context must have been seen to be used
-_PAIRS_PER_PHONE = (
-    30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
-)
+_SHAPES = ((1, 0), (1, 1), (1, 2))  # source phones, and target phones that they become
+_MIN_SEEN = (3, 3, 3, 1)  # times that each kind of context must have been seen to be used
 Pair = tuple[Phones, Phones]
-_Chunks = dict[str, dict[Phones, float]]
-_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
+_MAX_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
 _SHOWN_WORDS = 5
 # Words that are equal after one of these are the same word to a reader.
 _SAME_WORD: dict[str, Callable[[str], str]] = {
@@ -115,22 +112,29 @@ def read_in(symbols: Sequence[Sequence[str]]) -> str:
     return first[1:-1] if _SWITCH.fullmatch(first) else ""
 
 
-def letters(word: str) -> Phones:
+def letters(word: str, *, silent: bool = False) -> Phones:
     """Spell a word: each letter (grapheme), with the marks on it, is a phone; capitals become lower case.
 
-    Digits, punctuation, apostrophes and hyphens are silent. Korean syllables are split into their letters.
+    Korean syllables are split into their letters. Digits, punctuation, apostrophes and hyphens are left out, unless
+    `silent` ones are letters, too:
+
+    >>> letters("Don’t", silent=True)
+    ('d', 'o', 'n', "'", 't')
     """
-    text = lower_case(word).replace("ς", "σ")
-    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
     found: list[str] = []
-    for character in text:
-        kind = unicodedata.category(character)
-        if kind[0] == "M" and unicodedata.combining(character) in ATTACHED:
-            if found:
-                found[-1] += character
-        elif kind[0] in "LM":
-            found.append(character)
+    for character in hangul_split(lower_case(word).replace("ς", "σ")):
+        kind = unicodedata.category(character)[0]
+        attached = kind == "M" and unicodedata.combining(character) in ATTACHED
+        if attached and found:
+            found[-1] += character
+        elif silent or (kind in "LM" and not attached):
+            found.append("'" if silent and character in APOSTROPHES else character)
     return tuple(found)
+
+
+def hangul_split(text: str) -> str:
+    """The text with Korean syllables split into their letters."""
+    return "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
 
 
 def script(words: Iterable[str]) -> str:
@@ -143,14 +147,8 @@ def scripts_of(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
 
     Japanese kana count as CJK, since they are written together; letters such as ``ʼ`` and ``ʰ`` belong to any script.
 
-    Parameters
-    ----------
-    counts
-        How often each word occurs.
-
-    Returns
-    -------
-    For each script its number of letters, and the three most frequent words that have some.
+    `counts`: how often each word occurs.
+    Returns: for each script its number of letters, and the three most frequent words that have some.
     """
     letters, words = Counter[str](), dict[str, Counter[str]]()
     for word, count in counts.items():
@@ -176,9 +174,7 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
 
     `trained`: how often each phone that has its own model occurs.
 
-    Returns
-    -------
-    The replacement of each of `phones`; empty if no phone is similar.
+    Returns: the replacement of each of `phones`; empty if no phone is similar.
     """
     alike: dict[str, str] = {}
     for phone in sorted(trained, key=lambda phone: (-trained[phone], phone)):
@@ -206,18 +202,16 @@ def replace_rare(
     `counts`: how often each word occurs in the training transcripts.
     `alike`: finds the replacements of phones among those that are frequent enough.
 
-    Returns
-    -------
-    The pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each rare
-    phone.
+    Returns: the pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each
+    rare phone.
     """
-    heard = Counter[str]()
+    occurrences = Counter[str]()
     for word, variants in pronunciations.items():
         for phone in variants[0] if variants else ():
-            heard[phone] += counts.get(word, 0)
-    trained = {phone: count for phone, count in heard.items() if count >= least}
-    table = alike(sorted(heard), trained)
-    table |= {phone: (phone,) for phone, like in table.items() if not like and heard[phone]}
+            occurrences[phone] += counts.get(word, 0)
+    trained = {phone: count for phone, count in occurrences.items() if count >= least}
+    table = alike(sorted(occurrences), trained)
+    table |= {phone: (phone,) for phone, like in table.items() if not like and occurrences[phone]}
     result: dict[str, list[Phones]] = {}
     for word, variants in pronunciations.items():
         kept = [tuple(p for phone in v for p in table[phone]) for v in variants if all(table.get(ph) for ph in v)]
@@ -253,54 +247,39 @@ def _contexts(phones: Phones) -> Iterator[tuple[tuple[str, ...], ...]]:
 
 def learn(pairs: Sequence[Pair]) -> Conversion:
     """Learn a conversion from pairs of pronunciations of the same words."""
-    taught = _taught_pairs(pairs)
-    probs = _uniform(taught)
-    for _ in range(_ROUNDS):
-        counts: defaultdict[str, defaultdict[Phones, float]] = defaultdict(lambda: defaultdict(float))
-        for source, target in taught:
-            for phone, chunk, share in _posteriors(source, target, probs):
-                counts[phone][chunk] += share
-        probs = {
-            phone: {chunk: count / sum(seen.values()) for chunk, count in seen.items()}
-            for phone, seen in counts.items()
-        }
-    tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in range(4)]
-    for source, target in pairs:
-        chunks = _best_alignment(source, target, probs)
-        for keys, chunk in zip(_contexts(source), chunks, strict=False):
+    # Find which target phones each source phone becomes in each pair.
+    sources, targets = (sorted({phone for pair in pairs for phone in pair[side]}) for side in (0, 1))
+    words = graphones.numbered(pairs, sources, targets)
+    cuts = list(graphones.cut(words, graphones.learn(words, _SHAPES, _ROUNDS), _SHAPES))
+    target_T2 = graphones.symbols_of(np.concatenate(cuts), words.sizes)[1]
+    chunks = iter([tuple(targets[n] for n in row if n >= 0) for row in target_T2.tolist()])
+    # The most frequent ones in each context.
+    tables: list[defaultdict[tuple[str, ...], Counter[Phones]]] = [defaultdict(Counter) for _ in _MIN_SEEN]
+    for (source, _), cut in zip(pairs, cuts, strict=True):
+        for keys in _contexts(source) if len(cut) else ():
+            chunk = next(chunks)
             for table, key in zip(tables, keys, strict=True):
                 table[key][chunk] += 1
-    least = [_LEAST_SEEN, _LEAST_SEEN, _LEAST_SEEN, 1]
-    return Conversion(tuple(
-        {key: min(seen, key=lambda chunk: (-seen[chunk], chunk)) for key, seen in table.items()
-         if sum(seen.values()) >= enough}
-        for table, enough in zip(tables, least, strict=True)
-    ))  # fmt: skip
+    return Conversion(tuple(map(_most_frequent, tables, _MIN_SEEN)))
 
 
-def _taught_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Pairs drawn until each phone of either side is in enough of them, or in all that there are."""
-    drawn, seen = list(pairs), Counter[tuple[int, str]]()
-    random.Random(0).shuffle(drawn)
-    chosen = []
-    for pair in drawn:
-        phones = {(side, phone) for side, spoken in enumerate(pair) for phone in spoken}
-        if any(seen[phone] < _PAIRS_PER_PHONE for phone in phones):
-            seen.update(phones)
-            chosen.append(pair)
-    return chosen
+def _most_frequent(table: Mapping[tuple[str, ...], Counter[Phones]], least: int) -> dict[tuple[str, ...], Phones]:
+    return {
+        key: min(seen, key=lambda chunk: (-seen[chunk], chunk)) for key, seen in table.items() if seen.total() >= least
+    }
 
 
 def phone_errors(truth: Sequence[Sequence[Phones]], guesses: Sequence[Phones]) -> float:
     """Phone error rate: edits per reference phone. If a word has several pronunciations, the nearest counts."""
     errors = total = 0
     for variants, guess in zip(truth, guesses, strict=True):
-        distance, length = min((_distance(variant, guess), len(variant)) for variant in variants)
+        distance, length = min((edit_distance(variant, guess), len(variant)) for variant in variants)
         errors, total = errors + distance, total + length
     return errors / max(total, 1)
 
 
-def _distance(a: Phones, b: Phones) -> int:
+def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
+    """Levenshtein distance: the smallest number of substitutions, deletions and insertions."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         diagonal, row[0] = row[0], i
@@ -309,72 +288,17 @@ def _distance(a: Phones, b: Phones) -> int:
     return row[-1]
 
 
-def _uniform(pairs: Sequence[Pair]) -> _Chunks:
-    seen: defaultdict[str, set[Phones]] = defaultdict(set)
-    for source, target in pairs:
-        for phone in source:
-            seen[phone] |= {target[j : j + n] for n in range(LONGEST + 1) for j in range(len(target) - n + 1)}
-    return {phone: dict.fromkeys(chunks, 1 / len(chunks)) for phone, chunks in seen.items()}
-
-
-def _moves(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tuple[int, int, Phones, float]]:
-    """Steps from (i, j) to (i + 1, j + n) that complete alignments can contain, in topological order."""
-    for i, phone in enumerate(source):
-        left = len(source) - i - 1
-        table = probs.get(phone, {})
-        for j in range(max(0, len(target) - LONGEST * (left + 1)), min(LONGEST * i, len(target)) + 1):
-            for n in range(min(LONGEST, len(target) - j) + 1):
-                prob = table.get(target[j : j + n], 0.0)
-                if prob and len(target) - j - n <= LONGEST * left:
-                    yield i, j, target[j : j + n], prob
-
-
-def _posteriors(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tuple[str, Phones, float]]:
-    moves = list(_moves(source, target, probs))
-    forward: defaultdict[tuple[int, int], float] = defaultdict(float, {(0, 0): 1.0})
-    backward: defaultdict[tuple[int, int], float] = defaultdict(float, {(len(source), len(target)): 1.0})
-    for i, j, chunk, prob in moves:
-        forward[i + 1, j + len(chunk)] += forward[i, j] * prob
-    for i, j, chunk, prob in reversed(moves):
-        backward[i, j] += backward[i + 1, j + len(chunk)] * prob
-    total = forward[len(source), len(target)]
-    if total:
-        for i, j, chunk, prob in moves:
-            if share := forward[i, j] * prob * backward[i + 1, j + len(chunk)] / total:
-                yield source[i], chunk, share
-
-
-def _best_alignment(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
-    """The most probable alignment: the target phones of each source phone; empty if there is no alignment."""
-    best: dict[tuple[int, int], tuple[float, tuple[Phones, ...]]] = {(0, 0): (0.0, ())}
-    for i, j, chunk, prob in _moves(source, target, probs):
-        if (i, j) in best:
-            score, chunks = best[i, j]
-            key, new = (i + 1, j + len(chunk)), score + math.log(prob)
-            if key not in best or new > best[key][0]:
-                best[key] = new, (*chunks, chunk)
-    return list(best.get((len(source), len(target)), (0.0, ()))[1])
-
-
 def check_vocabulary(texts: Mapping[str, str | None], known: Collection[str]) -> None:
     """Check that most words of the transcripts are in the lexicon.
 
-    Parameters
-    ----------
-    texts
-        Transcript of each utterance.
-    known
-        The words of the lexicon.
-
-    Raises
-    ------
-    Speech3Error
-        More than half are not. The message shows words of both and, if known, the cause: another script, or another
-        case.
+    `texts`: transcript of each utterance.
+    `known`: the words of the lexicon.
+    Raises Speech3Error: more than half are not. The message shows words of both and, if known, the cause: another
+    script, or another case.
     """
     words = Counter(word for text in texts.values() for word in (text or "").split())
     unknown = Counter({word: count for word, count in words.items() if word not in known})
-    if unknown.total() <= _MOST_UNKNOWN * words.total():
+    if unknown.total() <= _MAX_UNKNOWN * words.total():
         return
     utterance = next(key for key, text in texts.items() if set((text or "").split()) & unknown.keys())
     spelled = [word for word in known if not word.startswith(("<", "!"))] or list(known)

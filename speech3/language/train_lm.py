@@ -103,10 +103,7 @@ def _check_minimums(minimums: Sequence[int], order: int) -> None:
 def read_words(path: Path) -> list[str]:
     """The words of a list or lexicon (the first field of each line), without symbols such as `<s>` and noises.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read or has no words.
+    Raises Speech3Error: the file cannot be read or has no words.
     """
     rows = (fields for _, fields in lexicon_rows(composed(read_utf8(path), path)))
     words = [word for word, *_ in rows if is_word(word) or word == UNKNOWN]
@@ -121,10 +118,8 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
     Only n-grams of the highest order and shorter whole sentences are used; the counts of others follow from them. An
     n-gram at the start of a sentence, `<s> a b`, also counts for its shorter prefixes, `<s> a`.
 
-    Raises
-    ------
-    Speech3Error
-        With the line: there is no count, or `<s>` or `</s>` is in the middle. There are no n-grams of the order.
+    Raises Speech3Error, with the line: there is no count, or `<s>` or `</s>` is in the middle. There are no n-grams of
+    the order.
     """
     longest, found = 0, False
     for lines in with_progress(read_lines(paths), paths, "reading counts"):
@@ -215,10 +210,7 @@ def describe_perplexity(found: Perplexity) -> str:
 def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
     """Perplexity of text files with one sentence per line.
 
-    Raises
-    ------
-    Speech3Error
-        There is no sentence; also what `read_tokens` raises.
+    Raises Speech3Error: there is no sentence; also what `read_tokens` raises.
     """
     found = measure(lm, read_tokens(texts, Known(lm.numbers)))
     if not found.sentences:
@@ -248,10 +240,7 @@ def perplexity(lm: ArpaLm, sentences: Sequence[Sequence[str]]) -> tuple[float, i
 
     Unknown words are scored as ``<unk>`` if the model has it, and left out otherwise.
 
-    Raises
-    ------
-    Speech3Error
-        There is nothing to average over, or a sentence contains `<s>` or `</s>`.
+    Raises Speech3Error: there is nothing to average over, or a sentence contains `<s>` or `</s>`.
     """
     found = measure(lm, number_sentences(sentences, Known(lm.numbers), lm.source))
     with_unknown = UNKNOWN in lm.numbers

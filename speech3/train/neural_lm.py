@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from speech3.config import NeuralLmConfig
 from speech3.engine import EpochResult, fit
 from speech3.errors import OccupiedError
-from speech3.language import NeuralLm, neural, neural_text
+from speech3.language import NeuralLm, UnitText, neural, read_units
 from speech3.runtime import Metrics, read_json, say, write_json
 
 RUN, CHECKPOINTS, METRICS = "run.json", "checkpoints", "metrics.jsonl"
@@ -99,10 +99,10 @@ def train_neural(
     Raises
     ------
     Speech3Error
-        The texts cannot be used (`neural_text.read_units`, `neural.read_known`); `out` holds a training of another
+        The texts cannot be used (`read_units`, `neural.read_known`); `out` holds a training of another
         text or with other keys; also what `fit` raises.
     """
-    text = neural_text.read_units(texts, config.pieces, vocabulary)
+    text = read_units(texts, config.pieces, vocabulary)
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
         network = neural.Network(config, text.count_V)
@@ -136,7 +136,7 @@ def train_neural(
     return TrainedNeural(neural.read_neural(out), text.words, text.unknown)
 
 
-def _check_same(out: Path, config: NeuralLmConfig, text: neural_text.UnitText) -> None:
+def _check_same(out: Path, config: NeuralLmConfig, text: UnitText) -> None:
     digest = hashlib.sha256(text.unit_T.tobytes() + "\n".join(text.units).encode()).hexdigest()[:16]
     run = {"text": digest, **config.model_dump(mode="json", exclude=_CHANGEABLE)}
     if (out / RUN).exists() and (before := read_json(out / RUN)) != run:

@@ -194,13 +194,13 @@ class Drawn:
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str], jobs: int, *, strict: bool = True
     ):
         """Alignments as `Recognizer.align` returns them, from two files."""
-        from speech3.hmm.alignments import Merged, StoredAlignments
+        from speech3.hmm.alignments import StoredAlignments, merged
 
         stores = [StoredAlignments(self.scratch / f"{part}.ali") for part in (0, 1)]
         for place, utterance in enumerate(feats):
             words = texts[utterance].split()
             stores[place % 2][utterance] = drawn_alignment(self.hmm.lexicon, words)  # type: ignore[attr-defined]
-        return Merged(stores), {}
+        return merged(stores), {}
 
 
 def alignment(out: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_search_finds_the_cheapest_way() -> None:
 
 
 def test_paths_that_never_agree_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pitch_tracking, "_MOST_KEPT", 50)
+    monkeypatch.setattr(pitch_tracking, "_MAX_KEPT", 50)
     monkeypatch.setattr(pitch_module, "_ROWS_CPU", 20)
     raw_T2 = one(torch.zeros(5 * 16000))
     assert (raw_T2 == torch.tensor([0.0, 400.0])).all()

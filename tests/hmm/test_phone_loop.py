@@ -8,8 +8,9 @@ import pytest
 from drawn import draw
 
 from speech3.hmm.model import Hmm, Tree, context_free_tree, monophone_tree
-from speech3.hmm.phone_loop import LoopPhones, best_phones, edit_distance, loop_phones, phone_bigram
+from speech3.hmm.phone_loop import LoopPhones, best_phones, loop_phones, phone_bigram
 from speech3.language.lexicon import Lexicon, Pronunciation
+from speech3.language.pronounce import edit_distance
 
 
 def _made(repeats, ends, phones=2, seed=0):
@@ -148,7 +149,7 @@ def test_a_known_language_is_recognised(hmm):
         loglikes = -0.5 * ((feats[:, None] - drawn.means) ** 2).sum(2)
         # Likelihoods are posteriors times priors, whatever the priors are.
         scores = loop.scores((loglikes + np.log(0.3)).astype(np.float32), np.log(np.full(hmm.num_pdfs, 0.3)))
-        wrong += edit_distance(loop.spoken(truth[name]), best_phones(loop, bigram, scores, 1.0))
+        wrong += edit_distance(loop.spoken(truth[name]).tolist(), best_phones(loop, bigram, scores, 1.0).tolist())
         total += len(loop.spoken(truth[name]))
     assert total > 50 and wrong <= 0.02 * total
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from speech3.hmm import alignments, train, workers
-from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
+from speech3.hmm.alignments import Alignment, StoredAlignments, WordLists, merged
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
 from speech3.hmm.workers import WorkerShare
 
@@ -51,10 +51,10 @@ def test_files_of_other_processes_are_merged_and_outlive_their_names(tmp_path: P
         store = StoredAlignments(tmp_path / f"{number}.ali")
         store[f"u{1 - number}"] = alignment(number + 2)
         stores.append(pickle.loads(pickle.dumps(store)))
-    merged = Merged(stores)
+    found = merged(stores)
     for path in tmp_path.iterdir():
         path.unlink()
-    assert list(merged) == ["u0", "u1"] and equal(merged["u0"], alignment(3)) and equal(merged["u1"], alignment(2))
+    assert list(found) == ["u0", "u1"] and equal(found["u0"], alignment(3)) and equal(found["u1"], alignment(2))
     with pytest.raises(TypeError, match="cannot be sent"):
         pickle.dumps(_filled())
 
@@ -95,7 +95,7 @@ def test_statistics_are_the_same_however_they_are_merged(monkeypatch: pytest.Mon
         ContextStats(rng.integers(0, 4, (rows, 4)).astype(np.int32), rng.normal(size=(rows, 3)))
         for rows in rng.integers(1, 40, 30)
     ]
-    monkeypatch.setattr("speech3.hmm.clustering._LEAST_ROWS", 10)
+    monkeypatch.setattr("speech3.hmm.clustering._MIN_ROWS", 10)
     (found,) = merged_stats(iter(parts))
     whole = merge_stats(parts)
     np.testing.assert_array_equal(found.context, whole.context)

@@ -7,8 +7,7 @@ import pytest
 from speech3.errors import Speech3Error
 from speech3.hmm.clustering import digits, phone_groups
 from speech3.language import g2p
-from speech3.language.doubtful import warnings
-from speech3.language.lexicon import lexicon_lines, read_lexicon
+from speech3.language.lexicon import lexicon_lines, read_lexicon, warnings
 
 Rows = list[tuple[str, str, float]]
 KALDI: Rows = [("<UNK>", "SPN", 1.0), ("a", "A", 0.5), ("a", "EY", 1.0), ("be", "B EH", 1.0)]

@@ -121,7 +121,7 @@ def test_brackets_nested_too_deeply(tmp_path: Path) -> None:
 def test_rules_that_double_each_time_are_refused_before_they_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("speech3.language.grammar._MOST", 1000)
+    monkeypatch.setattr("speech3.language.grammar._MAX_STATES", 1000)
     rules = "\n".join(f"<r{n}> = <r{n + 1}> x <r{n + 1}>;" for n in range(30))
     with pytest.raises(Speech3Error, match="more than 1,000 states"):
         grammar(tmp_path, f"public <r> = <r0>;\n{rules}\n<r30> = y;")

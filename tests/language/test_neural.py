@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from speech3.config import NeuralLmConfig
 from speech3.errors import Speech3Error
-from speech3.language import NeuralLm, neural, neural_text
+from speech3.language import NeuralLm, neural, read_units
 from speech3.language.kneser_ney import estimate_lm
 
 WORDS = ("a", "b", "c")
@@ -179,7 +179,7 @@ def test_a_mixture_adds_probabilities_and_its_weight_is_the_best(tmp_path: Path)
 def test_text_in_words_and_pieces(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one two\n\ntwo three one\n" * 5)
     (tmp_path / "words").write_text("one\ntwo\n")
-    text = neural_text.read_units([tmp_path / "text"], vocabulary=tmp_path / "words")
+    text = read_units([tmp_path / "text"], vocabulary=tmp_path / "words")
     assert [text.units[unit] for unit in text.unit_T[:9]] == [
         "<s>",
         "one",
@@ -192,7 +192,7 @@ def test_text_in_words_and_pieces(tmp_path: Path) -> None:
         "</s>",
     ]
     assert (text.words, text.unknown, text.count_V[0], text.count_V[1]) == (25, 5, 0, 10)
-    text = neural_text.read_units([tmp_path / "text"], pieces=12)
+    text = read_units([tmp_path / "text"], pieces=12)
     said = "".join(text.units[unit] for unit in text.unit_T[: 2 + text.unit_T.tolist().index(1)])
     assert said == "<s>▁one▁two</s><s>"
     config = NeuralLmConfig(width=4, pieces=12)
@@ -223,15 +223,15 @@ def test_bad_texts_and_files_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     lm = model("lstm")
     with pytest.raises(Speech3Error, match=r"empty: no sentences"):
-        neural_text.read_units([tmp_path / "empty"])
+        read_units([tmp_path / "empty"])
     with pytest.raises(Speech3Error, match=r"empty: no sentences"):
         neural.read_known(lm, [tmp_path / "empty"])
     with pytest.raises(Speech3Error, match=r"words: none of the words of .*others is among its 2 \(a, b"):
-        neural_text.read_units([tmp_path / "others"], vocabulary=tmp_path / "words")
+        read_units([tmp_path / "others"], vocabulary=tmp_path / "words")
     with pytest.raises(Speech3Error, match=r"others: none of its words is among the 3 of toy \(a, b, c"):
         neural.read_known(lm, [tmp_path / "others"])
     with pytest.raises(Speech3Error, match=r"words: a vocabulary is for words, but lm\.pieces=9"):
-        neural_text.read_units([tmp_path / "others"], 9, tmp_path / "words")
+        read_units([tmp_path / "others"], 9, tmp_path / "words")
     with pytest.raises(Speech3Error, match=r"has no neural\.safetensors"):
         neural.read_neural(tmp_path)
     lm.save(tmp_path / "lm")

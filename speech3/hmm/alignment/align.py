@@ -34,7 +34,7 @@ from speech3.hmm.alignment.times import (
     write_ctm,
     write_textgrid,
 )
-from speech3.hmm.alignments import Alignment, Merged, StoredAlignments, WordLists
+from speech3.hmm.alignments import Alignment, StoredAlignments, WordLists, merged
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import Scorer
@@ -48,7 +48,7 @@ _BLOCK = 1000  # frames for which a GMM scores all pdfs at once
 DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
 UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
 OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
-_LEAST_SET = 20  # utterances that a set needs for its own limits
+_MIN_SET = 20  # utterances that a set needs for its own limits
 _USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
@@ -139,7 +139,7 @@ def align_utterances(
             with Workers(transcripts.words, feats, jobs) as workers:
                 beams = (beam, retry_beam, math.inf) if widen else (beam, retry_beam)
                 parts = workers.run(_align_share, hmm, scorer, beams, acoustic_scale, scored, refinement, Path(scratch))
-        whole = Aligned(Merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
+        whole = Aligned(merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
     for part in parts:
         whole.bad.update(part.bad)
         whole.retried.update(part.retried)
@@ -148,9 +148,15 @@ def align_utterances(
 
 
 def _align_share(
-    share: WorkerShare, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float, scored: bool,
-    refinement: Refinement | None, scratch: Path,
-) -> Aligned:  # fmt: skip
+    share: WorkerShare,
+    hmm: Hmm,
+    scorer: Scorer,
+    beams: tuple[float, ...],
+    acoustic_scale: float,
+    scored: bool,
+    refinement: Refinement | None,
+    scratch: Path,
+) -> Aligned:
     """Align a share; the alignments are in a file, from which the calling process reads them."""
     done = Aligned(stored := StoredAlignments(scratch / f"{share.number}.ali"))
     for utterance in share.shown("alignment"):
@@ -202,13 +208,9 @@ def write_alignments(
     Words outside the lexicon keep their spelling in the CTM, although they were aligned as `<unk>`. Times count from
     the beginning of the utterance (of the segment, if the data directory has `segments`).
 
-    Parameters
-    ----------
-    confidences
-        The sixth column of both CTM files.
-    parts
-        Parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is written
-        per part; CTM and TextGrid describe whole recordings, except what no part covers.
+    `confidences`: the sixth column of both CTM files.
+    `parts`: parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is
+    written per part; CTM and TextGrid describe whole recordings, except what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, known = durations_s or {}, confidences or {}
@@ -265,7 +267,7 @@ def limits_of(aligned: Aligned) -> Limits:
         return Limits(UTTERANCE, _USUAL_WORD)
     utterances = np.array([confidence.utterance for confidence in aligned.confidences.values()])
     word = float(np.median(np.concatenate([confidence.words_W for confidence in aligned.confidences.values()])))
-    if len(utterances) < _LEAST_SET:
+    if len(utterances) < _MIN_SET:
         return Limits(UTTERANCE, max(word, _USUAL_WORD))
     middle = float(np.median(utterances))
     outlier = middle - max(OUTLIER * 1.4826 * float(np.median(np.abs(utterances - middle))), LEAST)
@@ -285,12 +287,8 @@ def suspicions(
 ) -> list[Suspicion]:
     """List suspicious utterances, the worst first: no path, low confidence, doubtful words, or aligned on retry only.
 
-    Parameters
-    ----------
-    subsampling
-        Frames per output of the model.
-    limits
-        None: those of `aligned`.
+    `subsampling`: frames per output of the model.
+    `limits`: None: those of `aligned`.
     """
     limits, doubtful = limits or limits_of(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
     found = [

@@ -52,9 +52,8 @@ Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples pe
 @lru_cache(maxsize=1)
 def _mel_config() -> FeatureConfig:
     return FeatureConfig(
-        kind="fbank", num_mel_bins=_BINS, frame_length=_WINDOW_MS, frame_shift=_SHIFT_MS, dither=0.0,
-        window_type="hamming",
-    )  # fmt: skip
+        kind="fbank", num_mel_bins=_BINS, frame_length=_WINDOW_MS, frame_shift=_SHIFT_MS, window_type="hamming"
+    )
 
 
 def spectral_change(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,18 +65,9 @@ def spectral_change(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.nd
     as from silence to speech, do not make all others small); at the ends of the recording its first and last frames
     are repeated.
 
-    Parameters
-    ----------
-    wave_S
-        float32 samples in [-1, 1).
-
-    Returns
-    -------
-    seconds_E
-        float64, times of the edges.
-    change_E
-        float64 of mean 0 and standard deviation 1; zeros if nothing changes. Empty if the recording is shorter than 50
-        ms, or if its sample rate is too low for 23 mel bins.
+    `wave_S`: float32 samples in [-1, 1).
+    Returns `seconds_E`, float64, times of the edges; `change_E`, float64 of mean 0 and standard deviation 1; zeros if
+    nothing changes. Empty if the recording is shorter than 50 ms, or if its sample rate is too low for 23 mel bins.
     """
     return standardised_change(*_log_mels(wave_S, rate_hz))
 
@@ -128,25 +118,13 @@ def posterior_boundaries(
 ) -> np.ndarray:
     """Medians of the boundaries between the phones of an alignment, in frames, (P + 1,) float64.
 
-    Parameters
-    ----------
-    loglikes_TU
-        float32 log likelihoods without a scale, one row per output.
-    column_PK
-        int32, the column of each state of each phone.
-    alignment
-        Its phones are kept; its boundaries only say where the band lies.
-    bonus_T
-        float64, added to the log probability of a path for each phone that begins at frame t.
-    scale
-        Acoustic scale.
-    band
-        Frames by which a phone may begin earlier, and end later, than in `alignment`.
-
-    Returns
-    -------
-    ndarray
-        The first is 0, the last T; each phone is at least as long as the topology requires.
+    `loglikes_TU`: float32 log likelihoods without a scale, one row per output.
+    `column_PK`: int32, the column of each state of each phone.
+    `alignment`: its phones are kept; its boundaries only say where the band lies.
+    `bonus_T`: float64, added to the log probability of a path for each phone that begins at frame t.
+    `scale`: acoustic scale.
+    `band`: frames by which a phone may begin earlier, and end later, than in `alignment`.
+    Returns: the first is 0, the last T; each phone is at least as long as the topology requires.
     """
     phones, states = column_PK.shape
     pdf_S = np.concatenate([hmm.pdfs(*window) for window in alignment.windows().tolist()]).astype(np.int32)
@@ -155,16 +133,9 @@ def posterior_boundaries(
     frames = np.arange(alignment.num_frames)
     first_T = np.searchsorted(alignment.starts[1:] + band, frames, side="right")
     last_T = np.searchsorted(alignment.starts[:-1] - band, frames, side="right") - 1
-    return _medians(
-        scale * loglikes_TU.astype(np.float64),
-        column_PK.astype(np.int32).ravel(),
-        stay_S.astype(np.float64),
-        leave_S.astype(np.float64),
-        exits_K,
-        bonus_T.astype(np.float64),
-        first_T,
-        last_T,
-    )
+    scores_TU, column_S = scale * loglikes_TU.astype(np.float64), column_PK.astype(np.int32).ravel()
+    stay_S, leave_S, bonus_T = (each.astype(np.float64) for each in (stay_S, leave_S, bonus_T))
+    return _medians(scores_TU, column_S, stay_S, leave_S, exits_K, bonus_T, first_T, last_T)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -239,28 +210,16 @@ def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type:
 
 @dataclass(frozen=True)
 class Refinement:
-    """What is needed beside the alignment's own scores.
+    """What is needed beside the alignment's own scores."""
 
-    Attributes
-    ----------
-    clock
-        Of the model's outputs.
-    waves
-        The waveforms that are at hand.
-    """
-
-    clock: FrameClock
-    waves: Mapping[str, Wave] = field(default_factory=dict)
+    clock: FrameClock  # of the model's outputs
+    waves: Mapping[str, Wave] = field(default_factory=dict)  # the waveforms that are at hand
 
     def refined(self, found: Alignment, utterance: str, scored: Scored, hmm: Hmm, acoustic_scale: float) -> Alignment:
         """The alignment with `Alignment.edges`; its frames are not changed.
 
-        Parameters
-        ----------
-        scored
-            The scores with which it was found.
-        acoustic_scale
-            Their scale in the search.
+        `scored`: the scores with which it was found.
+        `acoustic_scale`: their scale in the search.
         """
         windows = found.windows().tolist()
         column_PK = np.searchsorted(scored.pdf_U, np.array([hmm.pdfs(*window) for window in windows], np.int32))
@@ -279,10 +238,8 @@ class Refinement:
 class DataWaves(Mapping[str, Wave]):
     """The waveforms of a data directory, read on access; an utterance whose audio cannot be read is not in it.
 
-    Parameters
-    ----------
-    rate_hz
-        The sample rate of the model: other recordings are resampled, so that they have its bandwidth. None: their own.
+    `rate_hz`: the sample rate of the model: other recordings are resampled, so that they have its bandwidth. None:
+    their own.
     """
 
     data: DataDir
@@ -299,10 +256,8 @@ class DataWaves(Mapping[str, Wave]):
         last_s = whole.end_s if end_s is None else whole.start_s + end_s
         part = replace(whole, start_s=whole.start_s + begin_s, end_s=last_s)
         try:
-            return audio.load(
-                replace(self.data, utterances={utterance: part}), utterance,
-                sample_rate_hz=self.rate_hz, resample=True, mix_channels=True,
-            )  # fmt: skip
+            data = replace(self.data, utterances={utterance: part})
+            return audio.load(data, utterance, sample_rate_hz=self.rate_hz, resample=True, mix_channels=True)
         except (Speech3Error, OSError) as error:
             raise KeyError(utterance) from error
 

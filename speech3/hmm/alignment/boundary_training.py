@@ -33,20 +33,15 @@ _SCALE = 0.1  # of the acoustic scores in the Viterbi search, as in training
 def along_boundaries(workers: Workers, system: GmmSystem, config: HmmConfig, refinement: Refinement) -> GmmSystem:
     """Re-estimate a monophone system `ROUNDS` times along the refined boundaries of its own alignments.
 
-    Parameters
-    ----------
-    workers
-        They hold the alignments that `system` made of the training utterances; in the end, those of the result.
-    refinement
-        With the waveforms of the training utterances; those that have none are refined by posteriors alone.
+    `workers`: they hold the alignments that `system` made of the training utterances; in the end, those of the result.
+    `refinement`: with the waveforms of the training utterances; those that have none are refined by posteriors alone.
     """
     hmm, gmm, failed = system.hmm, system.gmm, system.failed
     for number in range(1, ROUNDS + 1):
         label = f"boundaries, round {number} of {ROUNDS}"
         workers.run(move_boundaries, hmm, gmm, refinement, label)
         hmm, gmm, _ = reestimate(workers, hmm, gmm)
-        parts = workers.run(train.realign, hmm, gmm, config.beam, config.retry_beam)
-        failed = {utterance: reason for part in parts for utterance, reason in part.items()}
+        failed = train.merged(workers.run(train.realign, hmm, gmm, config.beam, config.retry_beam))
     return GmmSystem(hmm, gmm, failed)
 
 
@@ -72,10 +67,7 @@ def _moved(found: Alignment, scores: train.Scored, hmm: Hmm) -> Alignment:
 def nearest_frames(found: Alignment, least: int) -> np.ndarray:
     """(P + 1,) int32: the frames nearest to the refined boundaries; those of silence stay.
 
-    Parameters
-    ----------
-    least
-        Frames of the shortest phone. Where a boundary that stays leaves less, its neighbours give way.
+    `least`: frames of the shortest phone. Where a boundary that stays leaves less, its neighbours give way.
     """
     silent_P = found.words == NO_WORD
     stays = np.ones(len(found.starts), bool)

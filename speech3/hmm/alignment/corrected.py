@@ -28,19 +28,14 @@ _SHORTEST = 0.5  # frames that a phone keeps
 
 @dataclass(frozen=True)
 class Offsets:
-    """Seconds by which aligned boundaries are late, by pair of classes, and what subtracting them gains.
-
-    Attributes
-    ----------
-    before_ms, after_ms
-        Mean absolute error on the corrected recordings, without offsets, and with those of all others.
-    boundaries, recordings
-        How many were compared.
-    """
+    """Seconds by which aligned boundaries are late, by pair of classes, and what subtracting them gains."""
 
     late_s: Mapping[Pair, float]
+    # `before_ms`, `after_ms`: mean absolute error on the corrected recordings, without offsets, and with those of all
+    # others
     before_ms: float
     after_ms: float
+    # `boundaries`, `recordings`: how many were compared
     boundaries: int
     recordings: int
 
@@ -53,10 +48,7 @@ class Offsets:
 def fit(errors: Mapping[str, Sequence[tuple[Pair, float]]]) -> Offsets:
     """Estimate offsets from the errors of each corrected recording, in seconds (`differences`).
 
-    Raises
-    ------
-    Speech3Error
-        There are fewer than two recordings with boundaries that can be compared.
+    Raises Speech3Error: there are fewer than two recordings with boundaries that can be compared.
     """
     used = {recording: rows for recording, rows in errors.items() if rows}
     if len(used) < 2:
@@ -86,12 +78,8 @@ def differences(
 ) -> list[tuple[Pair, float]]:
     """The classes and the error, in seconds, of each of our boundaries that the truth has as well.
 
-    Parameters
-    ----------
-    ours, truth
-        Phones and silences.
-    matched
-        For the n-th phone of `truth` the number of the same phone in `ours`, both counted without silences.
+    `ours`, `truth`: phones and silences.
+    `matched`: for the n-th phone of `truth` the number of the same phone in `ours`, both counted without silences.
     """
     spoken = [index for index, segment in enumerate(ours) if not is_silence(segment.label)]
     theirs = [segment for segment in truth if not is_silence(segment.label)]

@@ -57,11 +57,11 @@ PART_S, LONGEST_PART_S = 20.0, 30.0
 _SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
 _CHUNK_S = 20.0  # of features scored and normalised together in the search
 _SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
-_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
+_MIN_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
 _APART_S = 2.0  # longest pause between neighbouring words of one stretch
 _ROW = 4  # found words in a row that are kept without neighbours
 _SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
-_MOST_UNFOUND = 40  # words not found in one gap
+_MAX_UNFOUND = 40  # words not found in one gap
 _MARGIN_S = 0.3  # of audio kept around a stretch of words
 
 
@@ -162,15 +162,8 @@ class Found(NamedTuple):
 def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], acoustic_scale: float) -> list[Found]:
     """Find the words of a transcript in a recording that may lack some of them and contain others.
 
-    Parameters
-    ----------
-    chunks
-        Log likelihoods (T, P) of all pdfs, float32, of consecutive parts of the recording.
-
-    Returns
-    -------
-    list of Found
-        In order of time; their frames are rows of `chunks`. After a jump back, the words are out of order.
+    `chunks`: log likelihoods (T, P) of all pdfs, float32, of consecutive parts of the recording.
+    Returns: in order of time; their frames are rows of `chunks`. After a jump back, the words are out of order.
     """
     search = _Search(graph, hmm, acoustic_scale)
     for loglikes_TP in chunks:
@@ -224,13 +217,12 @@ class _Search:
             ) from error
 
     def _run(self, loglikes_TP: np.ndarray, garbage_T: np.ndarray, way: np.float32) -> None:
-        _advance(
-            loglikes_TP, garbage_T, self.pdf, self.word, self.stay, self.leave, self.ptr,
-            self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active,
-            self.memo, self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way),
-            np.float32(JUMP * way), np.float32(BEAM * way), max(1, _JUMP_EVERY // self.subsampling),
-            _REACH_PER_FRAME * self.subsampling,
-        )  # fmt: skip
+        words = (self.pdf, self.word, self.stay, self.leave, self.ptr, self.target, self.logp)
+        places = (self.ends, self.entries, self.entry_ptr)
+        state = (self.tokens, self.scores, self.active, self.memo, self.records, self.now, self.garbage)
+        costs = (self.scale, np.float32(ENTER * way), np.float32(JUMP * way), np.float32(BEAM * way))
+        jumps = (max(1, _JUMP_EVERY // self.subsampling), _REACH_PER_FRAME * self.subsampling)
+        _advance(loglikes_TP, garbage_T, words, places, state, costs, jumps)
 
     def result(self) -> list[Found]:
         """The words of the best token, which is in garbage or at the end of a word."""
@@ -248,11 +240,13 @@ class _Search:
 
 
 @numba.njit(cache=True, nogil=True)
-def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
-    loglikes, garbage_T, pdf, word, stay, leave, ptr, target, logp, ends, entries, entry_ptr, tokens, scores, active,
-    memo, records, now, garbage, scale, enter, jump, beam, jump_every,
-    reach_a_frame,
-):  # fmt: skip
+def _advance(loglikes, garbage_T, words, places, state, costs, jumps):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Advance the search by the rows of `loglikes`; the arrays in `state` are changed."""
+    pdf, word, stay, leave, ptr, target, logp = words
+    ends, entries, entry_ptr = places
+    tokens, scores, active, memo, records, now, garbage = state
+    scale, enter, jump, beam = costs
+    jump_every, reach_a_frame = jumps
     for row in range(len(loglikes)):
         # Records are word ends; those that no token refers to are collected when the table is nearly full.
         t, half, count, used, record = now[0], now[1], now[2], now[3], now[4]
@@ -402,10 +396,7 @@ class LongLayout:
 def check_rate(words: int, duration_s: float) -> None:
     """Check that a transcript has a plausible number of words for the length of its recording.
 
-    Raises
-    ------
-    Speech3Error
-        It has too few or too many words per second.
+    Raises Speech3Error: it has too few or too many words per second.
     """
     if words < _SLOWEST * duration_s:
         raise DataError(
@@ -420,22 +411,20 @@ def check_rate(words: int, duration_s: float) -> None:
 
 
 def lay_out_long(
-    hmm: Hmm, scorer: Scorer, utterance: str, words: Sequence[str], feats_TF: np.ndarray, config: FeatureConfig,
+    hmm: Hmm,
+    scorer: Scorer,
+    utterance: str,
+    words: Sequence[str],
+    feats_TF: np.ndarray,
+    config: FeatureConfig,
     acoustic_scale: float = 0.1,
-) -> LongLayout:  # fmt: skip
+) -> LongLayout:
     """Find the words of a long utterance, and cut it into parts of at most `PART_S`, longer only where pauses are rare.
 
-    Parameters
-    ----------
-    words
-        All in the lexicon; see `Lexicon.known`.
-    feats_TF
-        float32, as extracted with `config`.
-
-    Raises
-    ------
-    Speech3Error
-        The transcript cannot belong to the recording: it is far too short or too long, or too few words are found.
+    `words`: all in the lexicon; see `Lexicon.known`.
+    `feats_TF`: float32, as extracted with `config`.
+    Raises Speech3Error: the transcript cannot belong to the recording: it is far too short or too long, or too few
+    words are found.
     """
     rate = 1 / frame_clock(config).shift_s
     check_rate(len(words), len(feats_TF) / rate)
@@ -451,7 +440,7 @@ def lay_out_long(
     found = in_order([_in_frames(f, hmm.subsampling, len(feats_TF)) for f in outputs], len(words))
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
-    if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
+    if sum(len(inside) for _, inside in stretches) < _MIN_FOUND * len(words):
         raise DataError(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
             f" found in {len(feats_TF) / rate:,.0f} s of audio; use the transcript of this recording, and a model of"
@@ -492,7 +481,7 @@ def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch
     while True:
         rows: list[list[Found]] = []
         for f in found:
-            if rows and _together(rows[-1][-1], f, rate):
+            if rows and _in_one_stretch(rows[-1][-1], f, rate):
                 rows[-1].append(f)
             else:
                 rows.append([f])
@@ -502,12 +491,12 @@ def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch
         found = [f for row in kept for f in row]
 
 
-def _together(a: Found, b: Found, rate: float) -> bool:
+def _in_one_stretch(a: Found, b: Found, rate: float) -> bool:
     """Can the gap between two found words hold the words between them, so that both belong to one stretch?"""
     unfound, gap_s = b.word - a.word - 1, (b.start - a.end) / rate
     if not unfound:
         return gap_s <= _APART_S
-    return unfound <= _MOST_UNFOUND and gap_s <= max(_APART_S, unfound * _SLOW_WORD_S)
+    return unfound <= _MAX_UNFOUND and gap_s <= max(_APART_S, unfound * _SLOW_WORD_S)
 
 
 def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:

@@ -43,17 +43,9 @@ def with_new_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: st
 
     If silence probabilities were estimated, silence after a new word is as probable as after the median pronunciation.
 
-    Parameters
-    ----------
-    pronunciations
-        With phones that are not marked with positions in the word.
-    source
-        Where they come from, for the error message.
-
-    Raises
-    ------
-    Speech3Error
-        The model lacks a phone. The message names `source`, the word and the phone.
+    `pronunciations`: with phones that are not marked with positions in the word.
+    `source`: where they come from, for the error message.
+    Raises Speech3Error: the model lacks a phone. The message names `source`, the word and the phone.
     """
     lexicon = hmm.lexicon
     new = tuple(pron for pron in pronunciations if pron.word not in lexicon.by_word)
@@ -113,21 +105,12 @@ def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str)
 
 @dataclass(frozen=True)
 class GuessedPronunciations:
-    """Guessed pronunciations of words.
+    """Guessed pronunciations of words."""
 
-    Attributes
-    ----------
-    pronunciations
-        With phones that are not marked with positions in the word; a word may have several.
-    how
-        How they were guessed, as text for messages.
-    unpronounced
-        Words without a pronunciation, with the reasons.
-    """
-
+    # with phones that are not marked with positions in the word; a word may have several
     pronunciations: tuple[Pronunciation, ...]
-    how: str
-    unpronounced: Mapping[str, str]
+    how: str  # how they were guessed, as text for messages
+    unpronounced: Mapping[str, str]  # words without a pronunciation, with the reasons
 
 
 NONE = GuessedPronunciations((), "", {})
@@ -173,10 +156,7 @@ def by_espeak(
 def by_letters(hmm: Hmm, words: Sequence[str], kept: Path | None = None) -> GuessedPronunciations:
     """Pronunciations from the letters, as learnt from the words of the lexicon; `kept` as for `by_espeak`.
 
-    Raises
-    ------
-    Speech3Error
-        The lexicon has too few words to learn from.
+    Raises Speech3Error: the lexicon has too few words to learn from.
     """
     return _by_letters(hmm, words, kept)[0]
 

@@ -37,7 +37,7 @@ from speech3.hmm.transcript import NO_WORD
 from speech3.language import Lexicon
 from speech3.runtime import progress, read_utf8, write_lines, write_text
 
-_LEAST_SPREAD = 1e-3
+_MIN_SPREAD = 1e-3
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
@@ -65,10 +65,7 @@ def spread(loglikes_TP: np.ndarray) -> np.ndarray:
 def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> Confidence:
     """Compare an alignment with the best pdf of each frame; the formula is at the top of this module.
 
-    Parameters
-    ----------
-    blocks
-        float32 log likelihoods of all pdfs, without acoustic scale, of consecutive blocks of frames (T, P).
+    `blocks`: float32 log likelihoods of all pdfs, without acoustic scale, of consecutive blocks of frames (T, P).
     """
     pdf_T, spoken_T = alignment.pdfs(hmm), alignment.words[alignment.segment] != NO_WORD
     below, spreads, first = list[np.ndarray](), list[np.ndarray](), 0
@@ -78,7 +75,7 @@ def confidence(alignment: Alignment, hmm: Hmm, blocks: Iterable[np.ndarray]) -> 
         spreads.append(spread(loglikes_TP[spoken_T[here]]))
         first = here.stop
     below_T = np.concatenate(below)
-    scale = max(float(np.concatenate(spreads).mean()), _LEAST_SPREAD)
+    scale = max(float(np.concatenate(spreads).mean()), _MIN_SPREAD)
     below_S = np.add.reduceat(below_T.astype(np.float64), alignment.starts[:-1]) / np.diff(alignment.starts) / scale
     spoken_S = alignment.words != NO_WORD
     word = alignment.words[spoken_S]
@@ -184,10 +181,7 @@ def ctm_line(utterance: str, segment: Segment) -> str:
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
     """Read what `write_ctm` wrote, or another CTM with or without confidences; ``;;`` begins a comment.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or a line is not one of a CTM.
+    Raises Speech3Error: the file cannot be read, or a line is not one of a CTM.
     """
     tracks: dict[str, list[Segment]] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), start=1):
@@ -220,17 +214,17 @@ def file_name(utterance: str) -> str:
 
 def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Segment]], duration_s: float) -> None:
     """Write Praat's long text format; times that are not covered become empty intervals, as Praat requires."""
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}",
-             "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}"]
+    lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (name, segments) in enumerate(tiers.items(), 1):
         filled = _filled(segments, duration_s)
-        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
-                  "        xmin = 0", f"        xmax = {duration_s:.4f}",
-                  f"        intervals: size = {len(filled)}"]  # fmt: skip
+        tier = ['class = "IntervalTier"', f'name = "{name}"', "xmin = 0", f"xmax = {duration_s:.4f}"]
+        lines += [f"    item [{number}]:", *(f"        {line}" for line in tier)]
+        lines.append(f"        intervals: size = {len(filled)}")
         for index, s in enumerate(filled, 1):
-            text = s.label.replace('"', '""')
-            lines += [f"        intervals [{index}]:", f"            xmin = {s.start_s:.4f}",
-                      f"            xmax = {s.end_s:.4f}", f'            text = "{text}"']  # fmt: skip
+            label = s.label.replace('"', '""')
+            interval = (f"xmin = {s.start_s:.4f}", f"xmax = {s.end_s:.4f}", f'text = "{label}"')
+            lines += [f"        intervals [{index}]:", *(f"            {line}" for line in interval)]
     write_text(path, "\n".join(lines) + "\n")
 
 

@@ -48,19 +48,13 @@ _PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
 @dataclass(eq=False)
 class KaldiAlignment:
-    """An alignment directory with its model and tree, which were checked to match.
-
-    Attributes
-    ----------
-    seen_K
-        Frames of each transition-id in the alignments that `senones` has yielded.
-    """
+    """An alignment directory with its model and tree, which were checked to match."""
 
     path: Path
     model: TransitionModel
     tree: KaldiTree
     parts: list[Path]
-    seen_K: np.ndarray = field(init=False)
+    seen_K: np.ndarray = field(init=False)  # frames of each transition-id in the alignments that `senones` has yielded
 
     def __post_init__(self) -> None:
         self.seen_K = np.zeros(len(self.model.pdf_K), np.int64)
@@ -68,10 +62,7 @@ class KaldiAlignment:
     def senones(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each utterance and the pdf of each of its frames, (T,) int32.
 
-        Raises
-        ------
-        Speech3Error
-            A part is damaged, an utterance occurs twice, or the model lacks a transition-id.
+        Raises Speech3Error: a part is damaged, an utterance occurs twice, or the model lacks a transition-id.
         """
         yielded: set[str] = set()
         for part in self.parts:
@@ -94,10 +85,7 @@ class KaldiAlignment:
 
         Call it after `senones`, whose frames weight the self-loop probabilities.
 
-        Raises
-        ------
-        Speech3Error
-            `lang` is damaged, or its phone set is not that of the alignment directory.
+        Raises Speech3Error: `lang` is damaged, or its phone set is not that of the alignment directory.
         """
         if lang is None:
             return self._pdfs_only("no lang directory was given (speech3 import --lang), so phones have no names")
@@ -148,10 +136,8 @@ class KaldiAlignment:
 def open_alignment(path: Path | str) -> KaldiAlignment:
     """Read the model and the tree of an alignment directory and find its parts.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, tree and model have different numbers of pdfs, or a part is missing.
+    Raises Speech3Error: a file is missing or damaged, tree and model have different numbers of pdfs, or a part is
+    missing.
     """
     path = Path(path)
     if not path.is_dir():
@@ -219,12 +205,9 @@ def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
     if hmm.topology == FIRST_AND_LOOP:
         pairs = [(phone, 0, first, loop) for phone in topology for first, loop in sorted(_pairs(hmm.tree, phone))]
         return TransitionModel(topology, np.array(pairs, np.int32), np.log([1.0, *[0.5] * (2 * len(pairs))]))
-    tuples = np.array([
-        (phone, state, pdf, pdf)
-        for phone in topology
-        for state in range(hmm.topology.states)
-        for pdf in sorted(_pdfs(hmm.tree, phone, state))
-    ], np.int32)  # fmt: skip
+    states = [(phone, state) for phone in topology for state in range(hmm.topology.states)]
+    rows = [(phone, state, pdf, pdf) for phone, state in states for pdf in sorted(_pdfs(hmm.tree, phone, state))]
+    tuples = np.array(rows, np.int32)
     loop = np.clip(hmm.self_loop[tuples[:, 2]], *_LOOPS)
     log_prob_K = np.concatenate([[0.0], np.log(np.stack([loop, 1 - loop], axis=1)).reshape(-1)])
     return TransitionModel(topology, tuples, log_prob_K)
@@ -289,8 +272,8 @@ def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
             (out / name).unlink(missing_ok=True)
     silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]
     others = [phone for phone in lexicon.phones if phone not in silences]
-    for name, phones in (("silence_phones", silences), ("nonsilence_phones", others),
-                         ("optional_silence", silences[:1]), ("extra_questions", [])):  # fmt: skip
+    lists = {"silence_phones": silences, "nonsilence_phones": others, "optional_silence": silences[:1]}
+    for name, phones in {**lists, "extra_questions": list[str]()}.items():
         write_text(out / f"{name}.txt", "".join(f"{_exported(phone)}\n" for phone in phones))
     if lexicon.position_dependent:
         kinds = [_PLACES.get(phone[-2:], "nonword") for phone in lexicon.phones]

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import DataError, FormatError, MismatchError, MissingError
-from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree
+from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Tree, TreeNodes
 from speech3.io import KaldiObject, opened_object
 from speech3.language import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation, read_lexicon
 from speech3.runtime import read_utf8, to_one_form
@@ -97,10 +97,7 @@ def _leaves(node: Node | None) -> Iterator[Leaf]:
 def read_tree(path: Path | str) -> KaldiTree:
     """Read a `tree`, binary or text.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, is not a tree, or is truncated.
+    Raises Speech3Error: the file is missing, is not a tree, or is truncated.
     """
     with opened_object(path, "a Kaldi tree", "pass the tree that belongs to final.mdl") as stream:
         stream.expect("ContextDependency")
@@ -158,22 +155,13 @@ class _Builder:
 
     def __init__(self, tree: KaldiTree, number: Mapping[int, int]) -> None:
         self.tree, self.number = tree, number  # Kaldi's phones to ours
-        self.side: list[int] = []
-        self.member: list[np.ndarray] = []
-        self.yes: list[int] = []
-        self.no: list[int] = []
+        self.nodes = TreeNodes(max(number.values()))
         self.built: dict[tuple[Node, int | None, int | None], int] = {}
         self.keys: dict[Node, frozenset[int]] = {}
 
     def add(self, side: int, members: frozenset[int], yes: int, no: int) -> int:
-        member = np.zeros(max(self.number.values()) + 1, bool)
-        member[[self.number[phone] for phone in members if phone in self.number]] = True
-        member[0] = 0 in members
-        self.side.append(side)
-        self.member.append(member)
-        self.yes.append(yes)
-        self.no.append(no)
-        return len(self.side) - 1
+        ours = {self.number[phone] for phone in members if phone in self.number} | members & {0}
+        return self.nodes.add(side, ours, yes, no)
 
     def asked(self, node: Node | None) -> frozenset[int]:
         """Keys that `node` or a node below it asks about."""
@@ -218,15 +206,8 @@ def _way(node: Question | Table, value: int) -> Node | None:
 def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     """Convert a tree that asks about at most one neighbour on either side, for phones of three states.
 
-    Parameters
-    ----------
-    number
-        Our number of each Kaldi phone to convert.
-
-    Raises
-    ------
-    Speech3Error
-        The window of the tree is wider, or it has no pdf for a phone of `number`.
+    `number`: our number of each Kaldi phone to convert.
+    Raises Speech3Error: the window of the tree is wider, or it has no pdf for a phone of `number`.
     """
     if tree.width - tree.centre > 2 or tree.centre > 1:
         raise DataError(f"the tree's window is {tree.width} phones wide, the phone itself at index {tree.centre}")
@@ -234,10 +215,7 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     root = np.zeros((max(number.values()) + 1, THREE_STATES.states), np.int32)
     for phone, ours in number.items():
         root[ours] = [builder.build(tree.root, phone, state) for state in range(THREE_STATES.states)]
-    return Tree(
-        root, np.array(builder.side, np.int8), np.stack(builder.member), np.array(builder.yes, np.int32),
-        np.array(builder.no, np.int32),
-    )  # fmt: skip
+    return builder.nodes.tree(root)
 
 
 @dataclass(frozen=True)
@@ -254,19 +232,11 @@ Topology = dict[int, tuple[TopologyState, ...]]  # by phone
 
 @dataclass(frozen=True, eq=False)
 class TransitionModel:
-    """Kaldi's transition model.
-
-    Attributes
-    ----------
-    tuples
-        (transition-states, 4) int32: phone, HMM state, forward pdf, self-loop pdf.
-    log_prob_K
-        float64 log probability of each transition-id.
-    """
+    """Kaldi's transition model."""
 
     topology: Topology
-    tuples: np.ndarray
-    log_prob_K: np.ndarray
+    tuples: np.ndarray  # (transition-states, 4) int32: phone, HMM state, forward pdf, self-loop pdf
+    log_prob_K: np.ndarray  # float64 log probability of each transition-id
 
     @property
     def num_pdfs(self) -> int:
@@ -311,10 +281,7 @@ def left_to_right(states: tuple[TopologyState, ...]) -> bool:
 def read_transition_model(path: Path | str) -> TransitionModel:
     """Read the transition model of a `final.mdl` of GMMs or a network, binary or text.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, is not a Kaldi model, or is truncated.
+    Raises Speech3Error: the file is missing, is not a Kaldi model, or is truncated.
     """
     with opened_object(path, "a Kaldi model", "pass the final.mdl that made the alignment") as stream:
         stream.expect("<TransitionModel>")
@@ -440,10 +407,7 @@ def read_lang(directory: Path | str) -> Lang:
 
     The word for out-of-vocabulary words (``oov.txt``) is also added as our `<unk>`.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, or a phone of the lexicon is not in ``phones.txt``.
+    Raises Speech3Error: a file is missing or damaged, or a phone of the lexicon is not in ``phones.txt``.
     """
     directory = Path(directory)
     ids = read_symbols(directory / "phones.txt")
@@ -464,19 +428,18 @@ def read_lang(directory: Path | str) -> Lang:
     silences = directory / "phones" / "silence.txt"
     noises = tuple(_lines(silences)) if silences.is_file() else (SPOKEN_NOISE,)
     lexicon = Lexicon(
-        tuple(pron for pron in prons if pron.phones != (silence,)), silence_phones=(silence,), noise_phones=noises,
+        tuple(pron for pron in prons if pron.phones != (silence,)),
+        silence_phones=(silence,),
+        noise_phones=noises,
         position_dependent=(directory / "phones" / "word_boundary.txt").exists(),
-    )  # fmt: skip
+    )
     return Lang(_with_unknown(_with_probabilities(lexicon, directory), directory), ids)
 
 
 def read_symbols(path: Path | str) -> dict[str, int]:
     """Read ``symbol number`` lines (Kaldi's ``phones.txt``, ``words.txt``).
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, or a line has another form.
+    Raises Speech3Error: the file is missing, or a line has another form.
     """
     symbols = {}
     for number, line in enumerate(_lines(Path(path)), 1):

@@ -11,7 +11,7 @@ import numpy as np
 
 from speech3.errors import FormatError, MismatchError, MissingError
 from speech3.hmm.lda import Projection
-from speech3.io import ArkReader, read_mat, read_mat_ark, write_ark, write_mat
+from speech3.io import ArkReader, read_mat_ark, write_ark, write_mat
 from speech3.runtime import read_utf8, write_text
 
 FINAL_MAT, SPLICE_OPTS = "final.mat", "splice_opts"
@@ -25,51 +25,13 @@ def write_projection(out: Path, projection: Projection) -> None:
     write_text(out / SPLICE_OPTS, f"--left-context={context} --right-context={context}\n")
 
 
-def read_projection(path: Path, statics: int, context: int, inputs: int | None = None) -> Projection:
-    """Read ``final.mat``, whose columns are `statics` values of ``2 * context + 1`` frames.
-
-    Parameters
-    ----------
-    inputs
-        Values per frame of the features, of which the first `statics` are spliced; None: `statics`.
-
-    Raises
-    ------
-    Speech3Error
-        The file is missing or damaged, or has another number of columns.
-    """
-    matrix, columns = read_mat(path), statics * (2 * context + 1)
-    if matrix.shape[1] != columns:
-        raise MismatchError(
-            f"{path}: has {matrix.shape[1]} columns, but {statics} values of {2 * context + 1} frames are {columns};"
-            " give the features and the context that it was estimated on"
-        )
-    return Projection(matrix.astype(np.float64), statics, context, inputs or statics)
-
-
-def transform_feats(matrix: np.ndarray, feats_TF: np.ndarray) -> np.ndarray:
-    """Kaldi's transform-feats: (D, F) is linear, (D, F + 1) has an offset in its last column; float32 (T, D).
-
-    Raises
-    ------
-    Speech3Error
-        The matrix fits neither way.
-    """
-    values = feats_TF.shape[1]
-    if matrix.shape[1] not in (values, values + 1):
-        raise MismatchError(
-            f"a transform of {matrix.shape[1]} columns for features of {values} values, which need {values} or"
-            f" {values + 1}"
-        )
-    matrix = matrix.astype(np.float32)
-    linear_TD = feats_TF @ matrix[:, :values].T
-    return np.asarray(linear_TD if matrix.shape[1] == values else linear_TD + matrix[:, -1])
-
-
 def write_transforms(
-    ark: Path, transforms: Mapping[str, np.ndarray], scp: Path | None = None, spk2utt: Path | None = None,
+    ark: Path,
+    transforms: Mapping[str, np.ndarray],
+    scp: Path | None = None,
+    spk2utt: Path | None = None,
     speaker_of: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write an archive of transforms by speaker, float32 (D, D + 1), and optionally its index and ``spk2utt``."""
     items = ((speaker, each.astype(np.float32)) for speaker, each in sorted(transforms.items()))
     write_ark(ark, items, scp)
@@ -86,10 +48,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
 
     Of a directory, ``trans.scp`` is read, or all of ``trans.1``, ``trans.2`` and so on, as Kaldi's scripts leave them.
 
-    Raises
-    ------
-    Speech3Error
-        There are none, a file is damaged, or a speaker occurs in two archives.
+    Raises Speech3Error: there are none, a file is damaged, or a speaker occurs in two archives.
     """
     if path.is_dir() and (path / "trans.scp").exists():
         path = path / "trans.scp"
@@ -97,7 +56,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
         return {speaker: each.astype(np.float64) for speaker, each in ArkReader(path).items()}
     parts = sorted(each for each in path.glob("trans.*") if _PART.fullmatch(each.name)) if path.is_dir() else [path]
     if not parts or not parts[0].exists():
-        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); give a directory that has some")
+        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); pass a directory that has some")
     found: dict[str, np.ndarray] = {}
     for part in parts:
         for speaker, matrix in read_mat_ark(part):
@@ -110,10 +69,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
 def read_spk2utt(path: Path) -> dict[str, str]:
     """The speaker of each utterance, from lines ``speaker utterance utterance ...``.
 
-    Raises
-    ------
-    Speech3Error
-        The file cannot be read, or an utterance has two speakers.
+    Raises Speech3Error: the file cannot be read, or an utterance has two speakers.
     """
     speaker_of: dict[str, str] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
