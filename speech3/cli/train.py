@@ -60,22 +60,7 @@ def recipe(
     run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
     [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
     """
-    from speech3.recipe import (
-        CHOOSE,
-        DATA,
-        LFMMI,
-        SELF_STAGE,
-        chose_nothing,
-        describe_plan,
-        evaluation,
-        is_done,
-        make_plan,
-        open_experiment,
-        planned_steps,
-        recipes,
-        run_plan,
-    )
-    from speech3.runtime import console
+    from speech3.recipe import open_experiment, recipes, run_recipe
 
     if corpus is None:
         print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
@@ -84,63 +69,10 @@ def recipe(
         return
     changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
     experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
-    settled = not experiment.follows_speech
-    if not settled and from_stage != DATA and is_done(planned_steps(experiment), experiment.out, DATA):
-        experiment, settled = experiment.settled(), True
-    if settled and from_stage in (None, "score", "report") and chose_nothing(experiment):
-        experiment, to_stage = experiment.without_selftraining(), "decode" if to_stage == SELF_STAGE else to_stage
-    plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
-    first = 0
-    if not settled and dry_run:
-        for key, minutes in experiment.least_minutes.items():
-            group = {"lfmmi.least_minutes": LFMMI, "hmm.lda.least_minutes": "lda and sat"}.get(key)
-            which = f"The steps of {group}" if group else "Those of networks"
-            print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
-    elif not settled:
-        run_plan(plan, experiment.out, end=sum(each.step.stage == DATA for each in plan))
-        experiment = experiment.settled()
-        plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
-        first = sum(each.step.stage == DATA for each in plan)
-    if dry_run:
-        from speech3.recipe import cost_remarks, expected_costs, hours_of_speech, totals_table
-
-        speech = hours_of_speech(experiment, plan)
-        expected = expected_costs(experiment, speech) if speech else {}
-        print(
-            *[line for line in (speech, describe_plan(plan, cost_remarks(expected, experiment.jobs))) if line], sep="\n"
-        )
-        if any(each.why for each in plan):
-            print(
-                totals_table(expected, plan, experiment)
-                if speech
-                else "expected: not known before the stage data has run"
-            )
-        return
-    chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE), 0)
-    if chosen:
-        from speech3.recipe import found_nothing
-
-        run_plan(plan, experiment.out, first=first, end=chosen)
-        first = chosen
-        if found_nothing(experiment):  # the other systems are scored without it
-            experiment, done = experiment.without_selftraining(), {each.step.name for each in plan[:chosen]}
-            from_stage = None if from_stage == SELF_STAGE else from_stage
-            to_stage = "decode" if to_stage == SELF_STAGE else to_stage
-            plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
-            first = sum(each.step.name in done for each in plan)
-    run_plan(plan, experiment.out, first=first)
-    if plan[-1].step.stage == "report":
-        if not console.quiet:
-            print(evaluation.summary(experiment))
-            if experiment.compared_with_published_results:
-                print(evaluation.rows_to_paste(experiment))
-        print("\n".join(evaluation.result_lines(experiment)))
-    else:
-        print(f"stopped after stage {plan[-1].step.stage}; the results so far are in {experiment.out}")
+    run_recipe(experiment, from_stage, to_stage, dry_run=dry_run)
 
 
 def _as_overrides(overrides: list[str], **options: object) -> list[str]:
-
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
         if both := [override for override in overrides if override.startswith(f"{key}=")]:
@@ -436,7 +368,6 @@ def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: 
 
 
 def _names(text: str, option: str) -> list[str]:
-
     names = [name for name in text.split(",") if name]
     if text and not names:
         raise SettingError(f"{option} {text}: expected names separated by commas, as in sgd,downpour or dnn,cnn")
@@ -444,7 +375,6 @@ def _names(text: str, option: str) -> list[str]:
 
 
 def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
-
     try:
         numbers = [kind(part) for part in text.split(",") if part]
         if text and not numbers:

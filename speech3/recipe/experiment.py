@@ -411,14 +411,14 @@ class Experiment:
     def _decoded_alike(self, system: str) -> bool:
         """Whether an earlier system was tuned and decoded with the settings of this run."""
         step = decode_step(LFMMI if system == SELF else system)
-        return recorded_settings(self.out, step) == settings_of(*self.decoding)
+        return recorded_settings(self.out, step) == settings_of(self.decoding)
 
     @property
-    def decoding(self) -> tuple[Any, tuple[str, ...]]:
-        """The settings that decoding depends on, and their keys, with rescoring if there is any."""
+    def decoding(self) -> dict[str, Any]:
+        """The settings that decoding depends on, by their keys, with rescoring if there is any."""
         decoding = self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()
         rescore = self.recipe.lm.rescore
-        return (decoding, ("decode",)) if rescore is None else ([decoding, rescore], ("decode", "lm.rescore"))
+        return {"decode": decoding} | ({} if rescore is None else {"lm.rescore": rescore})
 
     @property
     def shown(self) -> tuple[str, ...]:

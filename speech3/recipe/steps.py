@@ -230,9 +230,7 @@ class Step:
     name
         ``stage`` or ``stage/part``.
     config
-        The settings that affect its result, as plain values.
-    keys
-        The recipe's keys whose values are in `config`: one for each item of `config`, or one for all of it.
+        The settings that affect its result, as plain values, by the recipe's keys.
     open_keys
         Those whose values do not count, as they are not known before the amount of speech is (``model.width``), or do
         not affect the result (``training.device``); with all keys below them.
@@ -260,7 +258,6 @@ class Step:
     needs: Sequence[str] = ()
     inputs: Sequence[Path] = ()
     owns: Path | None = None
-    keys: Sequence[str] = ()
     open_keys: Sequence[str] = ()
     elastic: Sequence[str] = ()
     beside: bool = False
@@ -273,7 +270,7 @@ class Step:
     @property
     def settings(self) -> dict[str, Any]:
         """The values in `config`, by the recipe's keys."""
-        return settings_of(self.config, self.keys)
+        return settings_of(self.config)
 
 
 @dataclass(frozen=True)
@@ -290,10 +287,9 @@ class Plan:
     afresh: bool = False
 
 
-def settings_of(config: Any, keys: Sequence[str]) -> dict[str, Any]:
+def settings_of(config: Any) -> dict[str, Any]:
     """The values in a step's config, by the recipe's keys."""
-    values = dict(zip(keys, config, strict=True)) if len(keys) > 1 else {"".join(keys): config}
-    return dict(_flat(json.loads(json.dumps(values, default=str))))
+    return dict(_flat(json.loads(json.dumps(config, default=str))))
 
 
 def recorded_settings(out: Path, name: str) -> dict[str, Any]:
