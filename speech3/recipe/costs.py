@@ -31,9 +31,9 @@ from speech3.recipe.experiment import (
     SELF,
     Experiment,
     decode_step,
-    most_workers,
     train_step,
 )
+from speech3.recipe.sizes import most_workers
 from speech3.recipe.steps import Plan
 
 _HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is dev

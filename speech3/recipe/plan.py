@@ -23,9 +23,9 @@ from speech3.recipe.experiment import (
     UNTRANSCRIBED,
     Experiment,
     decode_step,
-    open_sizes,
     train_step,
 )
+from speech3.recipe.sizes import open_sizes
 from speech3.recipe.steps import Plan, Step, describe_plan, ended_ns, is_done, make_plan, run_plan
 from speech3.runtime import console
 
