@@ -159,3 +159,26 @@ def models(incomplete: str) -> list[str]:
         for file in _MODEL_FILES:
             found |= {str(path.parent) for path in typed.glob(f"{pattern}/{file}")}
     return sorted(path for path in found if path.startswith(incomplete))
+
+
+# Parameters of several verbs.
+DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")]
+Speech = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
+]
+NewDataDir = Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model directory, such as exp/digits/dnn.", autocompletion=models)
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=overrides)
+]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
+]
+Jobs = Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Lang = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
+]

@@ -95,9 +95,7 @@ def inspect(
 
 
 def model_info(
-    model: Annotated[
-        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
-    ],
+    model: _verb.Model,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, with more details.")] = False,
 ) -> None:
     """Print the layers, shapes, parameters, context, latency, FLOPs, features, training and accuracies of a model.
@@ -136,7 +134,7 @@ def watch(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories that `speech3 train` wrote.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the curves to this directory as PNG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Compare the speed and accuracy of training runs: time to each of three accuracies, scaling efficiency.
 

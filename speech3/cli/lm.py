@@ -208,7 +208,7 @@ def perplexity(
             metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Measure how well a model predicts a text: perplexity, unknown words, and the orders of the n-grams found.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from speech3.cli import _verb
 from speech3.errors import SettingError, listed
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def score(
     lang: Annotated[
         str, typer.Option(metavar="CODE", help="Language of the texts, such as tr: for the step lower.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
     utt2spk: Annotated[Path | None, typer.Option(help="Speakers of utterances; default: utt2spk beside REF.")] = None,
     text_format: Annotated[
         Format, typer.Option("--format", help="Of the files; stm: REF is .stm, HYP .ctm. Default: detected.")
@@ -193,7 +194,7 @@ def boundaries(
     phones_tier: Annotated[
         str | None, typer.Option(metavar="NAME", help="Tier of phones in TextGrids. Default: phones.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Measure the errors of word and phone boundaries against reference times, such as hand labels.
 

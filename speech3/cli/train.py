@@ -81,7 +81,7 @@ def _as_overrides(overrides: list[str], **options: object) -> list[str]:
 
 
 def pack(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: _verb.DataDir,
     out: Annotated[Path, typer.Argument(help="Output directory: train.frames, heldout.frames and features.yaml.")],
     ali: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory with ali.ark, from `speech3 import` or `speech3 align`.")
@@ -104,7 +104,7 @@ def pack(
         float, typer.Option(metavar="SHARE", help="Share of the hours held out, by speaker.", min=0.001, max=0.5)
     ] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.", min=0)] = 1,
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    jobs: _verb.Jobs = 0,
 ) -> None:
     """Extract features and pack them with the senones of an alignment; some of the speakers are held out.
 
@@ -132,10 +132,7 @@ def pack(
 
 def train(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys frames, hmm, model, training, seed.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_verb.overrides),
-    ] = None,
+    overrides: _verb.Overrides = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory; default: exp/NAME for NAME.yaml.")
     ] = None,
@@ -159,9 +156,7 @@ def train(
         Path | None,
         typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_verb.models),
     ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
-    ] = False,
+    restart: _verb.Restart = False,
 ) -> None:
     """Train an acoustic model, or resume an unfinished run of the same config.
 
@@ -227,9 +222,7 @@ def pretrain(
         typer.Argument(metavar="KEY=VALUE", help="Changes to conf/pretrain.yaml.", autocompletion=_verb.overrides),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run directory.")] = Path("exp/pretrained"),
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
-    ] = False,
+    restart: _verb.Restart = False,
 ) -> None:
     """Train a network on recordings without transcripts, as a start for an acoustic model; resume an unfinished run.
 
@@ -256,10 +249,7 @@ def pretrain(
 
 def simulate(
     conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_verb.overrides),
-    ] = None,
+    overrides: _verb.Overrides = None,
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/NAME_simulated (NAME.yaml).")
@@ -332,18 +322,15 @@ def simulate(
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
-        return _throughput(
-            config, directory, _numbers(throughput, int, "--throughput"),
-            _numbers(gigabits or _GIGABITS, float, "--gigabits"), _names(models, "--models"),
-        )  # fmt: skip
+        counts, links = _numbers(throughput, int, "--throughput"), _numbers(gigabits or _GIGABITS, float, "--gigabits")
+        return _throughput(config, directory, counts, links, _names(models, "--models"))
     if methods:
         chosen = preset_methods(conf, overrides or [], _names(methods, "--methods"))
     else:
         chosen = own_methods(config, synchronous=synchronous)
-    outcomes, failed = simulate(
-        chosen, _numbers(workers, int, "--workers"), directory,
-        rates=_numbers(rates, float, "--rates"), seeds=_numbers(seeds, int, "--seeds"), jobs=jobs,
-    )  # fmt: skip
+    counts, tried = _numbers(workers, int, "--workers"), _numbers(rates, float, "--rates")
+    drawn = _numbers(seeds, int, "--seeds")
+    outcomes, failed = simulate(chosen, counts, directory, rates=tried, seeds=drawn, jobs=jobs)
     curves = [outcome.curve for outcome in outcomes]
     table = make_table(curves[0], curves[1:])
     columns = [("rate", [f"{outcome.learning_rate:g}" for outcome in outcomes])]
@@ -351,9 +338,7 @@ def simulate(
         columns.append(("last %, each seed", [" ".join(f"{100 * a:.2f}" for a in o.last) for o in outcomes]))
     print_table(table, columns)
     if failed:
-        print(
-            f"note: left out: {', '.join(failed)}: failed at every learning rate tried; try smaller rates with --rates"
-        )
+        print(f"note: left out: {', '.join(failed)}: failed at every rate tried; try smaller ones with --rates")
     systems = [outcome.variant.method.name for outcome in outcomes] if methods else []
     print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True, systems=systems)))}")
 

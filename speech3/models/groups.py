@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig
+from speech3.config import DnnConfig, LstmConfig, ModelConfig, TdnnConfig
 from speech3.models.base import AcousticModel
 from speech3.models.dnn import Hidden
 from speech3.models.lstm import Layer, Lstm
@@ -71,7 +71,7 @@ def has_units(config: ModelConfig) -> bool:
     """Whether units of such a network can be removed: not with layer normalisation, which is over all units."""
     if isinstance(config, LstmConfig):
         return config.cell_normalization != "layer"
-    if isinstance(config, DnnConfig | CnnConfig):
+    if isinstance(config, DnnConfig):
         return config.layers > 0 and config.normalization != "layer"
     return isinstance(config, TdnnConfig)
 

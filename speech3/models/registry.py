@@ -21,8 +21,13 @@ from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn, TdnnLstm
 
 FAMILIES: dict[str, Callable[..., AcousticModel]] = {
-    "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn, "tdnn_lstm": TdnnLstm,
-}  # fmt: skip
+    "dnn": Dnn,
+    "cnn": Cnn,
+    "lstm": Lstm,
+    "tdnn": Tdnn,
+    "cnn_tdnn": Tdnn,
+    "tdnn_lstm": TdnnLstm,
+}
 
 
 def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> AcousticModel:
