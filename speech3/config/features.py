@@ -16,8 +16,9 @@ from pydantic import Field, model_validator
 from speech3.config.base import Config
 from speech3.errors import FormatError, MissingError, SettingError, listed
 
-_FRAMES = ("sample-frequency", "frame-length", "frame-shift", "preemphasis-coefficient", "remove-dc-offset", "dither")
-_FRAMES += ("window-type", "blackman-coeff", "round-to-power-of-two", "snip-edges")
+_WAVE = ("sample-frequency", "preemphasis-coefficient", "remove-dc-offset", "dither")
+_WINDOW = ("frame-length", "frame-shift", "window-type", "blackman-coeff", "round-to-power-of-two", "snip-edges")
+_FRAMES = (*_WAVE, *_WINDOW)
 _MEL = ("num-mel-bins", "low-freq", "high-freq")
 _ENERGY = ("use-energy", "energy-floor", "raw-energy")
 OPTIONS = {

@@ -324,17 +324,7 @@ TIME_DELAY = (TdnnConfig, TdnnLstmConfig)  # the networks with factored layers, 
 def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, prefix: str = "") -> None:
     """Refuse features that are not bins alone for convolutions, which take all values of a frame for frequencies.
 
-    Parameters
-    ----------
-    source
-        The file or the key that says which features they are, for the error message.
-    prefix
-        Of the key ``model``: ``lfmmi.`` for the LF-MMI network of a recipe.
-
-    Raises
-    ------
-    Speech3Error
-        They have derivatives, energy, pitch or spliced frames.
+    `source`: the file or key that says which features they are. `prefix`: of the key ``model``, such as ``lfmmi.``.
     """
     keys = ("deltas", "pitch", "left_context", "right_context", *(["use_energy"] if features.kind == "fbank" else []))
     found = [key for key in keys if getattr(features, key)]

@@ -68,12 +68,12 @@ def clipped_lstm(
     Parameters
     ----------
     x_TBI
-        (T, B, I) inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is
-        computed even under autocast. All tensors are on one device.
+        Inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is computed even
+        under autocast. All tensors are on one device.
     h0_BR, c0_BC
         State before the first frame: last outputs and cells.
     weight_ih_GI, weight_hh_GR, bias_G
-        As in `nn.LSTM`, with the gates in the order i, f, g, o and G = 4 C, but one bias, the sum of its two.
+        As in `nn.LSTM`, with the gates in the order i, f, g, o, but one bias, the sum of its two.
     clip
         Above zero; infinity gives exactly `nn.LSTM`.
     weight_peep_3C
@@ -85,11 +85,6 @@ def clipped_lstm(
     -------
     y_TBR, h_BR, c_BC
         Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
-
-    Raises
-    ------
-    ValueError
-        There are no frames, or `clip` is not above zero.
     """
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")

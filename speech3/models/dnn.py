@@ -105,12 +105,8 @@ def outputs_of(model: Any, x_BTD: Tensor) -> Any:
 
 
 class Hidden(nn.Module):
-    """Fully connected layers: product, normalisation, activation, dropout.
-
-    Parameters
-    ----------
-    widths
-        Width of the input and of each layer's output.
+    """Fully connected layers of some widths, the first of which is the input's: product, normalisation, activation,
+    dropout.
     """
 
     def __init__(

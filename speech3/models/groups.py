@@ -52,14 +52,8 @@ class Along:
 class Units:
     """The units of one layer.
 
-    Attributes
-    ----------
-    layer
-        Its name in the model.
-    made
-        Parameters and buffers that compute the units.
-    read
-        Weights of the next layers that read them: the groups of the penalty.
+    `made`: parameters and buffers that compute the units. `read`: weights of the next layers that read them, which are
+    the groups of the penalty.
     """
 
     layer: str

@@ -35,16 +35,8 @@ _NUMBERS = (2, 5)  # right-aligned columns of the table
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with parameters of its own.
-
-    Attributes
-    ----------
-    shapes
-        Shapes of its parameters, by name.
-    output
-        Shape of its output for one frame.
-    flops
-        FLOPs for one frame.
+    """A module with parameters of its own; `shapes` are those of its parameters, `output` and `flops` are for one
+    frame.
     """
 
     name: str
@@ -61,8 +53,6 @@ class ModelInfo:
 
     Attributes
     ----------
-    system
-        The name of the system in recipes: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn, tdnn_lstm; or gmm.
     parameters
         Number of trained values, without the statistics of the input and the class priors.
     subsampling
@@ -76,8 +66,6 @@ class ModelInfo:
         whole utterance; for `latency_ms` also that the frame shift is not known.
     features
         Preset; if no preset matches, the kind of features; "" if the directory has no ``features.yaml``.
-    normalization
-        What the features are normalised over: `cmvn` of their config.
     gaussians
         Number of Gaussians of a GMM, else None.
     trained
@@ -104,13 +92,7 @@ class ModelInfo:
 
 
 def model_info(model: Path | str) -> ModelInfo:
-    """The facts about a model directory, or about the one that contains the file `model`.
-
-    Raises
-    ------
-    Speech3Error
-        There is no model, or its parts do not belong together.
-    """
+    """The facts about a model directory, or about the one that contains the file `model`."""
     directory = Path(model).parent if Path(model).is_file() else Path(model)
     path = directory / "model.safetensors"
     if not path.is_file():

@@ -30,10 +30,7 @@ _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contra
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of a minibatch; a single row is normalised by the running statistics.
-
-    The last minibatch of an epoch of a recurrent model may have a single row.
-    """
+    """Batch normalisation over the rows of a minibatch; a single row is normalised by the running statistics."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training and len(input) == 1:
@@ -47,7 +44,7 @@ def rectified(
     y_BTD: Tensor, norm: BatchNorm, *, norm_first: bool = False, keep_BD: Tensor | None = None, scale: float = 1.0,
     bypassed_BTD: Tensor | None = None, share: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """ReLU of y, normalised, times `keep_BD` and `scale`, plus `share` times `bypassed_BTD`.
+    """ReLU of y, normalised, times `keep_BD` and `scale`, plus `share` times `bypassed_BTD`; the shape is that of y.
 
     Parameters
     ----------
@@ -60,11 +57,6 @@ def rectified(
         type of the values (in bf16 1.113 would be 1.109); None: no dropout.
     bypassed_BTD
         May have more time steps than `y_BTD`, equally many at the beginning and at the end; the middle is used.
-
-    Returns
-    -------
-    Tensor
-        The shape of `y_BTD`.
     """
     rows = y_BTD.shape[0] * y_BTD.shape[1]
     if norm.training and y_BTD.device.type == "cpu" and rows > 1 and not autocasts(y_BTD):

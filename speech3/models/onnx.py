@@ -353,13 +353,7 @@ def _first(graph: Graph, x_TD: str, count: str) -> str:
 
 
 def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]) -> "ModelProto":
-    """The graph of a model; its metadata has `about` (JSON-serialisable) and facts about the graph under ``speech3``.
-
-    Raises
-    ------
-    Speech3Error
-        The package onnx is not installed.
-    """
+    """The graph of a model; its metadata has `about` (JSON-serialisable) and facts about the graph, as ``speech3``."""
     try:
         from onnx import checker, helper
     except ImportError as error:

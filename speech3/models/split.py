@@ -44,12 +44,8 @@ from speech3.models.tdnn import Tdnn
 
 
 def check_split(model: AcousticModel, members: int) -> None:
-    """Check that a model can be split over this many members.
-
-    Raises
-    ------
-    Speech3Error
-        The family cannot be split, or a layer has too few units; names the layer, its width and the keys.
+    """Refuse a family that cannot be split, or a layer with too few units for this many members, with its width and
+    key.
     """
     family, key = model.family, "training.model_partitions"
     if not isinstance(model, Dnn | Cnn):
@@ -77,17 +73,8 @@ def _reason(model: AcousticModel) -> str:
 def split_model(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | None) -> AcousticModel:
     """Reduce a model, in place, to a member's units of each layer; its logits (B, S) become the member's, (B, s).
 
-    Parameters
-    ----------
-    member
-        From 0, its rank in `mesh`.
-    mesh
-        The group's mesh, of one dimension; None: only for the sizes of a member's model, which then cannot compute.
-
-    Raises
-    ------
-    Speech3Error
-        As `check_split`.
+    `member` is its rank in `mesh`, which has one dimension; None: only for the sizes of a member's model, which then
+    cannot compute. Errors: `check_split`.
     """
     if members == 1:
         return model
@@ -172,15 +159,10 @@ class _Sum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class SplitCrossEntropy:
-    """`speech3.models.base.cross_entropy` over senones that are divided among the members.
+    """`speech3.models.base.cross_entropy` over S senones that are divided among the members.
 
     `torch.distributed.tensor.parallel.loss_parallel` computes the same loss, but not the number of correctly classified
     frames, for which the largest logit and that of the correct senone would have to be exchanged again.
-
-    Parameters
-    ----------
-    senones
-        S, their total number.
     """
 
     mesh: DeviceMesh

@@ -42,10 +42,7 @@ _WINDOW = 5  # frames in the input of the first layer of a network without convo
 class AffineFront(nn.Module):
     """One affine layer over a window of frames, ReLU, batch normalisation.
 
-    Attributes
-    ----------
-    before, after
-        Frames of context before and after the frame that an output is centred on.
+    `before`, `after`: frames of context before and after the frame that an output is centred on.
     """
 
     before, after = (_WINDOW - 1) // 2, _WINDOW // 2
@@ -64,15 +61,7 @@ class AffineFront(nn.Module):
 class ConvolutionalFront(nn.Module):
     """Convolutions, each with batch normalisation and ReLU, then an affine layer over all frequencies and maps.
 
-    Attributes
-    ----------
-    before, after
-        As for `AffineFront`.
-
-    Raises
-    ------
-    Speech3Error
-        A kernel is larger than its input.
+    It is an error if a kernel is larger than its input.
     """
 
     def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
@@ -126,13 +115,7 @@ def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> A
 
 
 class Tdnn(AcousticModel):
-    """First layers (`speech3.models.tdnn`), factored layers, a narrower layer, outputs with zero initial weights.
-
-    Raises
-    ------
-    Speech3Error
-        A kernel is larger than its input.
-    """
+    """First layers, factored layers, a narrower layer, outputs with zero initial weights."""
 
     scored_at_a_time = 1000  # outputs: bounds the memory
 
@@ -156,23 +139,14 @@ class Tdnn(AcousticModel):
             nn.init.zeros_(output.bias)
 
     def forward(self, inputs: Tensor | ChunkInputs) -> Any:
-        """Outputs (B, T / subsampling, S) of a minibatch of chunks with their context.
-
-        Parameters
-        ----------
-        inputs
-            (B, left_context + T + right_context, F) float32, or an object with these as ``feats_BTF``.
-
-        Returns
-        -------
-        With `two_outputs` a pair: outputs of the main output layer, and of the one for cross-entropy.
+        """Outputs (B, T / subsampling, S) of chunks (B, left_context + T + right_context, F), with `two_outputs` a
+        pair.
         """
         x_BTD = self._hidden(inputs if isinstance(inputs, Tensor) else inputs.feats_BTF)
         outputs_BTS = self.output(self.prefinal(x_BTD))
         return (outputs_BTS, self.xent_output(self.xent_prefinal(x_BTD))) if self.two_outputs else outputs_BTS
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score`; outputs of the main output layer."""
         frames, step = len(feats_TF), self.subsampling
         outputs = -(-frames // step)
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
@@ -184,7 +158,6 @@ class Tdnn(AcousticModel):
         return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score_inside`; of the main output layer."""
         logits_TS: Tensor = self.output(self.prefinal(self._hidden(feats_TF.float()[None])))[0]
         return logits_TS
 
@@ -224,14 +197,8 @@ class SemiOrthogonal(nn.Module):
     """A product over two time steps; its matrix, (outputs, 2 x inputs), has orthogonal rows of equal, arbitrary length.
 
     In training each forward pass first moves the matrix a step towards that. The step is not random, so workers with
-    equal parameters change them equally.
-
-    Attributes
-    ----------
-    weight
-        (2, outputs, inputs): its two halves, for the earlier and the later time step.
-    constraint_share
-        Share of the step that is taken: asynchronous workers, whose pushes are added up, take a part of it each.
+    equal parameters change them equally; asynchronous workers, whose pushes are added up, take `constraint_share` of it
+    each. `weight` (2, outputs, inputs) has the halves for the earlier and the later time step.
     """
 
     constraint_share = 1.0
@@ -251,15 +218,10 @@ class SemiOrthogonal(nn.Module):
 
 
 def joined(halves_BTO: Tensor, offset: int) -> Tensor:
-    """Add up a product's halves at steps `offset` apart, and put beside each sum the one that is `offset` later.
+    """Add up a product's halves (B, T, 2 O) at steps `offset` apart, and put beside each sum the one `offset` later.
 
-    So only the outputs of the bottleneck are copied to bring steps together, never its inputs, which are several times
-    as wide.
-
-    Returns
-    -------
-    Tensor
-        (B, T - 2 offset, 2 O) for halves (B, T, 2 O).
+    The result is (B, T - 2 offset, 2 O). So only the outputs of the bottleneck are copied to bring steps together,
+    never its inputs, which are several times as wide.
     """
     joined_BTO: Tensor = _Joined.apply(halves_BTO, offset)
     return joined_BTO
@@ -327,15 +289,7 @@ class Prefinal(nn.Module):
 class TimeDelay(nn.Module):
     """The first layers and the factored layers of a time-delay network; (B, T, F) frames to (B, T', width).
 
-    Attributes
-    ----------
-    before, after
-        Frames of context before and after the frame that an output is centred on.
-
-    Raises
-    ------
-    Speech3Error
-        A kernel is larger than its input.
+    `before`, `after`: frames of context before and after the frame that an output is centred on.
     """
 
     def __init__(self, config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
@@ -346,7 +300,6 @@ class TimeDelay(nn.Module):
         self.before, self.after = self.front.before + reach, self.front.after + reach
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """(B, T, F) normalised frames to (B, T', width)."""
         x_BTD: Tensor = self.front(x_BTF)
         for layer in self.layers:
             x_BTD = layer(x_BTD)

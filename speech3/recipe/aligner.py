@@ -69,16 +69,8 @@ _SURE = 100  # a count for words that are only to be pronounced, so that none of
 class TextRules:
     """How transcripts become words, and where pronunciations come from.
 
-    Attributes
-    ----------
-    plain
-        Transcripts are brought into plain words (`speech3.data.plain_words`).
-    lang
-        espeak-ng's code of the language, or empty.
-    spelled
-        The phones of a word are its letters.
-    given
-        The pronunciations come from a lexicon.
+    `plain`: transcripts are brought into plain words (`speech3.data.plain_words`). `lang`: espeak-ng's code of the
+    language, or empty. `spelled`: the phones of a word are its letters. `given`: pronunciations come from a lexicon.
     """
 
     plain: bool = True
@@ -87,12 +79,8 @@ class TextRules:
     given: bool = False
 
     def words(self, text: str, vocabulary: Collection[str], folded: Mapping[str, str]) -> list[str]:
-        """The words of a text, in the spelling of the vocabulary where it has them.
-
-        Parameters
-        ----------
-        folded
-            The words of the vocabulary by their case-folded forms.
+        """The words of a text, in the spelling of the vocabulary where it has them; `folded`: its words by their
+        case-folded forms.
         """
         found: list[str] = []
         for token in text.split():
@@ -180,15 +168,10 @@ class Trained:
 def train_aligner(
     data: DataDir, rules: TextRules, lexicon: Path | None, out: Path, rate_hz: int, jobs: int, seed: int = 1
 ) -> Trained:
-    """Train monophones on all utterances that can be aligned, and write the model directory `out`.
+    """Train monophones of `rate_hz` on all utterances that can be aligned, and write the model directory `out`.
 
-    Long and silent utterances, and those that are too short for their words, are left out of training; they may still
-    be aligned.
-
-    Parameters
-    ----------
-    rate_hz
-        The sample rate of the model; other recordings are resampled.
+    Other recordings are resampled. Long and silent utterances, and those that are too short for their words, are left
+    out of training; they may still be aligned.
 
     Raises
     ------
@@ -313,9 +296,8 @@ class Phone:
 
 @dataclass(frozen=True)
 class AlignedText:
-    """Words and phones of a recording, with times and confidences.
-
-    `confidence` is that of the whole: 1 if no pdf fits any frame better, 0 if a random one would fit as well.
+    """Words and phones of a recording; `confidence` is 1 if no pdf fits any frame better, 0 if a random one would fit
+    as well.
     """
 
     words: tuple[Word, ...]
@@ -325,15 +307,7 @@ class AlignedText:
 
 @dataclass(frozen=True, eq=False)
 class Aligner:
-    """A trained aligner: `train` or `load` it, then `align` recordings in memory.
-
-    Attributes
-    ----------
-    recognizer
-        The acoustic model.
-    rules
-        How it reads transcripts.
-    """
+    """A trained aligner: `train` or `load` it, then `align` recordings in memory."""
 
     recognizer: Recognizer
     rules: TextRules
@@ -377,24 +351,12 @@ class Aligner:
 
     @classmethod
     def load(cls, path: Path | str) -> "Aligner":
-        """Read a model directory, of an aligner (``OUT/model``) or of any recipe; ``english``: that of the package.
-
-        Raises
-        ------
-        Speech3Error
-            It is not a model directory.
-        """
+        """Read a model directory, of an aligner (``OUT/model``) or of any recipe; ``english``: that of the package."""
         recognizer = load_recognizer(model_path(Path(path)))
         return cls(recognizer, model_rules(recognizer))
 
     def save(self, path: Path | str) -> None:
-        """Copy the model to a new directory.
-
-        Raises
-        ------
-        Speech3Error
-            `path` exists.
-        """
+        """Copy the model to a new directory; it is an error if `path` exists."""
         if Path(path).exists():
             raise OccupiedError(f"{path}: exists; choose a new directory")
         shutil.copytree(self.recognizer.directory, path)

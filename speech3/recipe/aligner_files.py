@@ -51,18 +51,8 @@ _RANK = {FAILED: 0, DOUBTFUL: 1, ALIGNED: 2}
 class UtteranceResult:
     """One utterance: words and phones in seconds of the recording, none if it could not be aligned.
 
-    Attributes
-    ----------
-    end_s
-        Of the utterance.
-    status
-        ``aligned``, ``suspicious`` or ``not aligned``.
-    widened
-        The first beam found no path.
-    reason
-        Why it is suspicious, or was not aligned.
-    marked
-        The suspicious part of the transcript, with ``*`` around doubtful words.
+    `reason`: why it is suspicious, or was not aligned. `widened`: the first beam found no path. `marked`: the
+    suspicious part of the transcript, with ``*`` around doubtful words.
     """
 
     id: str

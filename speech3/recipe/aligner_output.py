@@ -90,16 +90,9 @@ class Summary:
 class _State:
     """The results of a run, and what they depend on.
 
-    Attributes
-    ----------
-    settings
-        The options; the model, unless it was trained in the run.
-    model
-        A digest of the model.
-    marks
-        For each utterance, its transcript, and where and when its recording was stored.
-    moved
-        The boundaries were moved as in corrected recordings (``--corrected``).
+    `settings`: the options, and the model unless it was trained in the run. `model`: a digest of it. `marks`: for each
+    utterance, its transcript, and where and when its recording was stored. `moved`: the boundaries were moved as in
+    corrected recordings (``--corrected``).
     """
 
     settings: dict[str, Any]
@@ -228,12 +221,7 @@ def _changed(
 ) -> tuple[_State | None, list[str]]:
     """The results of the last run, None if they are of no use, and the utterances to align.
 
-    Parameters
-    ----------
-    stored
-        The model's parameters.
-    trained
-        In that run, and not given by the user.
+    `stored`: the model's parameters. `trained`: the model was trained in that run, and not given by the user.
     """
     if earlier is None or not stored.is_file() or _digest(stored) != earlier.model:
         return None, list(marks)

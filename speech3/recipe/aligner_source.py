@@ -20,16 +20,8 @@ _TIERED = {".textgrid": read_textgrid, ".eaf": read_elan}
 class Target:
     """A recording to be aligned.
 
-    Attributes
-    ----------
-    place
-        Path of its result in the output directory, without a suffix.
-    audio
-        The recording; a command in a Kaldi data directory.
-    duration_s
-        Its length.
-    transcript
-        The file with its transcript; None in a Kaldi data directory, and with ``--text``.
+    `place`: path of its result in the output directory, without a suffix. `audio`: a path, or a command of a data
+    directory. `transcript`: its file; None in a data directory, and with ``--text``.
     """
 
     place: str
@@ -53,8 +45,6 @@ class Source:
         The utterances; transcripts of a folder are in plain words.
     targets
         Each recording that has a transcript and can be read, by its name in `data`, even without usable utterances.
-    plain
-        Whether the transcripts were brought into plain words.
     rate_hz
         The sample rate for a model that is trained on it.
     lexicon
@@ -78,8 +68,6 @@ def read_source(
 
     Parameters
     ----------
-    text
-        What is said in the one recording.
     tier
         The tier with the transcript, if TextGrids or ELAN files have several kinds.
     lang

@@ -142,13 +142,7 @@ def _place(data: DataDir, name: str) -> str:
 
 
 def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects | None:
-    """Utterances of test whose alignment is an outlier, or of which no system recognised a word; None: not examined.
-
-    Parameters
-    ----------
-    scores
-        Of every system, with the same utterances.
-    """
+    """Utterances of test whose alignment is an outlier, or of which no system recognised a word; None: not examined."""
     if e.recipe.metric == "PER":  # a phone has too few frames
         return None
     data = read_datadir(e.data("test"))
@@ -301,12 +295,8 @@ def _table(found: Tuning, metric: Metric) -> str:
 def score_of(e: Experiment, system: str, decoded: str = "test", normalize: Sequence[str] = ()) -> Score:
     """The score of a system on the test set, without noises, with intervals over speakers.
 
-    Parameters
-    ----------
-    decoded
-        Which hypotheses: `test`, `OWN` or `RESCORED`.
-    normalize
-        Steps that replace those of the recipe's metric.
+    `decoded`: which hypotheses, `test`, `OWN` or `RESCORED`. `normalize`: steps that replace those of the recipe's
+    metric.
     """
     utterances = read_datadir(e.data("test")).utterances
     references = {key: spoken(utterance.text) for key, utterance in utterances.items()}

@@ -106,8 +106,6 @@ class Experiment:
 
     Attributes
     ----------
-    name
-        Name of the recipe.
     source
         Directory of the corpus, if it is not built in.
     command
@@ -117,7 +115,7 @@ class Experiment:
     enough
         Whether there is enough speech to train networks.
     workers_chosen
-        Whether the recipe leaves the number of workers open, so that it follows the amount of speech and the machine.
+        Whether the number of workers follows the amount of speech and the machine.
     """
 
     name: str

@@ -69,13 +69,7 @@ def speakers_of(data: Path) -> dict[str, str]:
 
 
 def spliced_values(features: Path) -> tuple[int, int]:
-    """How many values of a frame are static, which LDA splices, and how many there are; from a features.yaml.
-
-    Raises
-    ------
-    Speech3Error
-        The features are spliced already.
-    """
+    """How many values of a frame are static, which LDA splices, and how many there are; from a features.yaml."""
     config = parse(FeatureConfig, read_yaml(features), features)
     if config.left_context or config.right_context:
         raise DataError(f"{features}: LDA splices frames itself; set left_context and right_context to 0")

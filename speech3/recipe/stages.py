@@ -278,12 +278,7 @@ def pack_split(
 ) -> None:  # fmt: skip
     """Pack features and labels of a split; for training, also of its augmented copies, with the originals' labels.
 
-    Parameters
-    ----------
-    more
-        Further utterances for training.
-    left_out
-        Utterances that are not packed; nor are their copies.
+    `left_out`: utterances that are not packed; nor are their copies. `more`: further utterances for training.
     """
     feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
     used = [utterance for utterance in feats if utterance not in left_out]

@@ -37,11 +37,7 @@ class Start:
 def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
     """The network that each system of the recipe starts from: `lfmmi`, or the name of the recipe's model.
 
-    Parameters
-    ----------
-    recipe
-        Its ``init`` is a model directory, or the directory of a recipe's run, whose networks of the same names are
-        taken.
+    `init` is a model directory, or the directory of a recipe's run, whose networks of the same names are taken.
 
     Raises
     ------

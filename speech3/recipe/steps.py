@@ -56,16 +56,9 @@ class Background:
         return list(self._running)
 
     def start(self, name: str, head: str, log: Path, run: Callable[[], float]) -> None:
-        """Start a step.
+        """Start a step: `run`, which is pickled, runs it and returns its seconds; its output goes to the file `log`.
 
-        Parameters
-        ----------
-        head
-            Begins the line that is printed when the step has ended.
-        log
-            File for what it prints.
-        run
-            Runs the step and returns its seconds; it is pickled.
+        `head` begins the line that is printed when the step has ended.
         """
         pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_start, initargs=(str(log),))
         with starting_workers():
@@ -74,13 +67,7 @@ class Background:
         self._running[name] = pool, future
 
     def wait_for(self, names: Iterable[str]) -> None:
-        """Wait until these steps have ended, if they were started here.
-
-        Raises
-        ------
-        Speech3Error
-            A step raised it, or its process died.
-        """
+        """Wait until these steps have ended, if they were started here; raise what they raised."""
         for name in names:
             if name in self._running:
                 pool, future = self._running[name]
@@ -130,15 +117,7 @@ def check_places(
 ) -> None:
     """Refuse sources that hold `out`, and language models that the recipe itself writes there.
 
-    Parameters
-    ----------
-    sources, models
-        By the text that comes before the path in a message: ``--source ``, ``lm.arpa``. Numbers are not paths.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the path.
+    The keys are what comes before the path in a message: ``--source ``, ``lm.arpa``. Numbers are not paths.
     """
     for name, given in sources.items():
         if given and out.is_relative_to(Path(given).resolve()):
@@ -152,13 +131,7 @@ def check_places(
 
 
 def check_owned(owned: Mapping[str, Path]) -> None:
-    """Refuse to replace files that no step has made; `owned`: the directories of steps that never ran, by their names.
-
-    Raises
-    ------
-    Speech3Error
-        One of them is there and not empty.
-    """
+    """Refuse to replace files that no step has made; `owned`: directories of steps that never ran, by their names."""
     for name, directory in owned.items():
         if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
             raise OccupiedError(
@@ -168,13 +141,7 @@ def check_owned(owned: Mapping[str, Path]) -> None:
 
 
 def check_inputs(inputs: Sequence[Path], owned: Mapping[str, Path]) -> None:
-    """Refuse inputs in directories that steps make anew; `owned`: these directories, by the names of their steps.
-
-    Raises
-    ------
-    Speech3Error
-        The message names both.
-    """
+    """Refuse inputs in directories that steps make anew; `owned`: these directories, by the names of their steps."""
     for path in inputs:
         for name, directory in owned.items():
             if path.resolve().is_relative_to(directory.resolve()):

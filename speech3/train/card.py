@@ -60,10 +60,7 @@ class Subject:
 def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     """Write ``MODEL_CARD.md`` into the directory of a trained model.
 
-    Parameters
-    ----------
-    tested
-        Results on test sets that were decoded with exactly this model.
+    `tested`: results on test sets that were decoded with exactly this model.
 
     Raises
     ------

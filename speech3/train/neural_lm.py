@@ -87,20 +87,14 @@ def train_neural(
 ) -> TrainedNeural:
     """Train a neural language model, or continue an unfinished training with the same arguments.
 
-    Writes the model, ``metrics.jsonl`` with a record for each epoch, and ``checkpoints`` to `out`.
-
-    Parameters
-    ----------
-    vocabulary
-        Word list or lexicon; None: the words of the text.
-    dev
-        A text; the epoch with the lowest perplexity on it is kept. None: the last epoch is.
+    Writes the model, ``metrics.jsonl`` with a record for each epoch, and ``checkpoints`` to `out`. `vocabulary` is a
+    word list or lexicon; by default the words of the text. With a text `dev` the epoch with the lowest perplexity on it
+    is kept, else the last.
 
     Raises
     ------
     Speech3Error
-        The texts cannot be used (`neural_text.read_units`, `neural.read_known`); `out` holds a training of another
-        text or with other keys; also what `fit` raises.
+        The texts cannot be used, or `out` holds a training of another text or with other keys; also what `fit` raises.
     """
     text = neural_text.read_units(texts, config.pieces, vocabulary)
     with torch.random.fork_rng([]):

@@ -77,10 +77,7 @@ _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each d
 def units_left(config: TrainConfig, model: nn.Module) -> dict[str, Any]:
     """For the record of an epoch: ``units``, the number of units of each layer that are still read; {} without lasso.
 
-    Raises
-    ------
-    Speech3Error
-        None is left in some layer.
+    Raises an error if none is left in some layer.
     """
     if not config.training.group_lasso:
         return {}
@@ -110,13 +107,7 @@ def log_priors(counts_S: np.ndarray) -> np.ndarray:
 
 
 def sequence_loss(training: TrainingConfig, frames: PackedFrames, outputs: Hmm | PdfsOnly) -> Discriminative:
-    """The loss, whose denominator is estimated on the alignment of `frames`.
-
-    Parameters
-    ----------
-    outputs
-        What the senones are, of which some are silence; that is not known for `PdfsOnly`.
-    """
+    """The loss, its denominator estimated on the alignment of `frames`; `outputs` knows which senones are silence."""
     keys = training.discriminative
     graph = senone_graph(frames.senones_N, frames.offsets_U1, frames.num_senones, keys.longer_histories)
     return Discriminative(
@@ -136,10 +127,7 @@ def criterion_of(loss: Loss) -> Loss:
 class BuildParts:
     """Builds the parts of a worker on a device; can be pickled for other processes.
 
-    Attributes
-    ----------
-    product
-        The library for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
+    `product`: the library for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
     """
 
     config: TrainConfig
@@ -158,11 +146,8 @@ class BuildParts:
 def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, *, member: bool = False) -> WorkerParts:
     """Model, minibatches and loss for packed frames that are already open.
 
-    Parameters
-    ----------
-    member
-        The default group of `torch.distributed` is a replica of which this process is a member: it gets only its own
-        units of the model.
+    `member`: the default group of `torch.distributed` is a replica of which this process is a member: it gets only its
+    own units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
     loss = _loss(config, frames)
@@ -268,12 +253,8 @@ def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[A
 
 
 def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
-    """The model split into the members of a replica, each on its device; only their sizes are used.
-
-    Raises
-    ------
-    Speech3Error
-        The model cannot be split, or not into that many parts: `speech3.models.split.check_split`.
+    """The model split into the members of a replica, each on its device; only their sizes are used. Errors:
+    `check_split`.
     """
     from speech3.models import split_model
 
@@ -300,10 +281,7 @@ def minibatches(
 ) -> Minibatches | Sequences | Chunks | Pretraining:  # fmt: skip
     """The minibatches of a packed file: of windows, of consecutive chunks for recurrent networks, or of single chunks.
 
-    Parameters
-    ----------
-    train
-        The minibatches are for training: ``training.speeds`` applies.
+    `train`: ``training.speeds`` applies.
 
     Raises
     ------

@@ -15,12 +15,8 @@ from speech3.train.rundir import (
 
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
-    """The number of finished minibatches of the epoch, and the text of its progress line.
-
-    Parameters
-    ----------
-    heldout_accuracy
-        Held-out accuracy after the previous epoch.
+    """The number of finished minibatches of the epoch, and the text of its progress line, with the last held-out
+    accuracy.
     """
     words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
     if done.frames:
@@ -48,21 +44,14 @@ def share_left_out(done: Progress) -> float:
 
 
 def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
-    """The progress of an epoch for ``metrics.jsonl``: those keys of `epoch_record` that are known before its end.
-
-    Parameters
-    ----------
-    minibatches
-        Number of minibatches of the whole epoch.
+    """The progress of an epoch of `minibatches`, for ``metrics.jsonl``: those keys of `epoch_record` that are known
+    already.
     """
     return {"event": "progress", **_so_far(training, standing), "epoch_minibatches": minibatches}
 
 
 def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
-    """An epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are those of the held-out frames.
-
-    The learning rate is that of the end of the epoch.
-    """
+    """An epoch for ``metrics.jsonl``: `standing` is at its end; loss and accuracy are those of the held-out frames."""
     rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
     return {"event": "epoch", **_so_far(training, standing),
             "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip

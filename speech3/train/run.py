@@ -84,13 +84,7 @@ _PROGRESS_S = 10.0  # between two progress records within an epoch
 def open_worlds(
     config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
 ) -> tuple[OneWorker, Backend | None]:
-    """Open the backends of a run, as `speech3.engine.open_backends`, for packed frames.
-
-    Parameters
-    ----------
-    times
-        File of measured times, which a resumed simulation reuses.
-    """
+    """Open the backends of a run (`speech3.engine.open_backends`); a resumed simulation reuses the measured `times`."""
     training, clock = config.training, None
     if training.world == "simulated":
         clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
@@ -137,13 +131,7 @@ def check_left_out(what: str, frames: int, left_out: int) -> None:
 def evaluate(
     model: nn.Module, heldout: Minibatches | Sequences | Chunks | Pretraining, loss: Loss
 ) -> tuple[float, float]:
-    """Mean loss and frame accuracy (0 to 1) of a model over all frames of a source of minibatches.
-
-    Raises
-    ------
-    Speech3Error
-        The loss cannot use more than 5 % of the frames.
-    """
+    """Mean loss and frame accuracy (0 to 1) over all frames; an error if the loss cannot use more than 5 % of them."""
     model.eval()
     loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
     about = -(-heldout.num_frames // _FRAMES)  # a few more where chunks overlap
@@ -234,21 +222,14 @@ def _warm_start(config: TrainConfig, init: Init | None) -> float:
 class _Run:
     """The parts of a run, and its progress.
 
-    Parameters
-    ----------
-    opened
-        Closes the resources of the run at the end.
-
     Attributes
     ----------
     one
-        The world of one worker, which does all of plain SGD and the warm start of every other world; its model is the
-        one that is evaluated and written.
+        The backend of one worker, for plain SGD and every warm start; its model is the one evaluated and written.
     trainer
-        Drives the worlds, and holds their state.
+        Drives the backends, and holds their state.
     looks
-        Progress and parameters at points within the epoch, whose held-out accuracy is measured when the epoch has
-        ended.
+        Progress and parameters at points within the epoch, evaluated when the epoch has ended.
     """
 
     def __init__(

@@ -39,8 +39,7 @@ _TUNED = "decode.json"  # written by tuning, valid for one network only
 def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
     """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
-    What does not exist there is removed from `model`, where an earlier run may have left it. The network has the
-    senones of `hmm`, so its graphs are valid for the network.
+    What does not exist there is removed from `model`, where an earlier run may have left it.
     """
     load_outputs(hmm).save(model)
     for source, name in ((data, "features.yaml"), (hmm, DENOMINATOR), (hmm, TUNING)):
@@ -147,13 +146,7 @@ class RunDirectory:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the directory against a second training process; the lock is released if this process is killed.
-
-        Raises
-        ------
-        Speech3Error
-            Another process is training there.
-        """
+        """Lock the directory against a second training process; the lock is released if this process is killed."""
         busy = f"{self.path}: another training process is running there; wait until it ends, or choose another --out"
         with locked_directory(self.path, busy):
             yield
@@ -161,9 +154,8 @@ class RunDirectory:
     def claim(self, *, restart: bool) -> None:
         """Claim the directory for this run; refuse if it holds another run, or empty it with `restart`.
 
-        A run that has left neither a checkpoint nor a model may be replaced by any other.
-
-        A run that is not finished may be resumed with another number of workers.
+        A run that has left neither a checkpoint nor a model may be replaced by any other; one that is not finished may
+        be resumed with another number of workers.
 
         Raises
         ------

@@ -43,14 +43,8 @@ _MINIBATCHES = 100  # for the statistics of batch normalisation
 
 @dataclass(frozen=True)
 class Schedule:
-    """The state of the schedule.
-
-    Attributes
-    ----------
-    learning_rate
-        Rate of the next epoch, without warm-up and decay.
-    best_loss, best_epoch
-        Held-out loss of the best epoch so far; infinity and 0 before the first.
+    """The state of the schedule: the rate of the next epoch, without warm-up and decay, and the best epoch so far (0:
+    none).
     """
 
     learning_rate: float
@@ -75,12 +69,8 @@ def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig)
 
 
 def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
-    """The mean of the tensors of some files, summed in float64.
-
-    Raises
-    ------
-    Speech3Error
-        A file is damaged, or two have different tensors; the message names it.
+    """The mean of the tensors of some files, summed in float64; an error names a file that is damaged or has other
+    tensors.
     """
     first, _ = load_tensors(paths[0], KIND)
     sums = {name: np.asarray(array, np.float64) for name, array in first.items()}

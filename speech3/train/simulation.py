@@ -119,13 +119,7 @@ def _averaged(codec: CodecConfig) -> bool:
 
 
 def refuse_split(config: TrainConfig) -> None:
-    """Refuse a model that is split over processes, before any part of it is built.
-
-    Raises
-    ------
-    Speech3Error
-        ``training.model_partitions`` is above 1.
-    """
+    """Refuse a model that is split over processes, before any part of it is built."""
     partitions = config.training.model_partitions
     if partitions > 1:
         raise SettingError(
@@ -138,11 +132,7 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     """The methods for presets of ``conf/training``, or YAML files, applied to the config at `path` before `overrides`.
 
     The baseline comes first: the first preset that is plain SGD, or the config itself with plain SGD if there is none.
-
-    Raises
-    ------
-    Speech3Error
-        No such preset, or two with the same name; or as for `load_config`.
+    Two presets must not have the same name.
     """
     names = list(dict.fromkeys(names))
     for stem, same in groupby(sorted(names, key=_stem), key=_stem):
@@ -192,8 +182,8 @@ def simulate(
     Raises
     ------
     Speech3Error
-        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, except for a
-        learning rate that is too high. Errors in the config of a row are raised before the first row is trained.
+        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, before the first
+        row is trained. A learning rate that is too high is no error.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
@@ -357,11 +347,8 @@ def _measured(config: TrainConfig, path: Path) -> SimulationConfig:
 class MeasuredNetwork:
     """A network and its measured costs.
 
-    Attributes
-    ----------
-    connected
-        Share of its parameters that are used once per frame: those of fully connected layers and LSTM cells, not those
-        of convolutions.
+    `connected`: share of its parameters that are used once per frame: those of fully connected layers and LSTM cells,
+    not those of convolutions.
     """
 
     name: str
@@ -385,9 +372,7 @@ class Throughput:
 def throughput(
     config: TrainConfig, workers: Sequence[int], gigabits: Sequence[float], models: Sequence[str] = ()
 ) -> Throughput:
-    """Measure networks on the config's frames and device, and apply the performance model.
-
-    The performance model is in `speech3.engine.papers.throughput`.
+    """Measure networks on the config's frames and device, and apply the model of `speech3.engine.papers.throughput`.
 
     Parameters
     ----------
@@ -401,9 +386,8 @@ def throughput(
     Raises
     ------
     Speech3Error
-        Fewer workers than one, or more than the levels of ternary codes allow; a bandwidth that is not above 0 and
-        finite; a model that is split, unknown or does not match the frames; no such device; missing frames. All of
-        these are raised before the first network is measured.
+        A value that is out of range, a model that is split, unknown or does not match the frames, no such device, or
+        missing frames; before the first network is measured.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")

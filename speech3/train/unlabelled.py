@@ -38,13 +38,11 @@ _NO_SENONES = "the outputs of pretraining without transcripts are no senones; tr
 def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, restart: bool = False) -> dict[str, Any]:
     """Pretrain a network; resume what was killed.
 
-    Recordings of another rate than that of the features (the first recording's, if the preset names none) are
-    resampled, and channels are mixed.
-
     Parameters
     ----------
     source
-        A folder of recordings, or a data directory.
+        A folder of recordings, or a data directory. Recordings of another rate than that of the features (the first
+        recording's, if the preset names none) are resampled, and channels are mixed.
     out
         Run directory, a model directory for ``--init`` when it is finished.
     restart
