@@ -60,7 +60,7 @@ def default_chunk(lengths_U: np.ndarray, subsampling: int) -> int:
 
 
 class ChunkInputs(NamedTuple):
-    """The input of a network with a finite context: (B, L, F) float32."""
+    """The input (B, L, F) float32 of a network with a finite context."""
 
     feats_BTF: Tensor
 
@@ -68,16 +68,8 @@ class ChunkInputs(NamedTuple):
 class RecurrentChunks(NamedTuple):
     """The input of a recurrent network.
 
-    Attributes
-    ----------
-    feats_BTF
-        (B, L, F) float32.
-    begins_B
-        bool: the chunk begins with its utterance, so the state is zero there.
-    rest_B
-        int64, outputs from the beginning of the chunk to the end of the utterance.
-    warm_up
-        Outputs before the chunk, which only prepare the state.
+    `begins_B`: the chunk begins with its utterance, so the state is zero there. `rest_B`: outputs from the beginning of
+    the chunk to the end of the utterance. `warm_up`: outputs before the chunk, which only prepare the state.
     """
 
     feats_BTF: Tensor
@@ -88,16 +80,8 @@ class RecurrentChunks(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of an utterance.
-
-    Attributes
-    ----------
-    labels_T
-        Labels of all frames of the utterance.
-    start
-        The first frame of the chunk.
-    speed
-        Frames of the utterance for each frame of the chunk.
+    """A part of an utterance: the labels of all its frames, the first frame of the part, and frames for each of the
+    part's.
     """
 
     labels_T: np.ndarray
@@ -113,13 +97,9 @@ class Chunks:
     left, right
         Context, in frames.
     chunk
-        Frames of a chunk, a multiple of `subsampling`.
+        Frames of a chunk, a multiple of `subsampling`, which is frames per output.
     streams
         B, chunks per minibatch; the last minibatch may have fewer.
-    subsampling
-        Frames per output.
-    seed
-        Seed of the order, the shifts, and of `speeds`, `warp` and `masks`.
     speeds, warp, masks
         Augmentation in `draw`, but not in `sequential`.
     warm_up
@@ -127,11 +107,6 @@ class Chunks:
         `subsampling`, before those of `left`.
     targets
         Makes the targets of some chunks; None: the label of the middle frame of each output, (B * T,) int64.
-
-    Attributes
-    ----------
-    rows
-        None: minibatches may be computed in any order.
     """
 
     rows: tuple[range, ...] | None = None
@@ -255,22 +230,19 @@ class SequenceInputs(NamedTuple):
     Attributes
     ----------
     feats_TBWF
-        float32 windows, with the edge frames of an utterance repeated beyond its ends; may not be contiguous. T is the
-        length of the longest chunk. Values beyond a chunk's length are padding: repeated last frames, or in a stream
-        that has ended frames of an arbitrary utterance.
+        float32 windows, with the edge frames of an utterance repeated beyond its ends; may not be contiguous. Values
+        beyond a chunk's length are padding: repeated last frames, or in a stream that has ended arbitrary frames.
     lengths_B
-        int64, steps of each chunk, including lookahead steps; 0 in a stream that has ended.
+        Steps of each chunk, including lookahead steps; 0 in a stream that has ended.
     begins_B
-        bool: reset the carried state before this chunk.
-    scored_N
-        int64, t * B + b of each step with a target.
+        Reset the carried state before this chunk.
+    scored_N, steps_A
+        t * B + b of each step with a target, and of each step within its chunk's length.
     own
-        Number of steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead,
-        or those in which the last targets of the chunk come.
+        Steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead, or those
+        in which the last targets of the chunk come.
     place
         (epoch, number). The carried state comes from (epoch, number - 1).
-    steps_A
-        int64, t * B + b of each step within its chunk's length.
     """
 
     feats_TBWF: Tensor
@@ -302,8 +274,6 @@ class Sequences:
 
     Parameters
     ----------
-    left, right
-        Context, in frames.
     chunk
         T, in steps. With at least the steps of the longest utterance, utterances stay whole.
     streams
@@ -314,8 +284,6 @@ class Sequences:
         Steps after a chunk that are included in its input.
     targets_inside
         The input has `delay` more steps after a chunk, in which its last targets come; else the next chunk has them.
-    seed
-        Seed of the permutations of the utterances, of `warp` and of `masks`.
     warp, masks
         Augmentation in `draw`, but not in `sequential`: warp and frequency masks are drawn per utterance, time masks
         per chunk.
@@ -449,22 +417,10 @@ def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:
 
 
 class WholeUtterances(Chunks):
-    """The utterances of a packed file, in minibatches. A minibatch depends only on (epoch, number).
+    """The utterances of a packed file, in minibatches of at most about `minibatch` frames (padding included), at least
+    one.
 
-    Parameters
-    ----------
-    left, right
-        Context, in frames.
-    minibatch
-        Approximate maximum of frames including padding; a minibatch has at least one utterance.
-    subsampling
-        Frames per output.
-    seed
-        Seed of the order, and of `speeds`, `warp` and `masks`.
-    speeds, warp, masks, warm_up
-        As in `Chunks`. Augmentation in `draw`, but not in `sequential`.
-    targets
-        Makes the targets of some utterances, each a `Chunk` that begins at 0.
+    A minibatch depends only on (epoch, number). `targets` gets chunks that begin at 0; other parameters as in `Chunks`.
     """
 
     def __init__(

@@ -148,10 +148,7 @@ def open_sections(path: Path) -> Sections:
 
 
 class SectionWriter:
-    """Writes sections one after the other, with a checksum for each block; `close` completes the file.
-
-    `stream`: a new file, open for writing.
-    """
+    """Writes sections to a new file, one after the other, with a checksum per block; `close` completes the file."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
@@ -218,24 +215,9 @@ def segment_numbers(labels_T: np.ndarray) -> np.ndarray:
 class PackedFrames:
     """An open packed file. Arrays are views into the memory map: data are read only when they are accessed.
 
-    It is pickled as its path: another process maps the same memory.
-
-    Attributes
-    ----------
-    frames_NF
-        float16 or float32.
-    senones_N
-        int16 or int32.
-    offsets_U1
-        int64, (U + 1,): utterance u has the frames from ``offsets[u]`` up to ``offsets[u + 1]``, at least one.
-    counts_S
-        int64, number of frames of each senone.
-    mean_F, variance_F
-        float64, over all frames but those of digital silence (`speech3.features.repeated_frames`).
-    info
-        Information that the writer was given.
-    digest
-        Eight hexadecimal digits that identify the content.
+    It is pickled as its path: another process maps the same memory. Utterance u has the frames from ``offsets_U1[u]``
+    up to ``offsets_U1[u + 1]``, at least one. Mean and variance are over all frames but those of digital silence
+    (`speech3.features.repeated_frames`). `info` is what the writer was given, `digest` identifies the content.
     """
 
     path: Path
@@ -271,13 +253,7 @@ class PackedFrames:
             self._sections.read_ahead(name, first * array.strides[0], end * array.strides[0])
 
     def verify(self) -> None:
-        """Read the whole file, compare it with its checksums, and check that all senones are below their number.
-
-        Raises
-        ------
-        Speech3Error
-            The message names the file, the first block at fault and its bytes.
-        """
+        """Compare the whole file with its checksums, and check all senones; an error names the first block at fault."""
         self._sections.verify()
         step = BLOCK_BYTES // self.senones_N.itemsize
         for start in range(0, len(self), step):
@@ -333,15 +309,11 @@ def open_packed(path: Path | str) -> PackedFrames:
 
 
 def verify_once(packed: PackedFrames, record: Path | str) -> None:
-    """Call `PackedFrames.verify`, unless `record` says that the same file has passed before.
+    """Call `PackedFrames.verify`, unless the JSON file `record` says that the same file has passed before.
 
     The first verification finds any damaged byte; a resumed run does not read everything again. A file is the same if
-    its path, checksums, size and modification time are.
-
-    Parameters
-    ----------
-    record
-        JSON file that is read and written. It belongs in the run directory, since the data may be read-only.
+    its path, checksums, size and modification time are. The record belongs in the run directory: the data may be
+    read-only.
     """
     if packed._sections.size <= _VERIFIED_AT_OPENING_BYTES:
         return
@@ -392,7 +364,7 @@ def write_frames(
     dtype: Literal["float16", "float32"] = "float32",
     info: dict[str, Any] | None = None,
 ) -> PackReport:
-    """Write frames and their senones, in constant memory.
+    """Write frames and their senones of some utterances, in this order, in constant memory.
 
     Parameters
     ----------
@@ -403,8 +375,6 @@ def write_frames(
         frames, both are cut to the shorter length.
     num_senones
         S; every senone must be below it.
-    utterances
-        The utterances to write, in this order.
 
     Raises
     ------

@@ -202,7 +202,7 @@ class Span:
 
 
 def spans(outputs: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Span]:
-    """Yield the spans of an utterance, of `at_a_time` own steps and `beyond` lookahead steps; `delay` is in steps, too."""
+    """Yield the spans of an utterance, of `at_a_time` own steps and `beyond` lookahead steps; `delay` is in steps."""
     steps = outputs + delay if outputs else 0
     for start in range(0, steps, at_a_time):
         own = min(at_a_time, steps - start)
