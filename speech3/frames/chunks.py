@@ -59,6 +59,17 @@ def default_chunk(lengths_U: np.ndarray, subsampling: int) -> int:
     return min(_LONGEST, subsampling * math.ceil(np.quantile(lengths_U, _WHOLE) / subsampling))
 
 
+def _matrices(warp: FrequencyWarp, speed: float = 1.0) -> Tensor:
+    """The matrices (_WARPS, M, M) of factors that are evenly spaced over the range of a warp, at a speed."""
+    factors = np.linspace(1 - warp.most, 1 + warp.most, _WARPS) / speed
+    return torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
+
+
+def _warped(feats_BLF: Tensor, matrices_BMM: Tensor) -> Tensor:
+    blocks_BXM = feats_BLF.reshape(len(feats_BLF), -1, matrices_BMM.shape[1])
+    return torch.bmm(blocks_BXM, to_device(matrices_BMM, feats_BLF.device).transpose(1, 2)).view(feats_BLF.shape)
+
+
 class ChunkInputs(NamedTuple):
     """The input (B, L, F) float32 of a network with a finite context."""
 
@@ -112,11 +123,22 @@ class Chunks:
     rows: tuple[range, ...] | None = None
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, subsampling: int, seed: int,
-        device: torch.device, speeds: Sequence[float] = (), warp: FrequencyWarp | None = None,
-        masks: SpecAugment | None = None, warm_up: int | None = None,
+        self,
+        packed: PackedFrames,
+        *,
+        left: int,
+        right: int,
+        chunk: int,
+        streams: int,
+        subsampling: int,
+        seed: int,
+        device: torch.device,
+        speeds: Sequence[float] = (),
+        warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None,
+        warm_up: int | None = None,
         targets: Callable[[Sequence[Chunk]], Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.packed, self.right, self.chunk, self.streams = packed, right, chunk, streams
         self.left, self.warm_up = left + (warm_up or 0), warm_up
         self.subsampling, self.seed, self.device = subsampling, seed, device
@@ -129,8 +151,7 @@ class Chunks:
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._matrices_MM: Tensor | None = None
         if warp:
-            factors = [f / speed for speed in self.speeds for f in np.linspace(1 - warp.most, 1 + warp.most, _WARPS)]
-            self._matrices_MM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
+            self._matrices_MM = torch.cat([_matrices(warp, speed) for speed in self.speeds])
 
     def __len__(self) -> int:
         return -(-int(self._ends_U[-1]) // self.streams)
@@ -144,9 +165,7 @@ class Chunks:
         chunks, first_B = self._place(chosen_B, np.array(self.speeds)[speed_B], generator.uniform(-1, 1, len(chosen_B)))
         feats_BLF = self._gather(chunks, first_B)
         if self._matrices_MM is not None:
-            matrices_BMM = to_device(self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)], self.device)
-            blocks_BXM = feats_BLF.reshape(len(chunks), -1, matrices_BMM.shape[1])
-            feats_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BLF.shape)
+            feats_BLF = _warped(feats_BLF, self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)])
         if self.masks:
             feats_BLF = self.masks(feats_BLF, *self.masks.draw(generator, len(chunks)))
         return self._inputs(chunks, feats_BLF), self.targets(chunks)
@@ -298,10 +317,22 @@ class Sequences:
     """
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, seed: int,
-        device: torch.device, delay: int = 0, lookahead: int = 0, warp: FrequencyWarp | None = None,
-        masks: SpecAugment | None = None, row_minibatches: int = 50, targets_inside: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        packed: PackedFrames,
+        *,
+        left: int,
+        right: int,
+        chunk: int,
+        streams: int,
+        seed: int,
+        device: torch.device,
+        delay: int = 0,
+        lookahead: int = 0,
+        warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None,
+        row_minibatches: int = 50,
+        targets_inside: bool = False,
+    ) -> None:
         self.packed, self.left, self.right, self.delay, self.lookahead = packed, left, right, delay, lookahead
         self.chunk, self.streams, self.seed, self.device = chunk, streams, seed, device
         self.warp, self.masks = warp, masks
@@ -319,8 +350,7 @@ class Sequences:
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
         self._epoch = _Epoch(-1, *[np.empty(0)] * 4)
         if warp:
-            factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
-            self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
+            self._matrices_LMM = _matrices(warp)
 
     def __len__(self) -> int:
         return int(self._starts_R1[-1])
@@ -357,9 +387,14 @@ class Sequences:
         return step, active_B, np.where(active_B, chunk_B, 0)
 
     def _gather(
-        self, utterance_B: np.ndarray, step_B: np.ndarray, active_B: np.ndarray, begins_B: np.ndarray,
-        place: tuple[int, int], change: Callable[[Tensor, np.ndarray], Tensor] | None,
-    ) -> tuple[SequenceInputs, Tensor]:  # fmt: skip
+        self,
+        utterance_B: np.ndarray,
+        step_B: np.ndarray,
+        active_B: np.ndarray,
+        begins_B: np.ndarray,
+        place: tuple[int, int],
+        change: Callable[[Tensor, np.ndarray], Tensor] | None,
+    ) -> tuple[SequenceInputs, Tensor]:
         """Gather the chunks that begin at these steps of their utterances; `change` augments their frames."""
         offsets_U1 = self.packed.offsets_U1
         first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
@@ -392,9 +427,7 @@ class Sequences:
     ) -> Tensor:
         feats_BKF = feats_KBF.transpose(0, 1)
         if self.warp:
-            matrices_BMM = to_device(self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])], self.device)
-            blocks_BXM = feats_BKF.reshape(len(utterance_B), -1, matrices_BMM.shape[1])
-            feats_BKF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BKF.shape)
+            feats_BKF = _warped(feats_BKF, self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])])
         if self.masks:
             generator = np.random.default_rng((self.seed, order.number, number, _TIME_SEED))
             time_BK2, _ = self.masks.draw(generator, len(utterance_B))
@@ -423,16 +456,9 @@ class WholeUtterances(Chunks):
     A minibatch depends only on (epoch, number). `targets` gets chunks that begin at 0; other parameters as in `Chunks`.
     """
 
-    def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, subsampling: int, seed: int,
-        device: torch.device, targets: Callable[[Sequence[Chunk]], Any], speeds: Sequence[float] = (),
-        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, warm_up: int | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, packed: PackedFrames, *, minibatch: int, **options: Any) -> None:
         self._lengths_U = np.diff(packed.offsets_U1)
-        super().__init__(
-            packed, left=left, right=right, chunk=int(self._lengths_U.max()), streams=1, subsampling=subsampling,
-            seed=seed, device=device, speeds=speeds, warp=warp, masks=masks, targets=targets, warm_up=warm_up,
-        )  # fmt: skip
+        super().__init__(packed, chunk=int(self._lengths_U.max()), streams=1, **options)
         self._by_length_U = np.argsort(self._lengths_U, kind="stable")
         self._cuts = self._filled(minibatch)
         self._groups: tuple[int, list[np.ndarray]] = (-1, [])

@@ -145,9 +145,13 @@ class Resident:
     """
 
     def __init__(
-        self, packed: PackedFrames, device: torch.device, left: int, right: int,
+        self,
+        packed: PackedFrames,
+        device: torch.device,
+        left: int,
+        right: int,
         spans: Sequence[tuple[int, int]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.device, self.left, self.right = device, left, right
         self.spans_first_P: Tensor | None = None
         # Frames begin in the utterance whose number is that of offsets not above them, minus 1: with these arrays, no
@@ -222,7 +226,7 @@ class Minibatches:
         Augmentation in `draw`, but not in `sequential`; each window has its own masks.
     chunk_frames
         0: the whole corpus is shuffled (which is slow on a host whose memory is smaller than the file). Otherwise the
-        number of frames of a chunk, at least `PIECES` minibatches, which come from `PIECES` places of the corpus and are
+        number of frames of a chunk (at least `PIECES` minibatches), from `PIECES` places of the corpus, which are
         shuffled together; two chunks are on the device at a time. The order depends on this number, but never on the
         machine.
     sharers
@@ -232,9 +236,19 @@ class Minibatches:
     rows: tuple[range, ...] | None = None  # they may be computed in any order
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
-        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, chunk_frames: int = 0, sharers: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        packed: PackedFrames,
+        *,
+        left: int,
+        right: int,
+        minibatch: int,
+        seed: int,
+        device: torch.device,
+        warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None,
+        chunk_frames: int = 0,
+        sharers: int = 1,
+    ) -> None:
         if 0 < chunk_frames < PIECES * minibatch:
             raise SettingError(
                 f"training.chunk_frames={chunk_frames}: must be 0 (shuffle the whole corpus) or at least {PIECES} "

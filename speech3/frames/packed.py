@@ -139,10 +139,8 @@ def open_sections(path: Path) -> Sections:
     checksum = about.pop("checksums_crc")
     if zlib.crc32(table.data) != checksum:
         raise FormatError(f"{path}: the table of checksums is damaged; pack it again")
-    sections = Sections(
-        path=path, about=about, checksum=checksum, size=status.st_size, mtime_ns=status.st_mtime_ns,
-        _places=places, _checksums=table.view("<u4"), _map=mapped, _raw=raw,
-    )  # fmt: skip
+    stamp = status.st_size, status.st_mtime_ns
+    sections = Sections(path, about, checksum, *stamp, places, table.view("<u4"), mapped, raw)
     sections.expect_scattered_reads()
     return sections
 
@@ -292,16 +290,20 @@ def open_packed(path: Path | str) -> PackedFrames:
             f"{path}: holds no frames ({about['frames']} of {about['dim']} feature bins); pack it again with some "
             f"utterances"
         )
+    frames, dim, senones = about["frames"], about["dim"], about["num_senones"]
     packed = PackedFrames(
-        path=sections.path, num_senones=about["num_senones"],
-        frames_NF=_shaped(sections, "frames", about["dtype"], about["frames"] * about["dim"]).reshape(-1, about["dim"]),
-        senones_N=_shaped(sections, "senones", about["senone_dtype"], about["frames"]),
+        path=sections.path,
+        num_senones=senones,
+        frames_NF=_shaped(sections, "frames", about["dtype"], frames * dim).reshape(-1, dim),
+        senones_N=_shaped(sections, "senones", about["senone_dtype"], frames),
         offsets_U1=_shaped(sections, "offsets", "<i8", about["utterances"] + 1),
-        counts_S=_shaped(sections, "counts", "<i8", about["num_senones"]),
-        mean_F=_shaped(sections, "mean", "<f8", about["dim"]),
-        variance_F=_shaped(sections, "variance", "<f8", about["dim"]),
-        info=about["info"], digest=f"{sections.checksum:08x}", _sections=sections,
-    )  # fmt: skip
+        counts_S=_shaped(sections, "counts", "<i8", senones),
+        mean_F=_shaped(sections, "mean", "<f8", dim),
+        variance_F=_shaped(sections, "variance", "<f8", dim),
+        info=about["info"],
+        digest=f"{sections.checksum:08x}",
+        _sections=sections,
+    )
     _check_offsets(packed)
     if sections.size <= _VERIFIED_AT_OPENING_BYTES:
         packed.verify()
@@ -445,9 +447,13 @@ class _Packer:
         self.sum_F: np.ndarray | None = None
 
     def frames(
-        self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
-        skipped: dict[str, str], spool: IO[bytes],
-    ) -> Iterator[bytes]:  # fmt: skip
+        self,
+        feats: Mapping[str, np.ndarray],
+        alignments: Mapping[str, np.ndarray],
+        utterances: Sequence[str],
+        skipped: dict[str, str],
+        spool: IO[bytes],
+    ) -> Iterator[bytes]:
         """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`."""
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
@@ -492,10 +498,9 @@ class _Packer:
         writer.section("mean", [(self.shift_F + offset_F).astype("<f8").tobytes()])
         writer.section("variance", [variance_F.astype("<f8").tobytes()])
         writer.section("ids", ["\n".join(self.ids).encode("utf-8")])
-        writer.close({
-            "frames": self.offsets[-1], "utterances": len(self.ids), "dim": len(self.sum_F), "dtype": self.dtype.str,
-            "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones, "info": info,
-        })  # fmt: skip
+        sizes = {"frames": self.offsets[-1], "utterances": len(self.ids), "dim": len(self.sum_F)}
+        types = {"dtype": self.dtype.str, "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones}
+        writer.close({**sizes, **types, "info": info})
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,8 @@ def clipped_lstm(
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")
     with exactly(x_TBI):
-        y_TBR, h_BR, c_BC = _ClippedLstm.apply(
-            x_TBI.to(weight_ih_GI.dtype), h0_BR, c0_BC, weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C,
-            weight_hr_RC, float(clip),
-        )  # fmt: skip
+        weights = weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C, weight_hr_RC
+        y_TBR, h_BR, c_BC = _ClippedLstm.apply(x_TBI.to(weight_ih_GI.dtype), h0_BR, c0_BC, *weights, float(clip))
     return y_TBR, h_BR, c_BC
 
 

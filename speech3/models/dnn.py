@@ -110,9 +110,13 @@ class Hidden(nn.Module):
     """
 
     def __init__(
-        self, widths: Sequence[int], activation: Activation, normalization: Normalization, dropout: float,
+        self,
+        widths: Sequence[int],
+        activation: Activation,
+        normalization: Normalization,
+        dropout: float,
         generator: torch.Generator,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         layers = [Linear(i, o) for i, o in itertools.pairwise(widths)]
         for layer in layers:

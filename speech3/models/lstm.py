@@ -48,10 +48,10 @@ class Cells(nn.Module):
 
     def forward(self, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
         """Outputs (T, B, R), and the state after the last step."""
+        weights = self.weight_ih, self.weight_hh, self.bias
         y_TBR, *after = clipped_lstm(
-            x_TBI, *state, self.weight_ih, self.weight_hh, self.bias,
-            clip=self.clip, weight_peep_3C=self.weight_peep, weight_hr_RC=self.weight_hr,
-        )  # fmt: skip
+            x_TBI, *state, *weights, clip=self.clip, weight_peep_3C=self.weight_peep, weight_hr_RC=self.weight_hr
+        )
         return y_TBR, (after[0], after[1])
 
     def zero_state(self, streams: int) -> State:

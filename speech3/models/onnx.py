@@ -245,9 +245,7 @@ def _layer(layer: FactoredLayer, graph: Graph, x_KD: str, name: str) -> str:
 
 
 def _rectified(graph: Graph, y_KD: str, norm: BatchNorm, name: str) -> str:
-    gain_D, shift_D = (each.float() for each in gain_and_shift(norm))
-    gained = graph.op("Mul", graph.op("Relu", y_KD), graph.constant(f"{name}.gain", gain_D))
-    return graph.op("Add", gained, graph.constant(f"{name}.shift", shift_D))
+    return _normed(norm, graph, graph.op("Relu", y_KD), name)
 
 
 def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
@@ -274,9 +272,9 @@ def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
 def _normed(norm: nn.Module, graph: Graph, x_TD: str, name: str) -> str:
     if not isinstance(norm, nn.BatchNorm1d):
         return layer_norm(norm, graph, x_TD, name)
-    gain_D, shift_D = (graph.constant(f"{name}.{kind}", each.float()) for kind, each in
-                       zip(("gain", "shift"), gain_and_shift(norm), strict=True))  # fmt: skip
-    return graph.op("Add", graph.op("Mul", x_TD, gain_D), shift_D)
+    gain_D, shift_D = gain_and_shift(norm)
+    gained = graph.op("Mul", x_TD, graph.constant(f"{name}.gain", gain_D.float()))
+    return graph.op("Add", gained, graph.constant(f"{name}.shift", shift_D.float()))
 
 
 def _lstm_layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | None) -> str:
@@ -300,18 +298,27 @@ def _lstm_layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | Non
 
 
 def _cells(
-    cells: Cells, graph: Graph, x_TI: str, state: tuple[str, str], name: str, *,
-    every_state: bool = False, backward: bool = False,
-) -> tuple[str, str, str]:  # fmt: skip
+    cells: Cells,
+    graph: Graph,
+    x_TI: str,
+    state: tuple[str, str],
+    name: str,
+    *,
+    every_state: bool = False,
+    backward: bool = False,
+) -> tuple[str, str, str]:
     """Outputs (T, R); h and c after the last step, or with `every_state` after every step, (T, 1, R) and (T, 1, C)."""
     gates_TG = product(graph, x_TI, f"{name}.weight_ih", cells.weight_ih, cells.bias)
     body = _step(cells, graph, name, every_state)
     scanned = ("hs_T1R", "cs_T1C")[: 1 + every_state]
     outputs = tuple(f"{name}.{kind}" for kind in ("h_1R", "c_1C", *scanned))
+    directions = {
+        "scan_input_directions": [int(backward)],
+        "scan_output_directions": [int(backward)] * len(scanned),
+    }
     h_1R, c_1C, hs_T1R, *cs_T1C = graph.ops(
-        "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1,
-        scan_input_directions=[int(backward)], scan_output_directions=[int(backward)] * len(scanned),
-    )  # fmt: skip
+        "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1, **directions
+    )
     y_TR = graph.op("Squeeze", hs_T1R, graph.constant("streams of a step", [1]))
     return (y_TR, hs_T1R, cs_T1C[0]) if every_state else (y_TR, h_1R, c_1C)
 
@@ -371,11 +378,8 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     proto = helper.make_model(
         graph.proto(), opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="speech3", ir_version=_IR_VERSION
     )
-    facts = {
-        "format": FORMAT, "feat_dim": model.feat_dim, "num_senones": model.num_senones,
-        "left_context": model.left_context, "right_context": model.right_context,
-        "subsampling": model.subsampling, **facts,
-    }  # fmt: skip
+    keys = ("feat_dim", "num_senones", "left_context", "right_context", "subsampling")
+    facts = {"format": FORMAT, **{key: getattr(model, key) for key in keys}, **facts}
     helper.set_model_props(proto, {"speech3": json.dumps({**about, **facts})})
     checker.check_model(proto, full_check=True)
     return proto

@@ -504,9 +504,8 @@ def _run(plan: Plan, out: Path) -> float:
     if missing:
         raise MachineError(f"{step.name} ended without writing {missing[0]}; please report this")
     seconds = time.monotonic() - start
-    write_json(_marker(out, step), {
-        **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()
-    })  # fmt: skip
+    record = {**read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()}
+    write_json(_marker(out, step), record)
     _begun(out, step).unlink()
     shutil.rmtree(_aside(out, step), ignore_errors=True)
     return seconds
@@ -515,9 +514,11 @@ def _run(plan: Plan, out: Path) -> float:
 def _begin(plan: Plan, out: Path) -> None:
     begun = _begun(out, plan.step)
     record = {
-        "fingerprint": plan.fingerprint, "used": _runs_of(out, plan.step.needs), "settings": plan.step.settings,
+        "fingerprint": plan.fingerprint,
+        "used": _runs_of(out, plan.step.needs),
+        "settings": plan.step.settings,
         "inputs": plan.inputs,
-    }  # fmt: skip
+    }
     left = read_json(begun) if begun.exists() and not plan.afresh else {}
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)
     marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns

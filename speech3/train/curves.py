@@ -28,10 +28,13 @@ SHARES = (0.90, 0.95, 0.98)  # the accuracies of a table, as shares of the best 
 _MEASURED = ("before", "heldout", "epoch")
 _FATES = ("used", "stale", "refused", "returned")
 _SCALARS = {
-    "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
-    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
+    "train_loss": "loss/train",
+    "heldout_loss": "loss/heldout",
+    "train_accuracy": "accuracy/train",
+    "heldout_accuracy": "accuracy/heldout",
+    "heldout_per": "phone_errors/heldout",
     "learning_rate": "training/learning_rate",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from speech3.runtime import Metrics, read_json, say, write_json
 
 RUN, CHECKPOINTS, METRICS = "run.json", "checkpoints", "metrics.jsonl"
 _POOL = 64  # minibatches whose items are sorted by length together
+_OF_FIT = {"strategy", "workers", "epochs", "learning_rate", "optimizer", "schedule", "gradient_clip", "precision"}
+_OF_FIT |= {"seed", "device", "simulate", "options"}
 _CHANGEABLE = {"epochs", "workers", "device"}  # when training is resumed
 
 
@@ -120,13 +122,8 @@ def train_neural(
             best = found
             replace(lm, dev=found).save(out)
 
-    fit(
-        network, DataLoader(items, batch_sampler=sampler, collate_fn=padded), strategy=config.strategy,
-        workers=config.workers, epochs=config.epochs, learning_rate=config.learning_rate, optimizer=config.optimizer,
-        schedule=config.schedule, gradient_clip=config.gradient_clip, precision=config.precision,
-        on_epoch=after_epoch, out=out / CHECKPOINTS, seed=config.seed, device=config.device, simulate=config.simulate,
-        options=config.options,
-    )  # fmt: skip
+    loader = DataLoader(items, batch_sampler=sampler, collate_fn=padded)
+    fit(network, loader, on_epoch=after_epoch, out=out / CHECKPOINTS, **config.model_dump(include=_OF_FIT))
     return TrainedNeural(neural.read_neural(out), text.words, text.unknown)
 
 

@@ -3,7 +3,7 @@
 Axes: T frames, P senones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -74,9 +74,14 @@ class PhoneErrors:
 
 
 def phone_errors(
-    outputs: Hmm | PdfsOnly, train: PackedFrames, heldout: PackedFrames, log_prior_P: np.ndarray, seed: int,
-    device: torch.device, *, labels: Literal["senones", "phones", "words"] = "senones",
-) -> PhoneErrors | None:  # fmt: skip
+    outputs: Hmm | PdfsOnly,
+    packed: Mapping[str, PackedFrames],
+    log_prior_P: np.ndarray,
+    seed: int,
+    device: torch.device,
+    *,
+    labels: Literal["senones", "phones", "words"] = "senones",
+) -> PhoneErrors | None:
     """Draw the utterances to decode, and estimate the bigram of phones on the alignment of the training frames.
 
     The reference comes from the held-out labels: senones, phones or words (`speech3.frames.packed`), which are replaced
@@ -97,6 +102,7 @@ def phone_errors(
     contexts = biphones(outputs) if labels != "senones" else None
     if labels != "senones" and not contexts:
         return None
+    train, heldout = packed["train"], packed["heldout"]
     offsets = train.offsets_U1
     sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
     bigram = phone_bigram(sequences, len(phones.silence_G))

@@ -4,14 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from speech3.config import TrainingConfig
-from speech3.engine import (
-    Progress,
-    rate_of,
-)
+from speech3.engine import Progress, rate_of
 from speech3.train.curves import staleness_mean, staleness_p95
-from speech3.train.rundir import (
-    Standing,
-)
+from speech3.train.rundir import Standing
 
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -53,19 +48,23 @@ def progress_record(training: TrainingConfig, standing: Standing, minibatches: i
 def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
     """An epoch for ``metrics.jsonl``: `standing` is at its end; loss and accuracy are those of the held-out frames."""
     rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
-    return {"event": "epoch", **_so_far(training, standing),
-            "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip
+    measured = {"heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}
+    return {"event": "epoch", **_so_far(training, standing), **measured}
 
 
 def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
     """Seconds and frames since the run began; all other values are for the epoch alone."""
     done = standing.done
     record: dict[str, Any] = {
-        "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
-        "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
-        "world": training.world, "workers": training.workers,
+        "epoch": standing.epoch,
+        "seconds": round(standing.seconds, 3),
+        "frames": standing.frames,
+        "train_loss": done.loss_sum / max(1, done.frames),
+        "train_accuracy": done.correct / max(1, done.frames),
+        "world": training.world,
+        "workers": training.workers,
         "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
-    }  # fmt: skip
+    }
     if done.up or done.down:
         record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
     if done.left_out:
@@ -73,8 +72,8 @@ def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
     if done.missed:
         record["missed_by_partitions"] = done.missed
     if done.shards:
-        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
-                   "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip
+        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts}
+        record["shards"] = [asdict(shard) for shard in done.shards]
     return record
 
 

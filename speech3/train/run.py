@@ -40,7 +40,7 @@ from speech3.engine import (
     times_of,
 )
 from speech3.errors import MOST_BAD, DataError, TrainingError
-from speech3.frames import Chunks, Minibatches, PackedFrames, Pretraining, Sequences
+from speech3.frames import PackedFrames
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
 from speech3.models import gemm_library, network_tensors, use_gemm_library
@@ -60,6 +60,7 @@ from speech3.train.curves import open_writer
 from speech3.train.init import Init, read_init
 from speech3.train.parts import (
     BuildParts,
+    Source,
     check_partitions,
     criterion_of,
     log_priors,
@@ -94,8 +95,8 @@ def open_worlds(
 
 def _clock(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> Times:
     clock = times_of(simulation_of(config, path, parts), config.training.workers)
-    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
-        f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
+    times = ", ".join(f"{seconds * 1e3:.2f}" for seconds in sorted(set(clock.compute_s)))
+    say(f"virtual clock: {times} ms per minibatch, {clock.sync_s * 1e3:.2f} ms per sync")
     return clock
 
 
@@ -128,9 +129,7 @@ def check_left_out(what: str, frames: int, left_out: int) -> None:
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, heldout: Minibatches | Sequences | Chunks | Pretraining, loss: Loss
-) -> tuple[float, float]:
+def evaluate(model: nn.Module, heldout: Source, loss: Loss) -> tuple[float, float]:
     """Mean loss and frame accuracy (0 to 1) over all frames; an error if the loss cannot use more than 5 % of them."""
     model.eval()
     loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
@@ -202,10 +201,14 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
 
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
-        "model": config.model.model_dump(), "training": config.training.model_dump(exclude=NOT_COMPUTED),
-        "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
-        **({"init": init.digest} if init else {}), **outputs_identity(config), **_pretraining(config),
-    }  # fmt: skip
+        "model": config.model.model_dump(),
+        "training": config.training.model_dump(exclude=NOT_COMPUTED),
+        "seed": config.seed,
+        "frames": {name: frames.digest for name, frames in packed.items()},
+        **({"init": init.digest} if init else {}),
+        **outputs_identity(config),
+        **_pretraining(config),
+    }
 
 
 def _pretraining(config: TrainConfig) -> dict[str, Any]:
@@ -214,9 +217,12 @@ def _pretraining(config: TrainConfig) -> dict[str, Any]:
 
 def _warm_start(config: TrainConfig, init: Init | None) -> float:
     """Epochs of plain SGD before asynchronous training: none for synchronous training or a model already trained."""
-    return (
-        config.training.asgd.warm_start if asynchronous(config.training) and not (init and init.same_senones) else 0.0
-    )
+    trained = not asynchronous(config.training) or (init and init.same_senones)
+    return 0.0 if trained else config.training.asgd.warm_start
+
+
+def _versions() -> dict[str, str]:
+    return {"numpy": np.__version__, "python": platform.python_version()}
 
 
 class _Run:
@@ -233,9 +239,14 @@ class _Run:
     """
 
     def __init__(
-        self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device,
-        init: Init | None, opened: ExitStack,
-    ) -> None:  # fmt: skip
+        self,
+        config: TrainConfig,
+        directory: RunDirectory,
+        packed: dict[str, PackedFrames],
+        device: torch.device,
+        init: Init | None,
+        opened: ExitStack,
+    ) -> None:
         self.config, self.directory, self.packed = config, directory, packed
         resumed = directory.newest()
         if resumed:
@@ -249,10 +260,8 @@ class _Run:
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
         self.heldout_loss = criterion_of(self.one.parts.loss)
-        self.phone_errors = phone_errors(
-            load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
-            self.log_priors(), config.seed, device, labels=config.training.labels,
-        )  # fmt: skip
+        outputs, labels = load_outputs(Path(config.hmm)), config.training.labels
+        self.phone_errors = phone_errors(outputs, packed, self.log_priors(), config.seed, device, labels=labels)
         self.epoch_minibatches = len(self.one.parts.source)
         self.trainer = Trainer(self.one, world, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
@@ -350,9 +359,8 @@ class _Run:
         estimate_statistics(self.model, self.one.parts, self.standing.epoch)
         loss, accuracy = self._heldout(self.one.sgd.state()["parameters"])
         best, epochs = self.standing.best["heldout_loss"], list(files)
-        record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
-                  "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
-                  "taken": loss <= best}  # fmt: skip
+        record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "taken": loss <= best}
+        record |= {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None}
         self.metrics.write(**record)  # not on TensorBoard, whose curves are over the frames seen in training
         if record["taken"]:
             self.best, self.averaged = network_tensors(self.model), record
@@ -371,8 +379,8 @@ class _Run:
         loss, accuracy = self._evaluate(small)
         parameters = [sum(each.numel() for each in model.parameters()) for model in (self.model, small)]
         self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
-        self.metrics.write(event="removal", epoch=self.standing.epoch - 1, **units_left(self.config, self.model),
-                           parameters=parameters, **self.removed)  # fmt: skip
+        record = {"event": "removal", "epoch": self.standing.epoch - 1, **units_left(self.config, self.model)}
+        self.metrics.write(**record, parameters=parameters, **self.removed)
         say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
 
     def finish(self) -> dict[str, Any]:
@@ -381,22 +389,29 @@ class _Run:
         best = {**epoch, **self.averaged, **self.removed}
         if not self.averaged and not standing.schedule.best_epoch:
             say("no epoch was better than the initial model, keeping the initial model")
+        measured = ("train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per")
         about = {
-            "kind": "nn", "model": self.shape.model_dump(mode="json"), "feat_dim": frames.dim,
-            "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
+            "kind": "nn",
+            "model": self.shape.model_dump(mode="json"),
+            "feat_dim": frames.dim,
+            "num_senones": num_outputs(self.config, frames),
+            "hmm": self.config.hmm,
             "objective": self.config.training.objective,
             "training": self.config.training.model_dump(mode="json"),
-            "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
-            "data": counted(self.packed), "info": frames.info,
-            "best_epoch": epoch["epoch"], "averaged_epochs": best.get("epochs", []),
-            "train_accuracy": best["train_accuracy"],
-            "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
-            **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
-            "seconds": standing.seconds, "history": standing.history, "before": standing.before,
-            "product": gemm_library(), **_pretraining(self.config),
-            "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
-                         "numpy": np.__version__, "python": platform.python_version()},
-        }  # fmt: skip
+            "seed": self.config.seed,
+            "frames": {name: each.digest for name, each in self.packed.items()},
+            "data": counted(self.packed),
+            "info": frames.info,
+            "best_epoch": epoch["epoch"],
+            "averaged_epochs": best.get("epochs", []),
+            **{key: best[key] for key in measured if key in best},
+            "seconds": standing.seconds,
+            "history": standing.history,
+            "before": standing.before,
+            "product": gemm_library(),
+            **_pretraining(self.config),
+            "versions": {"speech3": speech3.__version__, "torch": torch.__version__, **_versions()},
+        }
         copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
         if not self.config.pretraining:
@@ -413,8 +428,8 @@ class _Run:
     def _look_before(self, init: Init) -> None:
         """Evaluate the initial model; with the same senones the result is no worse, unless `last_is_best`."""
         loss, accuracy = self._heldout()
-        record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
-                  "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip
+        record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy}
+        record |= {"heldout_loss": loss, **self._heldout_per(), **self.begun_with}
         schedule = self.standing.schedule
         if init.same_senones:
             self.best, schedule = network_tensors(self.model), replace(schedule, best_loss=loss)
@@ -436,8 +451,8 @@ class _Run:
             self.trainer.tensors = {"parameters": self.one.sgd.state()["parameters"]}  # and slots of zero
         if self.config.training.average and (better or not halving):
             self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
-        record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones,
-                  **units_left(self.config, self.model)}  # fmt: skip
+        record = epoch_record(self.config.training, standing, loss, accuracy)
+        record |= {**phones, **units_left(self.config, self.model)}
         self.standing = standing.next_epoch(schedule, record)
         self.trainer.begin_epoch()
         self._note(**record)
@@ -449,8 +464,8 @@ class _Run:
         for done, parameters in self.looks:
             loss, accuracy = self._heldout(parameters)
             seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
-            self._note(event="heldout", epoch=self.standing.epoch, seconds=round(seconds, 3), frames=frames,
-                       heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
+            record = {"event": "heldout", "epoch": self.standing.epoch, "seconds": round(seconds, 3), "frames": frames}
+            self._note(**record, heldout_accuracy=accuracy, heldout_loss=loss)
         self.looks = []
 
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:

@@ -89,10 +89,8 @@ class Standing:
 
     def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
         """The progress at the beginning of the next epoch."""
-        return replace(
-            self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), frames_before=self.frames,
-            seconds_before=self.seconds, history=[*self.history, record],
-        )  # fmt: skip
+        sums = {"frames_before": self.frames, "seconds_before": self.seconds, "history": [*self.history, record]}
+        return replace(self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), **sums)
 
     @property
     def frames(self) -> int:
@@ -238,11 +236,8 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
         records = read_metrics(self.metrics)
         of_an_epoch, of_the_result = ("before", "heldout", "progress", "epoch"), ("average", "removal")
-        kept = [
-            record for record in records
-            if record.get("event") not in of_the_result
-            and (record.get("event") not in of_an_epoch or record["epoch"] < epoch)
-        ]  # fmt: skip
+        kept = [record for record in records if record.get("event") not in of_the_result]
+        kept = [record for record in kept if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 

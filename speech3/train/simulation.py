@@ -47,7 +47,7 @@ from speech3.train.checks import check_objective, with_precision
 from speech3.train.curves import SHARES, Curve, read_curve, time_to
 from speech3.train.init import read_init
 from speech3.train.parts import BuildParts, make_parts, minibatches
-from speech3.train.run import simulation_of, train
+from speech3.train.run import simulation_of, train, with_workers
 from speech3.train.rundir import AnotherRun
 
 BYTES_PER_GIGABIT = 1e9 / 8
@@ -108,8 +108,10 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     if synchronous and _averaged(codec):
         several.append(Method("sync", _by(config, "synchronous")))
     elif synchronous:
-        say(f"no row of synchronous workers: training.codec is {codec.kind} with down={codec.down}, and they need "
-            f"none or ternary with down=float32")  # fmt: skip
+        say(
+            f"no row of synchronous workers: training.codec is {codec.kind} with down={codec.down}, and they need none"
+            " or ternary with down=float32"
+        )
     return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
 
 
@@ -157,9 +159,14 @@ def _stem(name: str) -> str:
 
 
 def simulate(
-    methods: Sequence[Method], workers: Sequence[int], out: Path, *, rates: Sequence[float] = (),
-    seeds: Sequence[int] = (), jobs: int = 1,
-) -> tuple[list[Outcome], list[str]]:  # fmt: skip
+    methods: Sequence[Method],
+    workers: Sequence[int],
+    out: Path,
+    *,
+    rates: Sequence[float] = (),
+    seeds: Sequence[int] = (),
+    jobs: int = 1,
+) -> tuple[list[Outcome], list[str]]:
     """Simulate every row of the table: plain SGD with one worker, the other methods with several.
 
     Parameters
@@ -273,14 +280,14 @@ def _train(out: Path, trial: Trial) -> str:
 
 def _config(trial: Trial) -> TrainConfig:
     config, variant = trial.variant.method.config, trial.variant
-    training, simulation = config.training, config.training.simulation
+    simulation = config.training.simulation
     failures = [] if simulation.method == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
-    alone = {"warmup": 0.0} if variant.workers == 1 else {}  # one worker does not need warm-up and would lose time
-    training = training.model_copy(update={
-        "workers": variant.workers, "learning_rate": trial.learning_rate,
-        "simulation": simulation.model_copy(update={"failures": tuple(failures)}), **alone,
-    })  # fmt: skip
-    return config.model_copy(update={"training": training, "seed": trial.seed})
+    alone: dict[str, object] = (
+        {"warmup": 0.0} if variant.workers == 1 else {}
+    )  # one worker does not need warm-up and would lose time
+    changes = {"learning_rate": trial.learning_rate, **alone}
+    changes["simulation"] = simulation.model_copy(update={"failures": tuple(failures)})
+    return with_workers(config, variant.workers, **changes).model_copy(update={"seed": trial.seed})
 
 
 def _best_rate(tried: dict[float, Curve], target: float) -> float:
@@ -412,10 +419,8 @@ def throughput(
         total = sum(layer.parameters for layer in layers)
         shared = sum(layer.parameters for layer in layers if layer.kind == "convolution")
         networks.append(MeasuredNetwork(name, total, 1 - shared / total, measure_costs(parts, codec, workers)))
-    points = throughputs(
-        {each.name: each.costs for each in networks}, workers, [each * BYTES_PER_GIGABIT for each in gigabits],
-        config.training.simulation.latency_s,
-    )  # fmt: skip
+    costs, links = {each.name: each.costs for each in networks}, [each * BYTES_PER_GIGABIT for each in gigabits]
+    points = throughputs(costs, workers, links, config.training.simulation.latency_s)
     found = conclusions(points, {each.name: each.connected for each in networks})
     return Throughput(
         config.training.device, tuple(workers), tuple(gigabits), tuple(networks), tuple(points), tuple(found)
