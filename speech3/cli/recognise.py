@@ -85,6 +85,7 @@ def transcribe(
     )
     from speech3.hmm import ctm_line
 
+    # The recogniser.
     recognizer = replace_graph(load_recognizer(model).with_min_confidence(min_confidence), graph, hot)
     if others:
         if stream:
@@ -93,6 +94,7 @@ def transcribe(
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
             raise MismatchError(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
         recognizer = with_mean_scores(recognizer, more)
+    # Audio that is still arriving, or finished files.
     if stream:
         if len(files) != 1 or ctm:
             raise SettingError("--stream takes one FILE, or - for standard input, and no --ctm")
@@ -177,12 +179,14 @@ def decode(
     from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
 
+    # The models and the features.
     loaded, jobs = load_recognizer(model).with_min_confidence(min_confidence), jobs or available_jobs()
     recognizer = replace_graph(loaded, graph, hot)
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
+    # All passes but the last, if the model adapts to speakers.
     last: TrainedModel = recognizer
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
@@ -194,6 +198,7 @@ def decode(
         silent = silent_in(out / "feats")
         last, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)
     keep_speakers(out, searched)
+    # The last pass.
     decoding, kept = decode_latticed(last, searched, out, WantedResults(nbest, lattice, mbr), jobs)
     decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(
@@ -507,6 +512,7 @@ def tune(
             " (`speech3 subset`)"
         )
     _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
+    # Extract the features and search the grid.
     adapting = speaker_model(recognizer)
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))

@@ -183,7 +183,5 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
             )
     elif not training.time_masks:
         return None
-    return SpecAugment(
-        mean_F.float(), training.time_masks, training.time_mask_frames, training.frequency_masks,
-        training.frequency_mask_bins, columns,
-    )  # fmt: skip
+    time, frequency = ("time_masks", "time_mask_frames"), ("frequency_masks", "frequency_mask_bins")
+    return SpecAugment(mean_F.float(), *(getattr(training, key) for key in (*time, *frequency)), columns)

@@ -88,9 +88,15 @@ class Convolution(nn.Conv2d):
     """
 
     def __init__(
-        self, channels: int, maps: int, kernel: tuple[int, int], pool: int = 1, *, stride: tuple[int, int] = (1, 1),
+        self,
+        channels: int,
+        maps: int,
+        kernel: tuple[int, int],
+        pool: int = 1,
+        *,
+        stride: tuple[int, int] = (1, 1),
         dilation: tuple[int, int] = (1, 1),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(channels, maps, kernel, stride=stride, dilation=dilation)
         self.pool = pool
         self.places_of = _Places(kernel, stride, dilation)

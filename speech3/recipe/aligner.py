@@ -186,6 +186,7 @@ def train_aligner(
         features = load_preset(FeatureConfig, "features", config.aligner_features).model_copy(
             update={"sample_frequency": rate_hz, "resample": True, "mix_channels": True}
         )
+        # Which utterances can be trained on.
         report = extract(data, work / "feats", features, jobs, most_bad=1.0)
         feats = ArkReader(work / "feats" / "feats.scp") if report.utterances else {}
         texts = {key: utterance.text for key, utterance in data.utterances.items()}
@@ -205,6 +206,7 @@ def train_aligner(
                 f"  warning: {seconds:.0f} s of speech is little to train on: check the boundaries, add recordings, or"
                 " pass --model DIR"
             )
+        # Monophones, then again along the boundaries that the waveforms suggest.
         sized = with_sizes(config, seconds / 3600, len(phone_groups(said)))
         generator, metrics = np.random.default_rng(seed), Metrics(out / "metrics.jsonl")
         waves = DataWaves(data, features.sample_frequency)
@@ -214,6 +216,7 @@ def train_aligner(
             system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
         bad |= system.failed
         check_bad(_without_long(bad, long), len(texts), str(data.path), "could not be aligned", most=MOST_UNALIGNED)
+        # The model directory.
         system.hmm.save(out)
         shutil.copyfile(work / "feats" / "features.yaml", out / "features.yaml")
         system.gmm.save(out / "model.safetensors", {"features": config.aligner_features})

@@ -148,6 +148,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         The source or the model cannot be used, `out` is `path` or holds other files of the same names, or nothing could
         be aligned. All files are written before the last of these errors is raised.
     """
+    # What to align, and with which model.
     _check_place(path, out)
     recognizer = load_recognizer(model_path(request.model)) if request.model else None
     rules = model_rules(recognizer) if recognizer else TextRules()
@@ -160,6 +161,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         if recognizer:
             request = replace(request, lang=None)
             say("the English aligner in speech3 is used (CMU's phones); --train: trains on these recordings")
+    # What an earlier run has already done.
     settings = {
         "release": __version__,
         "model": str(recognizer.directory.absolute()) if recognizer else None,
@@ -174,6 +176,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     if recognizer is None and earlier:
         recognizer = load_recognizer(out / "model")
     limits, found = earlier.limits if earlier else None, dict[str, UtteranceResult]()
+    # Train, if there is no model, and align what is new.
     if changed:
         data = source.data
         if earlier:  # the features of all utterances of a speaker are normalised together
@@ -202,6 +205,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         shutil.rmtree(out / "feats", ignore_errors=True)
         limits = limits or alignment.outcome.limits
         found = {each.id: each for each in _results(alignment, model.data.subset(changed), source.targets)}
+    # All files, from old and new results.
     assert limits is not None
     kept = {each.id: each for each in earlier.results} if earlier else {}
     results = [found.get(key) or kept[key] for key in source.data.utterances]
@@ -279,6 +283,7 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
     words, phones = found.tracks()
     aligned, silent = found.outcome.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
     whole = {key: key for key in data.utterances} | {name: part.utterance for name, part in found.parts.items()}
+    # Long utterances were aligned in parts: what is said of a part holds for the whole.
     doubts: dict[str, list[str]] = {}
     marked: dict[str, list[str]] = {}
     for suspicion in found.outcome.suspicious:

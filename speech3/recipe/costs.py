@@ -126,6 +126,7 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     copies = 2 if recipe.augment else 1
     packed_hours = copies * hours + speech.dev
     found = {f"hmm/{name}": Cost(rate * hours, 0) for name, rate in _HMM.items()}
+    # GMMs and alignments; data and features, which take disk space.
     found["hmm/boundaries"] = Cost(_HMM["align"] * (speech.dev + speech.test), 0)
     wav = 2.0 * (recipe.sample_rate or 16000) * 3600
     if recipe.speed_perturb:
@@ -139,6 +140,7 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         found["features/augmented"] = Cost(_FEATURES * hours * len(e.network_features), 0, size)
     if BMMI in e.trained:
         found[f"train/{BMMI}"] = Cost(_PASS[BMMI] * hours * recipe.hmm.bmmi.iterations, 0)
+    # Networks: packed frames, and passes over them.
     workers = most_workers(hours) if e.workers_chosen else e.training.workers
     width = _WIDTHS[e.training.dtype]
     for network in e.networks:
@@ -167,6 +169,7 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         leaves = system.leaves or round(0.625 * triphone_leaves(hours))
         rate = _PASS[LFMMI] * _larger(LFMMI, system.model, preset, leaves)
         found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
+    # Decoding, with tuning on dev.
     for system_name in e.systems:
         family = LFMMI if system_name == SELF else system_name if system_name in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV

@@ -246,6 +246,7 @@ def decode_system(e: Experiment, system: str) -> None:
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
         write_json(e.model(directory) / TUNING_FILE, config.model_dump())
+    # Tune on dev; a system that adapts to speakers decodes in passes.
     earlier_s = 0.0
     if system == SAT:
         passes = speakers.passes_on_dev(e, plain[0])
@@ -259,6 +260,7 @@ def decode_system(e: Experiment, system: str) -> None:
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
     write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
+    # Decode test.
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     wanted = WantedResults(archive=e.recipe.lm.rescore is not None)
@@ -271,6 +273,7 @@ def decode_system(e: Experiment, system: str) -> None:
     silent = silent_in(e.features(given, "test"))
     waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
+    # Decode again with other language models.
     if wanted.archive:
         rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():
