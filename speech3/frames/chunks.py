@@ -1,26 +1,20 @@
 """Minibatches of consecutive frames: single chunks, whole utterances, and chunks in streams for models with a state.
 
 Single chunks (`Chunks`), for LF-MMI, MMI and sMBR and for time-delay networks: in each epoch an utterance is covered
-once by as few chunks as possible. They are spaced evenly, shifted a little at random in each epoch, and all chunks of
-the corpus are shuffled. The context on both sides of a chunk comes from the utterance, whose edge frames are repeated
-beyond its ends. If an utterance is shorter than a chunk, its last frame is repeated, too: this counts as a longer last
-phone, both in the criterion and in the counts of frames. A chunk may be drawn at another speed, without copies of the
-recordings on disk: log mel frames are interpolated in time and warped in frequency, since both change when a recording
-is played faster (Ko et al. 2015, "Audio augmentation for speech recognition", who resample the recordings).
+once by as few chunks as possible, spaced evenly and shifted a little at random. Context comes from the utterance, whose
+edge frames are repeated beyond its ends. In an utterance that is shorter than a chunk this counts as a longer last
+phone. At another speed log mel frames are interpolated in time and warped in frequency, since both change when a
+recording is played faster (Ko et al. 2015, who resample the recordings).
 
-Whole utterances (`WholeUtterances`), for LF-MMI numerators made from whole transcripts: a minibatch has as many as fit
-into it, padded to the longest by repeating their last frames. In each epoch utterances of about the same length are
-grouped anew.
+Whole utterances (`WholeUtterances`), for LF-MMI numerators made from whole transcripts: a minibatch has as many of
+about the same length as fit into it, padded to the longest by repeating their last frames.
 
-Streams (`Sequences`): the utterances are shuffled each epoch, concatenated and cut into chunks of T steps; the last
-chunk of an utterance may be shorter. A step is a frame; if outputs lag behind (`delay`), an utterance has that many
-more steps at its end, and that many steps without a target at its beginning. The sequence of chunks is cut into equal
-segments, one for each stream of each row. A row is a series of minibatches: the first holds the first chunks of B
-segments, the second the second chunks, and so on; so stream b of a minibatch continues stream b of the previous
-minibatch in the row. The carried state is reset at the beginning of an utterance, and in the first minibatch of a row,
-where a segment may begin in the middle of an utterance. Rows are therefore independent of each other, and are what is
-distributed over workers: one worker computes all minibatches of a row, in order. Only the frames of one minibatch are
-gathered at a time, from the memory map, and spliced on the device: no corpus is too large for a device.
+Streams (`Sequences`): the shuffled utterances are concatenated and cut into chunks of T steps, the last of an utterance
+maybe shorter; with `delay` an utterance has more steps at its end, and as many without a target at its beginning. The
+sequence of chunks is cut into equal segments, one for each stream of each row. A row is a series of minibatches that
+one worker computes in order: stream b of a minibatch continues stream b of the one before. The carried state is reset
+at the beginning of an utterance, and of a row. Only the frames of one minibatch are gathered at a time, and spliced on
+the device.
 
 Axes: B chunks, utterances or streams of a minibatch, L frames of a chunk with its context (K in streams), T outputs or
 steps of a chunk, W context window, F feature bins, M mel bins, U utterances (U1: and the end of the last), A all steps,

@@ -183,5 +183,6 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
             )
     elif not training.time_masks:
         return None
-    time, frequency = ("time_masks", "time_mask_frames"), ("frequency_masks", "frequency_mask_bins")
-    return SpecAugment(mean_F.float(), *(getattr(training, key) for key in (*time, *frequency)), columns)
+    time = training.time_masks, training.time_mask_frames
+    frequency = training.frequency_masks, training.frequency_mask_bins
+    return SpecAugment(mean_F.float(), *time, *frequency, columns)

@@ -1,11 +1,9 @@
 """A file of frames, senones and utterances: written once, memory-mapped, checksummed (`pack_aligned`, `open_packed`).
 
-Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Of a large file, opening
-reads only the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
-
-Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the
-sections, each at a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
-JSON with the writer's description and the position of each section. Opening reads only footer and checksums.
+Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the sections
+(frames, senones, utterance offsets, ids, senone counts, mean, variance), each at a multiple of 64 bytes, then one
+CRC-32 for each block of 1 MiB of the sections, then the footer: JSON with the writer's description and the position of
+each section. Opening a large file reads only footer, checksums and offsets.
 
 In place of senones there may be labels of segments (phones, words): twice the number of the segment, plus one in its
 first frame, so that two consecutive segments with the same number remain separate.

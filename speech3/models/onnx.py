@@ -1,19 +1,15 @@
 """Exports a model as an ONNX graph, built by hand from its modules, for `speech3.models.onnx_runtime` and others.
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and returns ``loglikes`` (T, S) float32:
-log posteriors minus log priors, as a decoder needs them. If ``objective`` in the metadata is lfmmi, they are the
-outputs themselves, clipped, which serve the same purpose at an acoustic scale of about 1. T is free. If ``subsampling``
-in the metadata is above 1, there is one row for that many frames, the last one for the remaining frames. The graph
-includes normalisation of the input, splicing and priors; batch normalisation is folded into the fully connected layer
-before it; dropout is left out, as is the second of two output layers.
+log posteriors minus log priors or, if ``objective`` in the metadata is lfmmi, the clipped outputs, which serve the same
+purpose at an acoustic scale of about 1. If ``subsampling`` in the metadata is above 1, there is one row for that many
+frames. The graph includes normalisation of the input, splicing and priors; batch normalisation is folded into the
+product before it; dropout is left out, as is the second of two output layers. A model of windows repeats the first and
+last frame beyond the ends, so the input may be a whole utterance, or a part with its context, whose scores are
+discarded.
 
-A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So the
-input may be a whole utterance, or a part of it with ``left_context`` and ``right_context`` frames around it, whose
-scores are discarded.
-
-LSTMs take a chunk and the state before it, and return scores and the state after it. ONNX's own LSTM operator clips the
-inputs of the gates, whereas these networks clip the cells. So the recurrence is written out as a Scan over the frames;
-the products of the inputs with their weights are computed before it for all frames at once. Their inputs and outputs:
+LSTMs take a chunk and the state before it, and return scores and the state after it. ONNX's own LSTM clips the inputs
+of the gates, these networks the cells, so the recurrence is a Scan over the frames. Their inputs and outputs:
 
 - ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
   step is ``subsampling`` frames; ``delay`` more steps follow the last frame. The first and the last frame are repeated

@@ -2,18 +2,12 @@
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
 product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers and bypass
-are those of Kaldi's ``tdnnf-layer``. Dropout, too, has one mask for a whole chunk, but it sets units to zero, where
-Kaldi's multiplies them by random numbers (``continuous=true``).
-
-No layer pads: a chunk of T frames (a multiple of `subsampling`) comes with `left_context` frames before it and
-`right_context` frames after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is for the frames
-3k, 3k + 1 and 3k + 2, and its context is centred on 3k + 1. Only the first convolution has a stride of `subsampling`
-frames. The taps of later kernels are `STEP` frames apart, so at a subsampling of 1 these kernels are dilated: the
-network computes the same, but at every frame.
+are those of Kaldi's ``tdnnf-layer``; dropout zeroes a unit for a whole chunk. No layer pads: a chunk of T frames comes
+with its context, and has T / `subsampling` outputs, each centred on the middle one of its frames. Only the first
+convolution has a stride; the taps of later kernels are `STEP` frames apart, whatever the subsampling.
 
 TDNN-LSTM (Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs"): the layers see
-what is near, the cells remember what was before. Here all the cells come after the layers. The network is trained on
-single chunks, as a TDNN-F is: the steps of a chunk share what the time-delay layers compute.
+what is near, the cells remember what was before. Here all the cells come after the layers.
 
 Axes: B chunks, T time steps (frames, outputs of the first layer, or steps of the cells), W frames of a step's context,
 F feature bins, K frequency (bins, or what convolutions leave of them), C channels or maps, D units of a layer, O units

@@ -89,7 +89,11 @@ class Standing:
 
     def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
         """The progress at the beginning of the next epoch."""
-        sums = {"frames_before": self.frames, "seconds_before": self.seconds, "history": [*self.history, record]}
+        sums: dict[str, Any] = {
+            "frames_before": self.frames,
+            "seconds_before": self.seconds,
+            "history": [*self.history, record],
+        }
         return replace(self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), **sums)
 
     @property
