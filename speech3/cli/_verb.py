@@ -161,15 +161,25 @@ def models(incomplete: str) -> list[str]:
     return sorted(path for path in found if path.startswith(incomplete))
 
 
+def preset(kind: str, about: str) -> OptionInfo:
+    """An option whose value is a preset of ``conf/KIND``, or a file."""
+    option: OptionInfo = typer.Option(metavar="PRESET", help=about, autocompletion=presets(kind))
+    return option
+
+
+def model(about: str) -> ArgumentInfo:
+    """An argument that is a model directory."""
+    argument: ArgumentInfo = typer.Argument(metavar="MODEL", help=about, autocompletion=models)
+    return argument
+
+
 # Parameters of several verbs.
 DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")]
 Speech = Annotated[
     Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
 ]
 NewDataDir = Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")]
-Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Model directory, such as exp/digits/dnn.", autocompletion=models)
-]
+Model = Annotated[Path, model("Model directory, such as exp/digits/dnn.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=overrides)
 ]

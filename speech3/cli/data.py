@@ -241,12 +241,7 @@ def augment(
     directory: _verb.DataDir,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write; it holds only the copies.")],
     augment: Annotated[
-        str,
-        typer.Option(
-            metavar="PRESET",
-            help="Preset in conf/augment, or a YAML file (it may set noise_dir and rir_dir).",
-            autocompletion=_verb.presets("augment"),
-        ),
+        str, _verb.preset("augment", "Preset in conf/augment, or a YAML file (it may set noise_dir and rir_dir).")
     ],
     copies: Annotated[int, typer.Option(help="Copies of each utterance, all different.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="The same seed draws the same copies.", min=0)] = 1,
@@ -279,10 +274,8 @@ def extract(
     ],
     features: Annotated[
         str,
-        typer.Option(
-            metavar="PRESET",
-            help="Preset in conf/features, a YAML file, or Kaldi's conf/mfcc.conf, fbank.conf, plp.conf.",
-            autocompletion=_verb.presets("features"),
+        _verb.preset(
+            "features", "Preset in conf/features, a YAML file, or Kaldi's conf/mfcc.conf, fbank.conf, plp.conf."
         ),
     ],
     jobs: _verb.Jobs = 0,
@@ -290,12 +283,7 @@ def extract(
         bool, typer.Option("--compress", help="Kaldi's lossy compression: about one byte per value.")
     ] = False,
     augment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PRESET",
-            help="Augment the audio first: preset in conf/augment, or a YAML file.",
-            autocompletion=_verb.presets("augment"),
-        ),
+        str | None, _verb.preset("augment", "Augment the audio first: preset in conf/augment, or a YAML file.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the augmentation.", min=0)] = 1,
 ) -> None:

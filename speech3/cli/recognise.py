@@ -33,9 +33,7 @@ _Others = Annotated[
 
 
 def transcribe(
-    model: Annotated[
-        Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.", autocompletion=_verb.models)
-    ],
+    model: Annotated[Path, _verb.model("Model directory, or OUT.onnx of `speech3 export`.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
@@ -266,10 +264,7 @@ def rescore(
 
 
 def graph(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.", autocompletion=_verb.models),
-    ],
+    model: Annotated[Path, _verb.model("Model directory, or OUT.onnx from `speech3 export`.")],
     out: Annotated[Path, typer.Argument(help="Directory for the graph, for --graph of `decode` and `transcribe`.")],
     add: Annotated[Path | None, typer.Option(help="Words to add to the language model, one per line.")] = None,
     lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be compressed.")] = None,
@@ -459,10 +454,7 @@ def _align_kaldi(model: Path, directory: Path, out: Path, jobs: int, **options: 
 
 
 def tune(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.", autocompletion=_verb.models),
-    ],
+    model: Annotated[Path, _verb.model("Model directory with a decoding graph, such as exp/dnn.")],
     directory: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Folder with transcripts or Kaldi data directory, neither train nor test."),

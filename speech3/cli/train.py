@@ -39,8 +39,7 @@ def recipe(
         ),
     ] = None,
     to_stage: Annotated[
-        str | None,
-        typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_verb.stages),
+        str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_verb.stages)
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of processes; the same as jobs=N.", min=0)] = None,
     lang: Annotated[
@@ -88,10 +87,8 @@ def pack(
     ],
     features: Annotated[
         str,
-        typer.Option(
-            metavar="PRESET",
-            help="Preset in conf/features (`given`: DIR's feats.scp), a YAML file, or Kaldi's conf/mfcc.conf.",
-            autocompletion=_verb.presets("features"),
+        _verb.preset(
+            "features", "Preset in conf/features (`given`: DIR's feats.scp), a YAML file, or Kaldi's conf/mfcc.conf."
         ),
     ],
     hmm: Annotated[
@@ -153,8 +150,7 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_verb.models),
+        Path | None, typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_verb.models)
     ] = None,
     restart: _verb.Restart = False,
 ) -> None:
