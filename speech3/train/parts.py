@@ -127,17 +127,17 @@ def criterion_of(loss: Loss) -> Loss:
 class BuildParts:
     """Builds the parts of a worker on a device; can be pickled for other processes.
 
-    `product`: the library for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
+    `library`: the one for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
     """
 
     config: TrainConfig
-    product: str
+    library: str
 
     def __call__(self, device: str) -> WorkerParts:
         """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
-        use_gemm_library(self.product)
+        use_gemm_library(self.library)
         use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)

@@ -75,14 +75,14 @@ from speech3.train.parts import (
 )
 from speech3.train.phone_errors import phone_errors
 from speech3.train.records import epoch_record, epoch_words, progress_record, progress_text, share_left_out
-from speech3.train.rundir import RunDirectory, Standing, copy_model_files
+from speech3.train.rundir import RunDirectory, RunState, copy_model_files
 from speech3.train.schedule import Schedule, advance, estimate_statistics, mean_of
 
 _FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
-def open_worlds(
+def open_run_backends(
     config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
 ) -> tuple[OneWorker, Backend | None]:
     """Open the backends of a run (`speech3.engine.open_backends`); a resumed simulation reuses the measured `times`."""
@@ -192,7 +192,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         with deferred_interrupt() as interrupt, threads(config.training.threads), precision(config.training.precision):
             with ExitStack() as opened:
                 run = _Run(config, directory, packed, device, init, opened)
-                while not run.standing.schedule.done:
+                while not run.state.schedule.done:
                     run.epoch(interrupt)
                 run.average()
                 run.remove()
@@ -251,11 +251,11 @@ class _Run:
         resumed = directory.newest()
         if resumed:
             use_gemm_library(resumed[2])  # the other library rounds differently
-        self.one, world = open_worlds(
+        self.one, backend = open_run_backends(
             config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, gemm_library())
         )
-        if world:
-            opened.callback(world.close)
+        if backend:
+            opened.callback(backend.close)
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
@@ -263,16 +263,16 @@ class _Run:
         outputs, labels = load_outputs(Path(config.hmm)), config.training.labels
         self.phone_errors = phone_errors(outputs, packed, self.log_priors(), config.seed, device, labels=labels)
         self.epoch_minibatches = len(self.one.parts.source)
-        self.trainer = Trainer(self.one, world, _warm_start(config, init))
+        self.trainer = Trainer(self.one, backend, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
         self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
         self.shape, self.removed = config.model, dict[str, Any]()  # config of the result; the record of the removal
-        self.standing = Standing(Schedule(config.training.learning_rate))
+        self.state = RunState(Schedule(config.training.learning_rate))
         self.looks: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
-        self.board = open_writer(directory.path, self.standing.frames, self.standing.seconds)
+        self.board = open_writer(directory.path, self.state.frames, self.state.seconds)
         if self.board:
             opened.callback(self.board.close)
         if init and not resumed:
@@ -294,41 +294,41 @@ class _Run:
             raise KeyboardInterrupt
 
     def _compute(self, interrupt: Interrupt) -> None:
-        total, begun, trainer = self.epoch_minibatches, self.standing, self.trainer
+        total, begun, trainer = self.epoch_minibatches, self.state, self.trainer
         rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
         moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
         saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
         last = begun.history[-1]["heldout_accuracy"] if begun.history else None
         recorded = time.monotonic()
         for done in progress(moves, total, label, place=lambda done: progress_text(done, last)):
-            if done.restarts > self.standing.done.restarts:
+            if done.restarts > self.state.done.restarts:
                 say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
             if done.note not in ("", told):
                 say(f"{label}: {done.note}")
             told = done.note
-            self.standing = replace(begun, done=done)
+            self.state = replace(begun, done=done)
             if done.left_out:
                 self._check_left_out(done, total)
             if time.monotonic() - recorded >= _PROGRESS_S:  # for `speech3 watch`; curves do not use these records
-                self.metrics.write(**progress_record(self.config.training, self.standing, total))
+                self.metrics.write(**progress_record(self.config.training, self.state, total))
                 recorded = time.monotonic()
-            inside = self.standing.minibatch < total
-            if inside and self._looks_due(self.standing.minibatch) > looked:
-                looked = self._looks_due(self.standing.minibatch)
+            inside = self.state.minibatch < total
+            if inside and self._looks_due(self.state.minibatch) > looked:
+                looked = self._looks_due(self.state.minibatch)
                 self._take()
-                if self.standing.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
-                    self.looks.append((self.standing.done, trainer.tensors["parameters"]))
-            if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
+                if self.state.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
+                    self.looks.append((self.state.done, trainer.tensors["parameters"]))
+            if inside and (interrupt or self.state.seconds - saved >= self.config.training.checkpoint_s):
                 self._take()
                 self._save()
-                saved = self.standing.seconds
+                saved = self.state.seconds
             if interrupt and inside:
                 raise KeyboardInterrupt
-        self.standing = replace(begun, done=trainer.done)
+        self.state = replace(begun, done=trainer.done)
 
     def _check_left_out(self, done: Progress, minibatches: int) -> None:
         """Raise an error if the share of frames that the loss cannot use is too large, or is certain to become so."""
-        label = f"epoch {self.standing.epoch}"
+        label = f"epoch {self.state.epoch}"
         if done.ended >= minibatches:
             check_left_out(label, done.frames, done.left_out)
         elif share_left_out(done) * done.ended > MOST_BAD * minibatches:
@@ -336,7 +336,7 @@ class _Run:
 
     def _take(self) -> None:
         self.trainer.take()
-        self.standing = replace(self.standing, done=self.trainer.done)
+        self.state = replace(self.state, done=self.trainer.done)
 
     def _looks_due(self, minibatch: int) -> int:
         return minibatch * self.config.training.evaluations // self.epoch_minibatches
@@ -356,9 +356,9 @@ class _Run:
             return
         tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
         self.model.load_state_dict(tensors)
-        estimate_statistics(self.model, self.one.parts, self.standing.epoch)
+        estimate_statistics(self.model, self.one.parts, self.state.epoch)
         loss, accuracy = self._heldout(self.one.sgd.state()["parameters"])
-        best, epochs = self.standing.best["heldout_loss"], list(files)
+        best, epochs = self.state.best["heldout_loss"], list(files)
         record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "taken": loss <= best}
         record |= {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None}
         self.metrics.write(**record)  # not on TensorBoard, whose curves are over the frames seen in training
@@ -379,15 +379,15 @@ class _Run:
         loss, accuracy = self._evaluate(small)
         parameters = [sum(each.numel() for each in model.parameters()) for model in (self.model, small)]
         self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
-        record = {"event": "removal", "epoch": self.standing.epoch - 1, **units_left(self.config, self.model)}
+        record = {"event": "removal", "epoch": self.state.epoch - 1, **units_left(self.config, self.model)}
         self.metrics.write(**record, parameters=parameters, **self.removed)
         say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
 
     def finish(self) -> dict[str, Any]:
         """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
-        frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
+        frames, state, epoch = self.packed["train"], self.state, self.state.best
         best = {**epoch, **self.averaged, **self.removed}
-        if not self.averaged and not standing.schedule.best_epoch:
+        if not self.averaged and not state.schedule.best_epoch:
             say("no epoch was better than the initial model, keeping the initial model")
         measured = ("train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per")
         about = {
@@ -405,9 +405,9 @@ class _Run:
             "best_epoch": epoch["epoch"],
             "averaged_epochs": best.get("epochs", []),
             **{key: best[key] for key in measured if key in best},
-            "seconds": standing.seconds,
-            "history": standing.history,
-            "before": standing.before,
+            "seconds": state.seconds,
+            "history": state.history,
+            "before": state.before,
             "product": gemm_library(),
             **_pretraining(self.config),
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__, **_versions()},
@@ -430,30 +430,30 @@ class _Run:
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy}
         record |= {"heldout_loss": loss, **self._heldout_per(), **self.begun_with}
-        schedule = self.standing.schedule
+        schedule = self.state.schedule
         if init.same_senones:
             self.best, schedule = network_tensors(self.model), replace(schedule, best_loss=loss)
-        self.standing = replace(self.standing, schedule=schedule, before=record)
+        self.state = replace(self.state, schedule=schedule, before=record)
         self._note(**record)
         say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
 
     def _end_epoch(self) -> None:
         self._look_back()
-        standing, before = self.standing, self.standing.schedule
+        state, before = self.state, self.state.schedule
         loss, accuracy = self._heldout()
         phones = self._heldout_per()
-        schedule = advance(before, standing.epoch, loss, self.config.training)
-        better, halving = schedule.best_epoch == standing.epoch, self.config.training.schedule == "halving"
+        schedule = advance(before, state.epoch, loss, self.config.training)
+        better, halving = schedule.best_epoch == state.epoch, self.config.training.schedule == "halving"
         if better:
             self.best = network_tensors(self.model)
         elif halving:
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
             self.trainer.tensors = {"parameters": self.one.sgd.state()["parameters"]}  # and slots of zero
         if self.config.training.average and (better or not halving):
-            self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
-        record = epoch_record(self.config.training, standing, loss, accuracy)
+            self.directory.keep_epoch(state.epoch, network_tensors(self.model), self.config.training.average)
+        record = epoch_record(self.config.training, state, loss, accuracy)
         record |= {**phones, **units_left(self.config, self.model)}
-        self.standing = standing.next_epoch(schedule, record)
+        self.state = state.next_epoch(schedule, record)
         self.trainer.begin_epoch()
         self._note(**record)
         self._save()
@@ -463,8 +463,8 @@ class _Run:
         """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""
         for done, parameters in self.looks:
             loss, accuracy = self._heldout(parameters)
-            seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
-            record = {"event": "heldout", "epoch": self.standing.epoch, "seconds": round(seconds, 3), "frames": frames}
+            seconds, frames = self.state.seconds_before + done.seconds, self.state.frames_before + done.frames
+            record = {"event": "heldout", "epoch": self.state.epoch, "seconds": round(seconds, 3), "frames": frames}
             self._note(**record, heldout_accuracy=accuracy, heldout_loss=loss)
         self.looks = []
 
@@ -474,8 +474,8 @@ class _Run:
         loss, accuracy = self._evaluate(self.model)
         if not math.isfinite(loss):
             raise TrainingError(
-                f"epoch {self.standing.epoch}: the held-out loss is {loss}; the learning rate "
-                f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
+                f"epoch {self.state.epoch}: the held-out loss is {loss}; the learning rate "
+                f"({self.state.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
             )
         return loss, accuracy
 
@@ -492,16 +492,16 @@ class _Run:
         tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
         tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
-        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, gemm_library())
+        self.directory.save(replace(self.state, looks=[done for done, _ in self.looks]), tensors, gemm_library())
 
-    def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
-        self.standing = standing
+    def _restore(self, state: RunState, tensors: dict[str, np.ndarray]) -> None:
+        self.state = state
         states_M = tensors.pop("states").astype(np.int32)
         self.best = {name[len("best.") :]: array for name, array in tensors.items() if name.startswith("best.")}
         device = self.one.sgd.parameters.vector_K.device
         on_device = {
             name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
         }
-        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(standing.looks)]
-        self.trainer.resume(on_device, states_M, standing.done)
-        say(f"resuming at epoch {standing.epoch}, minibatch {standing.minibatch}")
+        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(state.looks)]
+        self.trainer.resume(on_device, states_M, state.done)
+        say(f"resuming at epoch {state.epoch}, minibatch {state.minibatch}")

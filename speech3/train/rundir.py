@@ -75,7 +75,7 @@ def _share(source: Path, copy: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunState:
     """The progress of a run: the epoch, the progress within it, and the sums over the epochs before it."""
 
     schedule: Schedule
@@ -87,7 +87,7 @@ class Standing:
     before: dict[str, Any] = field(default_factory=dict)  # the record of the initial model
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
+    def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "RunState":
         """The progress at the beginning of the next epoch."""
         sums: dict[str, Any] = {
             "frames_before": self.frames,
@@ -188,10 +188,10 @@ class RunDirectory:
         else:
             write_json(run, identity)
 
-    def save(self, standing: Standing, tensors: dict[str, np.ndarray], product: str) -> None:
+    def save(self, state: RunState, tensors: dict[str, np.ndarray], library: str) -> None:
         """Write a checkpoint and remove all but the last few."""
-        name = f"e{standing.epoch:04d}-m{standing.minibatch:08d}.safetensors"
-        about = {"kind": _KIND, "identity": self.identity, "product": product, "standing": asdict(standing)}
+        name = f"e{state.epoch:04d}-m{state.minibatch:08d}.safetensors"
+        about = {"kind": _KIND, "identity": self.identity, "product": library, "standing": asdict(state)}
         save_tensors(self.path / "checkpoints" / name, tensors, about)
         for old in self._checkpoints()[: -self.keep]:
             old.unlink(missing_ok=True)
@@ -207,8 +207,8 @@ class RunDirectory:
         found = sorted((self.path / "checkpoints").glob(f"{_EPOCH}*.safetensors"))
         return {int(path.stem.removeprefix(_EPOCH)): path for path in found}
 
-    def newest(self) -> tuple[Standing, dict[str, np.ndarray], str] | None:
-        """Read the newest intact checkpoint (standing, tensors, product), and remove later records from the metrics."""
+    def newest(self) -> tuple[RunState, dict[str, np.ndarray], str] | None:
+        """Read the newest intact checkpoint (state, tensors, library), and remove later records from the metrics."""
         for path in reversed(self._checkpoints()):
             try:
                 tensors, about = load_tensors(path, _KIND)
@@ -221,9 +221,9 @@ class RunDirectory:
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
             schedule = Schedule(**values["schedule"])
-            standing = Standing(**{**values, "schedule": schedule, "done": done, "looks": looks})
-            self._take_back(standing.epoch)
-            return standing, tensors, about["product"]
+            state = RunState(**{**values, "schedule": schedule, "done": done, "looks": looks})
+            self._take_back(state.epoch)
+            return state, tensors, about["product"]
         self._take_back(0)
         return None
 

@@ -5,7 +5,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.trainer import rate_of
-from speech3.train.rundir import RunDirectory, Standing
+from speech3.train.rundir import RunDirectory, RunState
 from speech3.train.schedule import Schedule, advance
 
 
@@ -86,6 +86,6 @@ def test_the_rate_is_the_schedules_not_the_configs():
 def test_the_last_few_checkpoints_are_kept(tmp_path):
     directory, tensors = RunDirectory(tmp_path, {}, keep=2), {"parameters": np.zeros(1, np.float32)}
     for epoch in (1, 2, 3):
-        directory.save(Standing(Schedule(0.1), epoch=epoch), tensors, "stock")
+        directory.save(RunState(Schedule(0.1), epoch=epoch), tensors, "stock")
     assert sorted(path.name[:5] for path in (tmp_path / "checkpoints").iterdir()) == ["e0002", "e0003"]
     assert directory.newest()[0].epoch == 3
