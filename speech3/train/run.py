@@ -222,7 +222,8 @@ def _warm_start(config: TrainConfig, init: Init | None) -> float:
 
 
 def _versions() -> dict[str, str]:
-    return {"numpy": np.__version__, "python": platform.python_version()}
+    modules = {"speech3": speech3, "torch": torch, "numpy": np}
+    return {**{name: module.__version__ for name, module in modules.items()}, "python": platform.python_version()}
 
 
 class _Run:
@@ -410,7 +411,7 @@ class _Run:
             "before": state.before,
             "product": gemm_library(),
             **_pretraining(self.config),
-            "versions": {"speech3": speech3.__version__, "torch": torch.__version__, **_versions()},
+            "versions": _versions(),
         }
         copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
