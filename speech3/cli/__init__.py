@@ -34,10 +34,7 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 # Verbs that read data directories, whose wav.scp may have commands.
-_READ_DATA = frozenset(
-    ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract", "recipe", "pack", "pretrain",
-     "decode", "align", "tune", "forward", "inspect")
-)  # fmt: skip
+_READ_DATA = {*_GROUPS["Data"]["data"], "recipe", "pack", "pretrain", "decode", "align", "tune", "forward", "inspect"}
 
 
 def _refuse_commands(refused: bool) -> None:

@@ -159,3 +159,36 @@ def models(incomplete: str) -> list[str]:
         for file in _MODEL_FILES:
             found |= {str(path.parent) for path in typed.glob(f"{pattern}/{file}")}
     return sorted(path for path in found if path.startswith(incomplete))
+
+
+def preset(kind: str, about: str) -> OptionInfo:
+    """An option whose value is a preset of ``conf/KIND``, or a file."""
+    option: OptionInfo = typer.Option(metavar="PRESET", help=about, autocompletion=presets(kind))
+    return option
+
+
+def model(about: str) -> ArgumentInfo:
+    """An argument that is a model directory."""
+    argument: ArgumentInfo = typer.Argument(metavar="MODEL", help=about, autocompletion=models)
+    return argument
+
+
+# Parameters of several verbs.
+DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")]
+Speech = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
+]
+NewDataDir = Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")]
+Model = Annotated[Path, model("Model directory, such as exp/digits/dnn.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=overrides)
+]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
+]
+Jobs = Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Lang = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
+]

@@ -14,9 +14,7 @@ _SHOWN = 20  # most faults and most warnings that are printed without --all
 
 
 def validate(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
-    ],
+    directory: _verb.Speech,
     jobs: Annotated[int, typer.Option(help="Number of processes that read the audio; 0: one per core.", min=0)] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Print all faults, not only 20.")] = False,
     no_text: Annotated[
@@ -66,8 +64,8 @@ def validate(
 
 
 def fix(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")],
+    directory: _verb.DataDir,
+    out: _verb.NewDataDir,
     jobs: Annotated[int, typer.Option(help="Number of processes that read the audio; 0: one per core.", min=0)] = 0,
 ) -> None:
     """Write a repaired copy of a data directory and print what was removed and changed.
@@ -91,14 +89,12 @@ def fix(
 
 
 def stats(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Kaldi data directory, or folder of recordings with transcripts.")
-    ],
+    directory: _verb.Speech,
     lexicon: Annotated[Path | None, typer.Option(help="Lexicon; words that it lacks are counted.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write stats.json, stats.png and oov.txt to this directory.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Print hours, speakers, sample rates, words and out-of-vocabulary words of a data directory.
 
@@ -127,8 +123,8 @@ def stats(
 
 
 def subset(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")],
+    directory: _verb.DataDir,
+    out: _verb.NewDataDir,
     speakers: Annotated[
         str | None, typer.Option(metavar="N|FILE", help="N speakers at random, or those listed in FILE.")
     ] = None,
@@ -183,7 +179,7 @@ def subset(
 
 
 def combine(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")],
+    out: _verb.NewDataDir,
     directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Two or more Kaldi data directories.")],
 ) -> None:
     """Combine several data directories; audio and features stay where they are.
@@ -212,7 +208,7 @@ class By(StrEnum):
 
 
 def split(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: _verb.DataDir,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory; each part is written to OUT/PART.")],
     parts: Annotated[
         list[str] | None,
@@ -242,19 +238,14 @@ def split(
 
 
 def augment(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: _verb.DataDir,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write; it holds only the copies.")],
     augment: Annotated[
-        str,
-        typer.Option(
-            metavar="PRESET",
-            help="Preset in conf/augment, or a YAML file (it may set noise_dir and rir_dir).",
-            autocompletion=_verb.presets("augment"),
-        ),
+        str, _verb.preset("augment", "Preset in conf/augment, or a YAML file (it may set noise_dir and rir_dir).")
     ],
     copies: Annotated[int, typer.Option(help="Copies of each utterance, all different.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="The same seed draws the same copies.", min=0)] = 1,
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    jobs: _verb.Jobs = 0,
 ) -> None:
     """Write augmented copies: with noise, other speakers, reverberation, another speed or volume, or telephone quality.
 
@@ -277,29 +268,22 @@ def augment(
 
 
 def extract(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: _verb.DataDir,
     out: Annotated[
         Path, typer.Argument(metavar="OUT", help="Output directory: feats.ark, feats.scp and features.yaml.")
     ],
     features: Annotated[
         str,
-        typer.Option(
-            metavar="PRESET",
-            help="Preset in conf/features, a YAML file, or Kaldi's conf/mfcc.conf, fbank.conf, plp.conf.",
-            autocompletion=_verb.presets("features"),
+        _verb.preset(
+            "features", "Preset in conf/features, a YAML file, or Kaldi's conf/mfcc.conf, fbank.conf, plp.conf."
         ),
     ],
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    jobs: _verb.Jobs = 0,
     compress: Annotated[
         bool, typer.Option("--compress", help="Kaldi's lossy compression: about one byte per value.")
     ] = False,
     augment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PRESET",
-            help="Augment the audio first: preset in conf/augment, or a YAML file.",
-            autocompletion=_verb.presets("augment"),
-        ),
+        str | None, _verb.preset("augment", "Augment the audio first: preset in conf/augment, or a YAML file.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the augmentation.", min=0)] = 1,
 ) -> None:

@@ -30,12 +30,7 @@ def inspect(
         typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the current directory."),
     ] = None,
     features: Annotated[
-        str,
-        typer.Option(
-            metavar="PRESET",
-            help="Features to compute from a recording: preset in conf/features, or a YAML file.",
-            autocompletion=_verb.presets("features"),
-        ),
+        str, _verb.preset("features", "Features to compute from a recording: preset in conf/features, or a YAML file.")
     ] = "fbank40",
     utterance: Annotated[str | None, typer.Option(metavar="ID", help="Utterance to draw; default: the first.")] = None,
     unit: Annotated[
@@ -95,9 +90,7 @@ def inspect(
 
 
 def model_info(
-    model: Annotated[
-        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
-    ],
+    model: _verb.Model,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, with more details.")] = False,
 ) -> None:
     """Print the layers, shapes, parameters, context, latency, FLOPs, features, training and accuracies of a model.
@@ -117,9 +110,7 @@ def model_info(
     print(json.dumps(asdict(info), indent=1) if as_json else describe_model(info))
 
 
-def watch(
-    run: Annotated[Path, typer.Argument(help="Directory that `speech3 train` writes, such as exp/dnn.")],
-) -> None:
+def watch(run: Annotated[Path, typer.Argument(help="Directory that `speech3 train` writes, such as exp/dnn.")]) -> None:
     """Show the progress, speed, accuracy and shards of a training run until it finishes or you press Ctrl-C.
 
     `speech3 watch exp/asgd2`
@@ -136,7 +127,7 @@ def watch(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories that `speech3 train` wrote.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the curves to this directory as PNG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Compare the speed and accuracy of training runs: time to each of three accuracies, scaling efficiency.
 

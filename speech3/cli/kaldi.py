@@ -40,7 +40,7 @@ def import_(
 
 
 def export_kaldi(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/dnn.", autocompletion=_verb.models)],
+    model: _verb.Model,
     out: Annotated[Path, typer.Argument(help="Output directory: tree, final.mdl, topo, phones.txt and dict/.")],
 ) -> None:
     """Write tree, transition model, topology and dictionary in Kaldi's text formats.

@@ -36,12 +36,7 @@ def train(
         str, typer.Option(metavar="N,N,...", help="How often n-grams of order 1, 2, ... must occur to be kept.")
     ] = "1",
     neural: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PRESET",
-            help="Train a neural model: preset in conf/lm (lstm, transformer), or a YAML file.",
-            autocompletion=_verb.presets("lm"),
-        ),
+        str | None, _verb.preset("lm", "Train a neural model: preset in conf/lm (lstm, transformer), or a YAML file.")
     ] = None,
     dev: Annotated[
         Path | None, typer.Option(metavar="TEXT", help="With --neural: keep the epoch that predicts this text best.")
@@ -208,7 +203,7 @@ def perplexity(
             metavar="TEXT...", help="One sentence per line, or Kaldi's text; may be compressed; - for standard input."
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Measure how well a model predicts a text: perplexity, unknown words, and the orders of the n-grams found.
 

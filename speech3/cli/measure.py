@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from speech3.cli import _verb
 from speech3.errors import SettingError, listed
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def score(
     lang: Annotated[
         str, typer.Option(metavar="CODE", help="Language of the texts, such as tr: for the step lower.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
     utt2spk: Annotated[Path | None, typer.Option(help="Speakers of utterances; default: utt2spk beside REF.")] = None,
     text_format: Annotated[
         Format, typer.Option("--format", help="Of the files; stm: REF is .stm, HYP .ctm. Default: detected.")
@@ -106,6 +107,7 @@ def score(
         scratch = TemporaryDirectory(prefix="speech3-")
         write_datadir(read_speech(ref)[0], Path(scratch.name))
         ref = Path(scratch.name) / "text"
+    # Read the texts, or the best paths of lattices.
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
         if steps:
@@ -129,6 +131,7 @@ def score(
     if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
         speaker_note = speaker_note.replace(str(ref.parent), str(given)) if ref != given else speaker_note
+    # Score them, and write what was asked for.
     scores = [
         score(reference, text, speakers, steps, language=lang)
         for reference, text in zip(texts.references, texts.hypotheses, strict=True)
@@ -144,6 +147,7 @@ def score(
     if "lower" in steps and not lang and (doubt := case_doubts(written)):
         warnings.append(doubt.replace("lang=", "--lang "))
     warnings += [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
+    # Print.
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)
         values = _as_json(scores, paired)
@@ -193,7 +197,7 @@ def boundaries(
     phones_tier: Annotated[
         str | None, typer.Option(metavar="NAME", help="Tier of phones in TextGrids. Default: phones.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: _verb.Json = False,
 ) -> None:
     """Measure the errors of word and phone boundaries against reference times, such as hand labels.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from speech3.decode import TrainedModel
-    from speech3.hmm import Segment
+
 _Graph = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
 ]
@@ -33,9 +33,7 @@ _Others = Annotated[
 
 
 def transcribe(
-    model: Annotated[
-        Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.", autocompletion=_verb.models)
-    ],
+    model: Annotated[Path, _verb.model("Model directory, or OUT.onnx of `speech3 export`.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
@@ -85,6 +83,7 @@ def transcribe(
     )
     from speech3.hmm import ctm_line
 
+    # The recogniser.
     recognizer = replace_graph(load_recognizer(model).with_min_confidence(min_confidence), graph, hot)
     if others:
         if stream:
@@ -93,6 +92,7 @@ def transcribe(
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
             raise MismatchError(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
         recognizer = with_mean_scores(recognizer, more)
+    # Audio that is still arriving, or finished files.
     if stream:
         if len(files) != 1 or ctm:
             raise SettingError("--stream takes one FILE, or - for standard input, and no --ctm")
@@ -114,9 +114,7 @@ def transcribe(
 
 
 def decode(
-    model: Annotated[
-        Path, typer.Argument(help="Model directory, such as exp/digits/dnn.", autocompletion=_verb.models)
-    ],
+    model: _verb.Model,
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder of recordings or Kaldi data directory; needs no text.")
     ],
@@ -179,12 +177,14 @@ def decode(
     from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
 
+    # The models and the features.
     loaded, jobs = load_recognizer(model).with_min_confidence(min_confidence), jobs or available_jobs()
     recognizer = replace_graph(loaded, graph, hot)
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
+    # All passes but the last, if the model adapts to speakers.
     last: TrainedModel = recognizer
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
@@ -196,6 +196,7 @@ def decode(
         silent = silent_in(out / "feats")
         last, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)
     keep_speakers(out, searched)
+    # The last pass.
     decoding, kept = decode_latticed(last, searched, out, WantedResults(nbest, lattice, mbr), jobs)
     decoding = without_words(decoding, silent_in(out / "feats"))
     written = write_decoding(
@@ -263,10 +264,7 @@ def rescore(
 
 
 def graph(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.", autocompletion=_verb.models),
-    ],
+    model: Annotated[Path, _verb.model("Model directory, or OUT.onnx from `speech3 export`.")],
     out: Annotated[Path, typer.Argument(help="Directory for the graph, for --graph of `decode` and `transcribe`.")],
     add: Annotated[Path | None, typer.Option(help="Words to add to the language model, one per line.")] = None,
     lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be compressed.")] = None,
@@ -275,10 +273,7 @@ def graph(
     grammar: Annotated[Path | None, typer.Option(help="JSGF grammar to use in place of a language model.")] = None,
     sentences: Annotated[Path | None, typer.Option(help="The only sentences to recognise, one per line.")] = None,
     lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that replace the model's own.")] = None,
-    lang: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),
-    ] = None,
+    lang: _verb.Lang = None,
 ) -> None:
     """Build another decoding graph for a trained model, in seconds and without training.
 
@@ -332,10 +327,7 @@ def align(
     train: Annotated[
         bool, typer.Option("--train", help="Train on SOURCE where the English aligner would be used.")
     ] = False,
-    lang: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Pronounce words with espeak-ng in this language, such as en-us."),
-    ] = None,
+    lang: _verb.Lang = None,
     lexicon: Annotated[
         Path | None, typer.Option(help="Pronunciations: `word phone phone ...`; with a model, in its phones.")
     ] = None,
@@ -350,7 +342,7 @@ def align(
             "--format", metavar="NAMES", help="textgrid, elan, audacity, ctm, json, csv; several with commas."
         ),
     ] = "textgrid",
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    jobs: _verb.Jobs = 0,
     corrected: Annotated[
         Path | None, typer.Option(metavar="DIR", help="TextGrids or CTM that you have corrected, of some utterances.")
     ] = None,
@@ -418,15 +410,15 @@ def align(
         raise DataError(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
     phones = times.tracks["phones"] if times else None
     if last is not None:
-        alone = {"--model": model, "--text": text, "--tier": tier, "--graphemes": graphemes or None,
-                 "--train": train or None}  # fmt: skip
+        flags = {"--graphemes": graphemes or None, "--train": train or None}
+        alone = {"--model": model, "--text": text, "--tier": tier, **flags}
         given = [name for name, value in alone.items() if value is not None]
         if given or formats != "textgrid":
             raise SettingError(
                 f"{', '.join(given) or '--format'}: only for speech3 align SOURCE OUT; with three arguments (MODEL DIR"
                 " OUT) remove it"
             )
-        _align_kaldi(source, out, last, jobs, lexicon, lang, phones)
+        _align_kaldi(source, out, last, jobs, lexicon=lexicon, lang=lang, corrected=phones)
         return
     if model and graphemes:
         raise SettingError("--graphemes: is for training; a model given by --model has its own phones: remove one")
@@ -441,23 +433,13 @@ def align(
         print(line)
 
 
-def _align_kaldi(
-    model: Path, directory: Path, out: Path, jobs: int, lexicon: Path | None, lang: str | None,
-    corrected: "Mapping[str, list[Segment]] | None",
-) -> None:  # fmt: skip
+def _align_kaldi(model: Path, directory: Path, out: Path, jobs: int, **options: Any) -> None:
     from speech3.data import read_datadir
     from speech3.decode import align_datadir, load_recognizer
     from speech3.runtime import available_jobs
 
-    found = align_datadir(
-        load_recognizer(model),
-        read_datadir(directory),
-        out,
-        jobs or available_jobs(),
-        lexicon=lexicon,
-        lang=lang,
-        corrected=corrected,
-    )
+    recognizer, data = load_recognizer(model), read_datadir(directory)
+    found = align_datadir(recognizer, data, out, jobs or available_jobs(), **options)
     print(
         f"{len(found.aligned.alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark"
     )
@@ -472,10 +454,7 @@ def _align_kaldi(
 
 
 def tune(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.", autocompletion=_verb.models),
-    ],
+    model: Annotated[Path, _verb.model("Model directory with a decoding graph, such as exp/dnn.")],
     directory: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Folder with transcripts or Kaldi data directory, neither train nor test."),
@@ -483,7 +462,7 @@ def tune(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the search and its grid.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    jobs: _verb.Jobs = 0,
 ) -> None:
     """Find the acoustic scale and word penalty with the lowest error rate, and store them with the model.
 
@@ -525,6 +504,7 @@ def tune(
             " (`speech3 subset`)"
         )
     _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
+    # Extract the features and search the grid.
     adapting = speaker_model(recognizer)
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
@@ -541,10 +521,7 @@ def tune(
 
 
 def forward(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Model directory of a network or of GMMs, such as exp/dnn.", autocompletion=_verb.models),
-    ],
+    model: _verb.Model,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
     out: Annotated[Path, typer.Argument(help="Output directory: loglikes.ark and loglikes.scp.")],
     jobs: Annotated[int, typer.Option(help="Number of processes for the features; 0: one per core.", min=0)] = 0,
@@ -574,10 +551,7 @@ def forward(
 
 
 def export(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Model directory of a network, such as exp/digits/dnn.", autocompletion=_verb.models),
-    ],
+    model: _verb.Model,
     out: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write; OUT.decode/ is written beside it.")],
     int8: Annotated[bool, typer.Option("--int8", help="Store weights in int8 (dynamic quantisation).")] = False,
 ) -> None:
@@ -599,11 +573,9 @@ def export(
 
     done = export(model, out, int8=int8)
     for form in done.forms:
-        print(
-            f"{form.name:8} {form.num_bytes / 1e6:8.2f} MB  {form.frames_per_s:8.0f} frames/s"
-            + (f"  differs by at most {form.largest_difference:.2g}, on average {form.mean_difference:.2g}"
-               if form.name != "PyTorch" else "")
-        )  # fmt: skip
+        speed = f"{form.name:8} {form.num_bytes / 1e6:8.2f} MB  {form.frames_per_s:8.0f} frames/s"
+        differs = f"  differs by at most {form.largest_difference:.2g}, on average {form.mean_difference:.2g}"
+        print(speed + (differs if form.name != "PyTorch" else ""))
     if int8:
         print(f"{done.int8_products} of {done.products} matrix products are in int8")
     print(f"{done.path}, {done.rest}")

@@ -39,8 +39,7 @@ def recipe(
         ),
     ] = None,
     to_stage: Annotated[
-        str | None,
-        typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_verb.stages),
+        str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_verb.stages)
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of processes; the same as jobs=N.", min=0)] = None,
     lang: Annotated[
@@ -60,22 +59,7 @@ def recipe(
     run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
     [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
     """
-    from speech3.recipe import (
-        CHOOSE,
-        DATA,
-        LFMMI,
-        SELF_STAGE,
-        chose_nothing,
-        describe_plan,
-        evaluation,
-        is_done,
-        make_plan,
-        open_experiment,
-        planned_steps,
-        recipes,
-        run_plan,
-    )
-    from speech3.runtime import console
+    from speech3.recipe import open_experiment, recipes, run_recipe
 
     if corpus is None:
         print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
@@ -84,63 +68,10 @@ def recipe(
         return
     changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
     experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
-    settled = not experiment.follows_speech
-    if not settled and from_stage != DATA and is_done(planned_steps(experiment), experiment.out, DATA):
-        experiment, settled = experiment.settled(), True
-    if settled and from_stage in (None, "score", "report") and chose_nothing(experiment):
-        experiment, to_stage = experiment.without_selftraining(), "decode" if to_stage == SELF_STAGE else to_stage
-    plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
-    first = 0
-    if not settled and dry_run:
-        for key, minutes in experiment.least_minutes.items():
-            group = {"lfmmi.least_minutes": LFMMI, "hmm.lda.least_minutes": "lda and sat"}.get(key)
-            which = f"The steps of {group}" if group else "Those of networks"
-            print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
-    elif not settled:
-        run_plan(plan, experiment.out, end=sum(each.step.stage == DATA for each in plan))
-        experiment = experiment.settled()
-        plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
-        first = sum(each.step.stage == DATA for each in plan)
-    if dry_run:
-        from speech3.recipe import cost_remarks, expected_costs, hours_of_speech, totals_table
-
-        speech = hours_of_speech(experiment, plan)
-        expected = expected_costs(experiment, speech) if speech else {}
-        print(
-            *[line for line in (speech, describe_plan(plan, cost_remarks(expected, experiment.jobs))) if line], sep="\n"
-        )
-        if any(each.why for each in plan):
-            print(
-                totals_table(expected, plan, experiment)
-                if speech
-                else "expected: not known before the stage data has run"
-            )
-        return
-    chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == CHOOSE), 0)
-    if chosen:
-        from speech3.recipe import found_nothing
-
-        run_plan(plan, experiment.out, first=first, end=chosen)
-        first = chosen
-        if found_nothing(experiment):  # the other systems are scored without it
-            experiment, done = experiment.without_selftraining(), {each.step.name for each in plan[:chosen]}
-            from_stage = None if from_stage == SELF_STAGE else from_stage
-            to_stage = "decode" if to_stage == SELF_STAGE else to_stage
-            plan = make_plan(planned_steps(experiment), experiment.out, from_stage, to_stage)
-            first = sum(each.step.name in done for each in plan)
-    run_plan(plan, experiment.out, first=first)
-    if plan[-1].step.stage == "report":
-        if not console.quiet:
-            print(evaluation.summary(experiment))
-            if experiment.compared_with_published_results:
-                print(evaluation.rows_to_paste(experiment))
-        print("\n".join(evaluation.result_lines(experiment)))
-    else:
-        print(f"stopped after stage {plan[-1].step.stage}; the results so far are in {experiment.out}")
+    run_recipe(experiment, from_stage, to_stage, dry_run=dry_run)
 
 
 def _as_overrides(overrides: list[str], **options: object) -> list[str]:
-
     given = {key: value for key, value in options.items() if value is not None}
     for key, value in given.items():
         if both := [override for override in overrides if override.startswith(f"{key}=")]:
@@ -149,17 +80,15 @@ def _as_overrides(overrides: list[str], **options: object) -> list[str]:
 
 
 def pack(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    directory: _verb.DataDir,
     out: Annotated[Path, typer.Argument(help="Output directory: train.frames, heldout.frames and features.yaml.")],
     ali: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory with ali.ark, from `speech3 import` or `speech3 align`.")
     ],
     features: Annotated[
         str,
-        typer.Option(
-            metavar="PRESET",
-            help="Preset in conf/features (`given`: DIR's feats.scp), a YAML file, or Kaldi's conf/mfcc.conf.",
-            autocompletion=_verb.presets("features"),
+        _verb.preset(
+            "features", "Preset in conf/features (`given`: DIR's feats.scp), a YAML file, or Kaldi's conf/mfcc.conf."
         ),
     ],
     hmm: Annotated[
@@ -172,7 +101,7 @@ def pack(
         float, typer.Option(metavar="SHARE", help="Share of the hours held out, by speaker.", min=0.001, max=0.5)
     ] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.", min=0)] = 1,
-    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    jobs: _verb.Jobs = 0,
 ) -> None:
     """Extract features and pack them with the senones of an alignment; some of the speakers are held out.
 
@@ -200,10 +129,7 @@ def pack(
 
 def train(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys frames, hmm, model, training, seed.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_verb.overrides),
-    ] = None,
+    overrides: _verb.Overrides = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory; default: exp/NAME for NAME.yaml.")
     ] = None,
@@ -224,12 +150,9 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_verb.models),
+        Path | None, typer.Option(metavar="MODEL", help="Fine-tune MODEL (any language).", autocompletion=_verb.models)
     ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
-    ] = False,
+    restart: _verb.Restart = False,
 ) -> None:
     """Train an acoustic model, or resume an unfinished run of the same config.
 
@@ -295,9 +218,7 @@ def pretrain(
         typer.Argument(metavar="KEY=VALUE", help="Changes to conf/pretrain.yaml.", autocompletion=_verb.overrides),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run directory.")] = Path("exp/pretrained"),
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
-    ] = False,
+    restart: _verb.Restart = False,
 ) -> None:
     """Train a network on recordings without transcripts, as a start for an acoustic model; resume an unfinished run.
 
@@ -324,10 +245,7 @@ def pretrain(
 
 def simulate(
     conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to CONF.", autocompletion=_verb.overrides),
-    ] = None,
+    overrides: _verb.Overrides = None,
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/NAME_simulated (NAME.yaml).")
@@ -400,18 +318,15 @@ def simulate(
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
-        return _throughput(
-            config, directory, _numbers(throughput, int, "--throughput"),
-            _numbers(gigabits or _GIGABITS, float, "--gigabits"), _names(models, "--models"),
-        )  # fmt: skip
+        counts, links = _numbers(throughput, int, "--throughput"), _numbers(gigabits or _GIGABITS, float, "--gigabits")
+        return _throughput(config, directory, counts, links, _names(models, "--models"))
     if methods:
         chosen = preset_methods(conf, overrides or [], _names(methods, "--methods"))
     else:
         chosen = own_methods(config, synchronous=synchronous)
-    outcomes, failed = simulate(
-        chosen, _numbers(workers, int, "--workers"), directory,
-        rates=_numbers(rates, float, "--rates"), seeds=_numbers(seeds, int, "--seeds"), jobs=jobs,
-    )  # fmt: skip
+    counts, tried = _numbers(workers, int, "--workers"), _numbers(rates, float, "--rates")
+    drawn = _numbers(seeds, int, "--seeds")
+    outcomes, failed = simulate(chosen, counts, directory, rates=tried, seeds=drawn, jobs=jobs)
     curves = [outcome.curve for outcome in outcomes]
     table = make_table(curves[0], curves[1:])
     columns = [("rate", [f"{outcome.learning_rate:g}" for outcome in outcomes])]
@@ -419,9 +334,7 @@ def simulate(
         columns.append(("last %, each seed", [" ".join(f"{100 * a:.2f}" for a in o.last) for o in outcomes]))
     print_table(table, columns)
     if failed:
-        print(
-            f"note: left out: {', '.join(failed)}: failed at every learning rate tried; try smaller rates with --rates"
-        )
+        print(f"note: left out: {', '.join(failed)}: failed at every rate tried; try smaller ones with --rates")
     systems = [outcome.variant.method.name for outcome in outcomes] if methods else []
     print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True, systems=systems)))}")
 
@@ -436,7 +349,6 @@ def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: 
 
 
 def _names(text: str, option: str) -> list[str]:
-
     names = [name for name in text.split(",") if name]
     if text and not names:
         raise SettingError(f"{option} {text}: expected names separated by commas, as in sgd,downpour or dnn,cnn")
@@ -444,7 +356,6 @@ def _names(text: str, option: str) -> list[str]:
 
 
 def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
-
     try:
         numbers = [kind(part) for part in text.split(",") if part]
         if text and not numbers:

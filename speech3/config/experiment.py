@@ -196,31 +196,28 @@ class FlatStartConfig(Config):
         return _completed(values, "tdnn_flat", "lfmmi_flat")
 
 
-class UntranscribedConfig(Config):
+class _RecordingsConfig(Config):
+    recordings: str = Field(description="folder of recordings, or Kaldi data directory")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_directory(cls, value: object) -> object:
+        return {"recordings": value} if isinstance(value, str) else value
+
+
+class UntranscribedConfig(_RecordingsConfig):
     """Recordings without transcripts, for a second LF-MMI network; ``untranscribed: DIR`` is enough."""
 
-    recordings: str = Field(description="folder of recordings, or Kaldi data directory")
     confidence: float = Field(
         0.7, ge=0, le=1, description="lowest mean confidence of its words at which a recognised utterance is used"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _by_directory(cls, value: object) -> object:
-        return {"recordings": value} if isinstance(value, str) else value
 
-
-class PretrainedConfig(Config):
+class PretrainedConfig(_RecordingsConfig):
     """Recordings without transcripts on which the networks of a recipe are pretrained; ``pretrain: DIR`` is enough."""
 
-    recordings: str = Field(description="folder of recordings, or Kaldi data directory")
     pretraining: PretrainingConfig = PretrainingConfig()
     max_epochs: int = Field(8, ge=1, description="passes over the recordings")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_directory(cls, value: object) -> object:
-        return {"recordings": value} if isinstance(value, str) else value
 
 
 class RecipeConfig(_ByFamily):

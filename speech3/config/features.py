@@ -16,10 +16,9 @@ from pydantic import Field, model_validator
 from speech3.config.base import Config
 from speech3.errors import FormatError, MissingError, SettingError, listed
 
-_FRAMES = (
-    "sample-frequency", "frame-length", "frame-shift", "preemphasis-coefficient", "remove-dc-offset", "dither",
-    "window-type", "blackman-coeff", "round-to-power-of-two", "snip-edges",
-)  # fmt: skip
+_WAVE = ("sample-frequency", "preemphasis-coefficient", "remove-dc-offset", "dither")
+_WINDOW = ("frame-length", "frame-shift", "window-type", "blackman-coeff", "round-to-power-of-two", "snip-edges")
+_FRAMES = (*_WAVE, *_WINDOW)
 _MEL = ("num-mel-bins", "low-freq", "high-freq")
 _ENERGY = ("use-energy", "energy-floor", "raw-energy")
 OPTIONS = {
@@ -27,15 +26,19 @@ OPTIONS = {
     "fbank": (*_FRAMES, *_MEL, *_ENERGY, "use-log-fbank", "use-power"),
     "plp": (*_FRAMES, *_MEL, *_ENERGY, "num-ceps", "lpc-order", "compress-factor", "cepstral-lifter", "cepstral-scale"),
 }
-_BOOLEAN = {
-    "remove-dc-offset", "round-to-power-of-two", "snip-edges", "use-energy", "raw-energy", "use-log-fbank", "use-power",
-    "allow-downsample", "allow-upsample", "htk-compat", "subtract-mean", "debug-mel", "print-args",
-}  # fmt: skip
+_BOOLEAN = {"remove-dc-offset", "round-to-power-of-two", "snip-edges", "use-energy", "raw-energy", "use-log-fbank"}
+_BOOLEAN |= {
+    "use-power",
+    "allow-downsample",
+    "allow-upsample",
+    "htk-compat",
+    "subtract-mean",
+    "debug-mel",
+    "print-args",
+}
 # Options that do not change the features, or only together with an option that is refused.
-_WITHOUT_EFFECT = {
-    "max-feature-vectors", "debug-mel", "print-args", "verbose", "output-format", "vtln-low", "vtln-high",
-    "write-utt2dur",
-}  # fmt: skip
+_WITHOUT_EFFECT = {"max-feature-vectors", "debug-mel", "print-args", "verbose", "output-format", "write-utt2dur"}
+_WITHOUT_EFFECT |= {"vtln-low", "vtln-high"}
 # What speech3 does otherwise: the values with which nothing changes, and what to write in place of any other.
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "htk-compat": ((False,), "speech3 has the energy or C0 first, as Kaldi without it; remove it"),

@@ -1,7 +1,7 @@
 """Acoustic models: one config class per family; `ModelConfig` stands for any of them."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, PositiveInt, ValidatorFunctionWrapHandler, field_validator, model_validator
 
@@ -73,7 +73,7 @@ def check_sizes(sizes: tuple[int, ...], layers: int, key: str) -> None:
         raise ValueError(f"{key}={list(sizes)}: set a number for each of the layers={layers}, or remove it")
 
 
-def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
+def _sees_every_frame(model: "DnnConfig | LstmConfig") -> None:
     if model.subsampling == 3 and not (model.left_context and model.right_context):
         raise ValueError("subsampling=3: needs left_context and right_context >= 1")
 
@@ -93,7 +93,7 @@ class DnnConfig(ModelConfig):
         return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
-    def _consistent(self) -> "DnnConfig":
+    def _consistent(self) -> Self:
         _sees_every_frame(self)
         check_sizes(self.widths, self.layers, "widths")
         return self
@@ -107,29 +107,16 @@ class ConvolutionConfig(Config):
     pool: int = Field(1, ge=1, description="max pooling: size and stride, in bins of frequency")
 
 
-class CnnConfig(ModelConfig):
+class CnnConfig(DnnConfig):
     """Convolutions over frequency and time of a window of frames, then fully connected layers."""
 
-    family: Literal["cnn"] = "cnn"
+    family: Literal["cnn"] = "cnn"  # type: ignore[assignment]  # another family with the same keys and more
     channels: int = Field(3, ge=1, description="blocks of bins in a frame: static, first and second derivatives")
     convolutions: tuple[ConvolutionConfig, ...] = Field(
         (ConvolutionConfig(maps=128, kernel=(9, 9), pool=3), ConvolutionConfig(maps=256, kernel=(4, 3))), min_length=1
     )
     layers: int = Field(2, ge=0, description="fully connected hidden layers")
     width: int = Field(1024, ge=1)
-    widths: tuple[PositiveInt, ...] = Field((), description=_WIDTHS)
-    activation: Activation = "relu"
-    normalization: Normalization = "none"
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.widths or (self.width,) * self.layers
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "CnnConfig":
-        _sees_every_frame(self)
-        check_sizes(self.widths, self.layers, "widths")
-        return self
 
 
 class LstmConfig(ModelConfig):
@@ -190,6 +177,12 @@ def check_cells(model: LstmConfig) -> None:
         raise ValueError("input_layers and output_layers are widths, at least 1 each")
 
 
+def _without_context(value: Any) -> Any:
+    if value != 0:
+        raise ValueError("the layers of this family determine the context; leave it out")
+    return value
+
+
 class TdnnConfig(ModelConfig):
     """An affine layer over five frames, then factored time-delay layers (Povey et al. 2018).
 
@@ -215,10 +208,7 @@ class TdnnConfig(ModelConfig):
     )
     prefinal: int = Field(192, ge=1, description="width of the last hidden layer")
 
-    @field_validator("left_context", "right_context", mode="before")
-    @classmethod
-    def _not_set(cls, value: Any) -> Any:
-        return _without_context(value)
+    _not_set = field_validator("left_context", "right_context", mode="before")(_without_context)
 
     @property
     def layer_bottlenecks(self) -> tuple[int, ...]:
@@ -235,12 +225,6 @@ class TdnnConfig(ModelConfig):
 def _narrows(width: int, bottleneck: int) -> None:
     if width and bottleneck >= width:
         raise ValueError(f"bottleneck={bottleneck} must be below width={width}: it reduces the dimension")
-
-
-def _without_context(value: Any) -> Any:
-    if value != 0:
-        raise ValueError("the layers of this family determine the context; leave it out")
-    return value
 
 
 class StridedConvolutionConfig(Config):
@@ -304,10 +288,7 @@ class TdnnLstmConfig(LstmConfig):
         0.1, ge=0, lt=1, description="probability for units of factored layers, with one mask for a whole chunk"
     )
 
-    @field_validator("left_context", "right_context", mode="before")
-    @classmethod
-    def _not_set(cls, value: Any) -> Any:
-        return _without_context(value)
+    _not_set = field_validator("left_context", "right_context", mode="before")(_without_context)
 
     @field_validator("input_layers", mode="before")
     @classmethod
@@ -343,17 +324,7 @@ TIME_DELAY = (TdnnConfig, TdnnLstmConfig)  # the networks with factored layers, 
 def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, prefix: str = "") -> None:
     """Refuse features that are not bins alone for convolutions, which take all values of a frame for frequencies.
 
-    Parameters
-    ----------
-    source
-        The file or the key that says which features they are, for the error message.
-    prefix
-        Of the key ``model``: ``lfmmi.`` for the LF-MMI network of a recipe.
-
-    Raises
-    ------
-    Speech3Error
-        They have derivatives, energy, pitch or spliced frames.
+    `source`: the file or key that says which features they are. `prefix`: of the key ``model``, such as ``lfmmi.``.
     """
     keys = ("deltas", "pitch", "left_context", "right_context", *(["use_energy"] if features.kind == "fbank" else []))
     found = [key for key in keys if getattr(features, key)]

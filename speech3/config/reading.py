@@ -178,13 +178,7 @@ def _fill_groups(values: dict[str, Any]) -> None:
 
 
 def changed(config: C, prefix: str, overrides: list[str], source: Path | str) -> C:
-    """A copy of a config, changed by overrides ``prefix.key=value``.
-
-    Raises
-    ------
-    Speech3Error
-        An override does not begin with `prefix`; or as for `parse`.
-    """
+    """A copy of a config, changed by overrides ``prefix.key=value``; errors as for `parse`."""
     values = {prefix: config.model_dump()}
     for override in overrides:
         keys, text = _split(override)

@@ -25,29 +25,28 @@ class MonophoneConfig(Config):
     realign: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38)
 
 
-class TriphoneConfig(Config):
-    """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
-
+class _TiedConfig(Config):
     iterations: int = Field(35, ge=1)
-    leaves: int = Field(2000, ge=0, description="0: chosen according to the amount of speech")
-    gaussians: int = Field(10000, ge=0, description="0: chosen according to the amount of speech")
     max_iteration_increase: int = 25
     realign: tuple[int, ...] = (10, 20, 30)
     min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")
+
+
+class TriphoneConfig(_TiedConfig):
+    """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
+
+    leaves: int = Field(2000, ge=0, description="0: chosen according to the amount of speech")
+    gaussians: int = Field(10000, ge=0, description="0: chosen according to the amount of speech")
     discriminative: Literal["bmmi"] | None = Field(
         None, description="bmmi: also the system bmmi, these GMMs trained further with boosted MMI (keys hmm.bmmi.*)"
     )
 
 
-class TransformedConfig(Config):
+class TransformedConfig(_TiedConfig):
     """Tied-triphone GMMs on transformed features: what `LdaConfig` and `SatConfig` have in common."""
 
-    iterations: int = Field(35, ge=1)
     leaves: int = Field(0, ge=0, description="0: chosen according to hmm.tri.leaves and the amount of speech")
     gaussians: int = Field(0, ge=0, description="0: chosen according to hmm.tri.gaussians and the amount of speech")
-    max_iteration_increase: int = 25
-    realign: tuple[int, ...] = (10, 20, 30)
-    min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")
     transform: tuple[int, ...] = Field((2, 4, 6, 12), description="iterations that estimate transforms")
 
 

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpora.folder import has_recordings, read_folder
+from speech3.corpora.folder import has_recordings, is_folder, read_folder
 from speech3.data import (
-    DATADIR_FILES,
     DataDir,
     Fault,
     check_apart,
+    is_datadir,
     plain_words,
     read_datadir,
     seconds_of,
@@ -216,7 +216,7 @@ def prepare(
     plain = set[str]()  # parts whose transcripts are in plain words
 
     def read(path: Path, part: str) -> DataDir:
-        if _is_datadir(path) or not has_recordings(path):
+        if not is_folder(path):
             return _with_text(path, part)
         data, found = read_folder(path, tier, sample_rate, given, lang or "")
         faults.extend(found)
@@ -224,7 +224,7 @@ def prepare(
         return data
 
     parts, drawn = _splits(source, seed, read)
-    if tier and all(_is_datadir(data.path) for data in parts.values()):
+    if tier and all(is_datadir(data.path) for data in parts.values()):
         raise SettingError(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
     kind: dict[str, Any] = {"lang": lang, "lexicon": lexicon, "units": units, "pieces": pieces, "graphemes": given}
     write_corpus(parts, find_lang(source / "lang"), out, **kind, plain="train" in plain)
@@ -311,13 +311,9 @@ def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances
         say(f"  {part} has {found:,} of its {whole:,} {what}: unpack it again, unless that is intended")
 
 
-def _is_datadir(path: Path) -> bool:
-    return any((path / name).is_file() for name in DATADIR_FILES)
-
-
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
-    if _is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
+    if is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
         return split_data(read(source, "train"), shares, seed), True
     if not (source / "train").is_dir():
         raise MissingError(

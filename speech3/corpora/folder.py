@@ -17,7 +17,6 @@ import soundfile
 
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
 from speech3.data import (
-    DATADIR_FILES,
     END_TOLERANCE_S,
     AudioError,
     AudioInfo,
@@ -28,6 +27,7 @@ from speech3.data import (
     channel_mixes,
     files_below,
     info,
+    is_datadir,
     is_sync_conflict,
     marked_at_edge,
     plain_words,
@@ -523,7 +523,7 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
 
 def is_folder(source: Path) -> bool:
     """Whether this is a folder of recordings rather than a Kaldi data directory, or neither."""
-    return not any((source / name).is_file() for name in DATADIR_FILES) and source.is_dir() and has_recordings(source)
+    return not is_datadir(source) and source.is_dir() and has_recordings(source)
 
 
 def read_speech(

@@ -26,6 +26,11 @@ Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, st
 DATADIR_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 
 
+def is_datadir(path: Path) -> bool:
+    """Whether a directory has one of the files of a Kaldi data directory."""
+    return any((path / name).is_file() for name in DATADIR_FILES)
+
+
 @dataclass(frozen=True, slots=True)
 class Utterance:
     """What one speaker said in one segment of a recording."""

@@ -1,26 +1,20 @@
 """Minibatches of consecutive frames: single chunks, whole utterances, and chunks in streams for models with a state.
 
 Single chunks (`Chunks`), for LF-MMI, MMI and sMBR and for time-delay networks: in each epoch an utterance is covered
-once by as few chunks as possible. They are spaced evenly, shifted a little at random in each epoch, and all chunks of
-the corpus are shuffled. The context on both sides of a chunk comes from the utterance, whose edge frames are repeated
-beyond its ends. If an utterance is shorter than a chunk, its last frame is repeated, too: this counts as a longer last
-phone, both in the criterion and in the counts of frames. A chunk may be drawn at another speed, without copies of the
-recordings on disk: log mel frames are interpolated in time and warped in frequency, since both change when a recording
-is played faster (Ko et al. 2015, "Audio augmentation for speech recognition", who resample the recordings).
+once by as few chunks as possible, spaced evenly and shifted a little at random. Context comes from the utterance, whose
+edge frames are repeated beyond its ends. In an utterance that is shorter than a chunk this counts as a longer last
+phone. At another speed log mel frames are interpolated in time and warped in frequency, since both change when a
+recording is played faster (Ko et al. 2015, who resample the recordings).
 
-Whole utterances (`WholeUtterances`), for LF-MMI numerators made from whole transcripts: a minibatch has as many as fit
-into it, padded to the longest by repeating their last frames. In each epoch utterances of about the same length are
-grouped anew.
+Whole utterances (`WholeUtterances`), for LF-MMI numerators made from whole transcripts: a minibatch has as many of
+about the same length as fit into it, padded to the longest by repeating their last frames.
 
-Streams (`Sequences`): the utterances are shuffled each epoch, concatenated and cut into chunks of T steps; the last
-chunk of an utterance may be shorter. A step is a frame; if outputs lag behind (`delay`), an utterance has that many
-more steps at its end, and that many steps without a target at its beginning. The sequence of chunks is cut into equal
-segments, one for each stream of each row. A row is a series of minibatches: the first holds the first chunks of B
-segments, the second the second chunks, and so on; so stream b of a minibatch continues stream b of the previous
-minibatch in the row. The carried state is reset at the beginning of an utterance, and in the first minibatch of a row,
-where a segment may begin in the middle of an utterance. Rows are therefore independent of each other, and are what is
-distributed over workers: one worker computes all minibatches of a row, in order. Only the frames of one minibatch are
-gathered at a time, from the memory map, and spliced on the device: no corpus is too large for a device.
+Streams (`Sequences`): the shuffled utterances are concatenated and cut into chunks of T steps, the last of an utterance
+maybe shorter; with `delay` an utterance has more steps at its end, and as many without a target at its beginning. The
+sequence of chunks is cut into equal segments, one for each stream of each row. A row is a series of minibatches that
+one worker computes in order: stream b of a minibatch continues stream b of the one before. The carried state is reset
+at the beginning of an utterance, and of a row. Only the frames of one minibatch are gathered at a time, and spliced on
+the device.
 
 Axes: B chunks, utterances or streams of a minibatch, L frames of a chunk with its context (K in streams), T outputs or
 steps of a chunk, W context window, F feature bins, M mel bins, U utterances (U1: and the end of the last), A all steps,
@@ -59,8 +53,19 @@ def default_chunk(lengths_U: np.ndarray, subsampling: int) -> int:
     return min(_LONGEST, subsampling * math.ceil(np.quantile(lengths_U, _WHOLE) / subsampling))
 
 
+def _matrices(warp: FrequencyWarp, speed: float = 1.0) -> Tensor:
+    """The matrices (_WARPS, M, M) of factors that are evenly spaced over the range of a warp, at a speed."""
+    factors = np.linspace(1 - warp.most, 1 + warp.most, _WARPS) / speed
+    return torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
+
+
+def _warped(feats_BLF: Tensor, matrices_BMM: Tensor) -> Tensor:
+    blocks_BXM = feats_BLF.reshape(len(feats_BLF), -1, matrices_BMM.shape[1])
+    return torch.bmm(blocks_BXM, to_device(matrices_BMM, feats_BLF.device).transpose(1, 2)).view(feats_BLF.shape)
+
+
 class ChunkInputs(NamedTuple):
-    """The input of a network with a finite context: (B, L, F) float32."""
+    """The input (B, L, F) float32 of a network with a finite context."""
 
     feats_BTF: Tensor
 
@@ -68,16 +73,8 @@ class ChunkInputs(NamedTuple):
 class RecurrentChunks(NamedTuple):
     """The input of a recurrent network.
 
-    Attributes
-    ----------
-    feats_BTF
-        (B, L, F) float32.
-    begins_B
-        bool: the chunk begins with its utterance, so the state is zero there.
-    rest_B
-        int64, outputs from the beginning of the chunk to the end of the utterance.
-    warm_up
-        Outputs before the chunk, which only prepare the state.
+    `begins_B`: the chunk begins with its utterance, so the state is zero there. `rest_B`: outputs from the beginning of
+    the chunk to the end of the utterance. `warm_up`: outputs before the chunk, which only prepare the state.
     """
 
     feats_BTF: Tensor
@@ -88,16 +85,8 @@ class RecurrentChunks(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of an utterance.
-
-    Attributes
-    ----------
-    labels_T
-        Labels of all frames of the utterance.
-    start
-        The first frame of the chunk.
-    speed
-        Frames of the utterance for each frame of the chunk.
+    """A part of an utterance: the labels of all its frames, the first frame of the part, and frames for each of the
+    part's.
     """
 
     labels_T: np.ndarray
@@ -113,13 +102,9 @@ class Chunks:
     left, right
         Context, in frames.
     chunk
-        Frames of a chunk, a multiple of `subsampling`.
+        Frames of a chunk, a multiple of `subsampling`, which is frames per output.
     streams
         B, chunks per minibatch; the last minibatch may have fewer.
-    subsampling
-        Frames per output.
-    seed
-        Seed of the order, the shifts, and of `speeds`, `warp` and `masks`.
     speeds, warp, masks
         Augmentation in `draw`, but not in `sequential`.
     warm_up
@@ -127,21 +112,27 @@ class Chunks:
         `subsampling`, before those of `left`.
     targets
         Makes the targets of some chunks; None: the label of the middle frame of each output, (B * T,) int64.
-
-    Attributes
-    ----------
-    rows
-        None: minibatches may be computed in any order.
     """
 
     rows: tuple[range, ...] | None = None
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, subsampling: int, seed: int,
-        device: torch.device, speeds: Sequence[float] = (), warp: FrequencyWarp | None = None,
-        masks: SpecAugment | None = None, warm_up: int | None = None,
+        self,
+        packed: PackedFrames,
+        *,
+        left: int,
+        right: int,
+        chunk: int,
+        streams: int,
+        subsampling: int,
+        seed: int,
+        device: torch.device,
+        speeds: Sequence[float] = (),
+        warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None,
+        warm_up: int | None = None,
         targets: Callable[[Sequence[Chunk]], Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.packed, self.right, self.chunk, self.streams = packed, right, chunk, streams
         self.left, self.warm_up = left + (warm_up or 0), warm_up
         self.subsampling, self.seed, self.device = subsampling, seed, device
@@ -154,8 +145,7 @@ class Chunks:
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._matrices_MM: Tensor | None = None
         if warp:
-            factors = [f / speed for speed in self.speeds for f in np.linspace(1 - warp.most, 1 + warp.most, _WARPS)]
-            self._matrices_MM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
+            self._matrices_MM = torch.cat([_matrices(warp, speed) for speed in self.speeds])
 
     def __len__(self) -> int:
         return -(-int(self._ends_U[-1]) // self.streams)
@@ -169,9 +159,7 @@ class Chunks:
         chunks, first_B = self._place(chosen_B, np.array(self.speeds)[speed_B], generator.uniform(-1, 1, len(chosen_B)))
         feats_BLF = self._gather(chunks, first_B)
         if self._matrices_MM is not None:
-            matrices_BMM = to_device(self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)], self.device)
-            blocks_BXM = feats_BLF.reshape(len(chunks), -1, matrices_BMM.shape[1])
-            feats_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BLF.shape)
+            feats_BLF = _warped(feats_BLF, self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)])
         if self.masks:
             feats_BLF = self.masks(feats_BLF, *self.masks.draw(generator, len(chunks)))
         return self._inputs(chunks, feats_BLF), self.targets(chunks)
@@ -255,22 +243,19 @@ class SequenceInputs(NamedTuple):
     Attributes
     ----------
     feats_TBWF
-        float32 windows, with the edge frames of an utterance repeated beyond its ends; may not be contiguous. T is the
-        length of the longest chunk. Values beyond a chunk's length are padding: repeated last frames, or in a stream
-        that has ended frames of an arbitrary utterance.
+        float32 windows, with the edge frames of an utterance repeated beyond its ends; may not be contiguous. Values
+        beyond a chunk's length are padding: repeated last frames, or in a stream that has ended arbitrary frames.
     lengths_B
-        int64, steps of each chunk, including lookahead steps; 0 in a stream that has ended.
+        Steps of each chunk, including lookahead steps; 0 in a stream that has ended.
     begins_B
-        bool: reset the carried state before this chunk.
-    scored_N
-        int64, t * B + b of each step with a target.
+        Reset the carried state before this chunk.
+    scored_N, steps_A
+        t * B + b of each step with a target, and of each step within its chunk's length.
     own
-        Number of steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead,
-        or those in which the last targets of the chunk come.
+        Steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead, or those
+        in which the last targets of the chunk come.
     place
         (epoch, number). The carried state comes from (epoch, number - 1).
-    steps_A
-        int64, t * B + b of each step within its chunk's length.
     """
 
     feats_TBWF: Tensor
@@ -302,8 +287,6 @@ class Sequences:
 
     Parameters
     ----------
-    left, right
-        Context, in frames.
     chunk
         T, in steps. With at least the steps of the longest utterance, utterances stay whole.
     streams
@@ -314,8 +297,6 @@ class Sequences:
         Steps after a chunk that are included in its input.
     targets_inside
         The input has `delay` more steps after a chunk, in which its last targets come; else the next chunk has them.
-    seed
-        Seed of the permutations of the utterances, of `warp` and of `masks`.
     warp, masks
         Augmentation in `draw`, but not in `sequential`: warp and frequency masks are drawn per utterance, time masks
         per chunk.
@@ -330,10 +311,22 @@ class Sequences:
     """
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, seed: int,
-        device: torch.device, delay: int = 0, lookahead: int = 0, warp: FrequencyWarp | None = None,
-        masks: SpecAugment | None = None, row_minibatches: int = 50, targets_inside: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        packed: PackedFrames,
+        *,
+        left: int,
+        right: int,
+        chunk: int,
+        streams: int,
+        seed: int,
+        device: torch.device,
+        delay: int = 0,
+        lookahead: int = 0,
+        warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None,
+        row_minibatches: int = 50,
+        targets_inside: bool = False,
+    ) -> None:
         self.packed, self.left, self.right, self.delay, self.lookahead = packed, left, right, delay, lookahead
         self.chunk, self.streams, self.seed, self.device = chunk, streams, seed, device
         self.warp, self.masks = warp, masks
@@ -351,8 +344,7 @@ class Sequences:
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
         self._epoch = _Epoch(-1, *[np.empty(0)] * 4)
         if warp:
-            factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
-            self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
+            self._matrices_LMM = _matrices(warp)
 
     def __len__(self) -> int:
         return int(self._starts_R1[-1])
@@ -389,9 +381,14 @@ class Sequences:
         return step, active_B, np.where(active_B, chunk_B, 0)
 
     def _gather(
-        self, utterance_B: np.ndarray, step_B: np.ndarray, active_B: np.ndarray, begins_B: np.ndarray,
-        place: tuple[int, int], change: Callable[[Tensor, np.ndarray], Tensor] | None,
-    ) -> tuple[SequenceInputs, Tensor]:  # fmt: skip
+        self,
+        utterance_B: np.ndarray,
+        step_B: np.ndarray,
+        active_B: np.ndarray,
+        begins_B: np.ndarray,
+        place: tuple[int, int],
+        change: Callable[[Tensor, np.ndarray], Tensor] | None,
+    ) -> tuple[SequenceInputs, Tensor]:
         """Gather the chunks that begin at these steps of their utterances; `change` augments their frames."""
         offsets_U1 = self.packed.offsets_U1
         first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
@@ -424,9 +421,7 @@ class Sequences:
     ) -> Tensor:
         feats_BKF = feats_KBF.transpose(0, 1)
         if self.warp:
-            matrices_BMM = to_device(self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])], self.device)
-            blocks_BXM = feats_BKF.reshape(len(utterance_B), -1, matrices_BMM.shape[1])
-            feats_BKF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BKF.shape)
+            feats_BKF = _warped(feats_BKF, self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])])
         if self.masks:
             generator = np.random.default_rng((self.seed, order.number, number, _TIME_SEED))
             time_BK2, _ = self.masks.draw(generator, len(utterance_B))
@@ -449,34 +444,15 @@ def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:
 
 
 class WholeUtterances(Chunks):
-    """The utterances of a packed file, in minibatches. A minibatch depends only on (epoch, number).
+    """The utterances of a packed file, in minibatches of at most about `minibatch` frames (padding included), at least
+    one.
 
-    Parameters
-    ----------
-    left, right
-        Context, in frames.
-    minibatch
-        Approximate maximum of frames including padding; a minibatch has at least one utterance.
-    subsampling
-        Frames per output.
-    seed
-        Seed of the order, and of `speeds`, `warp` and `masks`.
-    speeds, warp, masks, warm_up
-        As in `Chunks`. Augmentation in `draw`, but not in `sequential`.
-    targets
-        Makes the targets of some utterances, each a `Chunk` that begins at 0.
+    A minibatch depends only on (epoch, number). `targets` gets chunks that begin at 0; other parameters as in `Chunks`.
     """
 
-    def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, subsampling: int, seed: int,
-        device: torch.device, targets: Callable[[Sequence[Chunk]], Any], speeds: Sequence[float] = (),
-        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, warm_up: int | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, packed: PackedFrames, *, minibatch: int, **options: Any) -> None:
         self._lengths_U = np.diff(packed.offsets_U1)
-        super().__init__(
-            packed, left=left, right=right, chunk=int(self._lengths_U.max()), streams=1, subsampling=subsampling,
-            seed=seed, device=device, speeds=speeds, warp=warp, masks=masks, targets=targets, warm_up=warm_up,
-        )  # fmt: skip
+        super().__init__(packed, chunk=int(self._lengths_U.max()), streams=1, **options)
         self._by_length_U = np.argsort(self._lengths_U, kind="stable")
         self._cuts = self._filled(minibatch)
         self._groups: tuple[int, list[np.ndarray]] = (-1, [])

@@ -16,12 +16,7 @@ _AT_A_TIME = 1 << 16  # frames: bounds the memory of the distances
 def cluster_frames(frames_ND: np.ndarray, clusters: int, seed: int, iterations: int = 25) -> np.ndarray:
     """Centres (K, D) float32 of Lloyd's k-means, which begins as k-means++ (Arthur and Vassilvitskii 2007).
 
-    A centre that loses all frames stays where it is.
-
-    Raises
-    ------
-    Speech3Error
-        There are fewer different frames than clusters.
+    A centre that loses all frames stays where it is. It is an error if there are fewer different frames than clusters.
     """
     x_ND = torch.from_numpy(np.ascontiguousarray(frames_ND, np.float32))
     generator = np.random.default_rng(seed)

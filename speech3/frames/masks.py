@@ -183,7 +183,6 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
             )
     elif not training.time_masks:
         return None
-    return SpecAugment(
-        mean_F.float(), training.time_masks, training.time_mask_frames, training.frequency_masks,
-        training.frequency_mask_bins, columns,
-    )  # fmt: skip
+    time = training.time_masks, training.time_mask_frames
+    frequency = training.frequency_masks, training.frequency_mask_bins
+    return SpecAugment(mean_F.float(), *time, *frequency, columns)

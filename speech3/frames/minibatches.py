@@ -37,11 +37,7 @@ _CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the
 
 
 class Shuffle:
-    """The order of `count` items in one epoch.
-
-    `count`: number of items, at least 1 and below 2^40.
-    `seed`, `epoch`, `part`: together they select the permutation.
-    """
+    """The order of `count` items (1 to 2^40) in the epoch that `seed`, `epoch` and `part` select."""
 
     def __init__(self, count: int, seed: int, epoch: int, part: int = 0) -> None:
         self.count = count
@@ -82,12 +78,10 @@ def _mix(values: Tensor, key: int) -> Tensor:
 class Order:
     """The frames of the corpus in the order of one epoch, a pure function of the arguments.
 
-    With chunks, the corpus is cut into pieces of consecutive frames of equal length (within one frame). Every epoch
-    shuffles the pieces, combines `PIECES` of them into a chunk, and shuffles the frames within each chunk. Thus a part
-    of the epoch needs only one chunk in memory, and yet has speech from all over the corpus, different in each epoch.
-
-    `count`: number of frames of the corpus.
-    `chunk_frames`: maximum number of frames of a chunk (within `PIECES`); 0: all frames are one chunk.
+    With chunks of at most `chunk_frames` (0: one chunk), the corpus is cut into pieces of consecutive frames of equal
+    length (within one frame). Every epoch shuffles the pieces, combines `PIECES` of them into a chunk, and shuffles the
+    frames within each chunk. Thus a part of the epoch needs only one chunk in memory, and yet has speech from all over
+    the corpus, different in each epoch.
     """
 
     def __init__(self, count: int, chunk_frames: int, seed: int, epoch: int) -> None:
@@ -135,31 +129,29 @@ class Order:
 
 
 def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, offsets_W: Tensor) -> Tensor:
-    """Frame numbers (B, W) of the windows around `centers_B`; edge frames are repeated beyond an utterance's ends.
+    """Frame numbers (B, W) of windows around `centers_B`, with edge frames repeated beyond an utterance's ends.
 
-    Parameters
-    ----------
-    centers_B, first_B, last_B
-        int64: the middle frame, and the first and last frame of its utterance.
-    offsets_W
-        int64: the frames of a window, relative to its middle.
+    `first_B`, `last_B`: the first and last frame of its utterance. `offsets_W`: frames of a window relative to its
+    middle.
     """
     return torch.clamp(centers_B[:, None] + offsets_W, first_B[:, None], last_B[:, None])
 
 
 class Resident:
-    """Some frames of a packed file, or all of them, on a device.
+    """Some frames of a packed file, or all of them, on a device, with `left` and `right` frames of context.
 
-    `device`: the device of the copy.
-    `left` and `right`: context, in frames; it is also available for the first and last frame of a span.
     `spans`: first frame and end of each span to copy, in ascending order. None: all frames, which on the CPU are not
     copied but gathered from the memory map.
     """
 
     def __init__(
-        self, packed: PackedFrames, device: torch.device, left: int, right: int,
+        self,
+        packed: PackedFrames,
+        device: torch.device,
+        left: int,
+        right: int,
         spans: Sequence[tuple[int, int]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.device, self.left, self.right = device, left, right
         self.spans_first_P: Tensor | None = None
         # Frames begin in the utterance whose number is that of offsets not above them, minus 1: with these arrays, no
@@ -204,10 +196,9 @@ def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 
 
 def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1) -> bool:
-    """Whether the frames fit on a device: all of them, or with `chunk_frames` two chunks, the old one and the new.
+    """Whether `sharers` copies of the frames fit into four fifths of the `free` bytes of a device.
 
-    `free`: free bytes, of which four fifths may be used.
-    `sharers`: number of processes that each have a copy there.
+    A copy has all frames or, with `chunk_frames`, two chunks, the old one and the new.
     """
     frame_bytes = packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
     return sharers * (2 * chunk_frames or len(packed)) * frame_bytes <= _SHARE_OF_FREE * free
@@ -222,41 +213,42 @@ class Minibatches:
     """The minibatches of a packed file. A minibatch depends only on (epoch, number), in whatever order they are drawn.
 
     The last minibatch has between half and one and a half times `minibatch` frames, so that none is so small that its
-    gradient is mostly noise.
+    gradient is mostly noise. On the CPU, frames are gathered directly from the memory map of the file (shared by all
+    processes that have it open). To another device the frames are copied once, or chunk by chunk, if they fit;
+    otherwise minibatches are gathered on the host, and only these are copied. The minibatches are the same in all
+    cases.
 
     Parameters
     ----------
-    packed
-        On the CPU, frames are gathered directly from its memory map (shared by all processes that have it open). To
-        another device the frames are copied once, or chunk by chunk, if they fit; otherwise minibatches are gathered
-        on the host, and only these are copied. The minibatches are the same in all cases.
     left, right
         Context, in frames.
-    minibatch
-        B, in frames.
-    seed
-        Seed of the permutations, of `warp` and of `masks`.
     warp, masks
         Augmentation in `draw`, but not in `sequential`; each window has its own masks.
     chunk_frames
         0: the whole corpus is shuffled (which is slow on a host whose memory is smaller than the file). Otherwise the
-        number of frames of a chunk, which come from `PIECES` places of the corpus and are shuffled together; two chunks
-        are on the device at a time. The order depends on this number, but never on the machine.
+        number of frames of a chunk (at least `PIECES` minibatches), from `PIECES` places of the corpus, which are
+        shuffled together; two chunks are on the device at a time. The order depends on this number, but never on the
+        machine.
     sharers
         Number of processes that have a copy on the same device.
-
-    Raises
-    ------
-    Speech3Error
-        A chunk holds fewer than `PIECES` minibatches.
     """
 
     rows: tuple[range, ...] | None = None  # they may be computed in any order
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
-        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, chunk_frames: int = 0, sharers: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        packed: PackedFrames,
+        *,
+        left: int,
+        right: int,
+        minibatch: int,
+        seed: int,
+        device: torch.device,
+        warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None,
+        chunk_frames: int = 0,
+        sharers: int = 1,
+    ) -> None:
         if 0 < chunk_frames < PIECES * minibatch:
             raise SettingError(
                 f"training.chunk_frames={chunk_frames}: must be 0 (shuffle the whole corpus) or at least {PIECES} "

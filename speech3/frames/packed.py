@@ -1,11 +1,9 @@
 """A file of frames, senones and utterances: written once, memory-mapped, checksummed (`pack_aligned`, `open_packed`).
 
-Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Of a large file, opening
-reads only the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
-
-Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the
-sections, each at a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
-JSON with the writer's description and the position of each section. Opening reads only footer and checksums.
+Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the sections
+(frames, senones, utterance offsets, ids, senone counts, mean, variance), each at a multiple of 64 bytes, then one
+CRC-32 for each block of 1 MiB of the sections, then the footer: JSON with the writer's description and the position of
+each section. Opening a large file reads only footer, checksums and offsets.
 
 In place of senones there may be labels of segments (phones, words): twice the number of the segment, plus one in its
 first frame, so that two consecutive segments with the same number remain separate.
@@ -139,19 +137,14 @@ def open_sections(path: Path) -> Sections:
     checksum = about.pop("checksums_crc")
     if zlib.crc32(table.data) != checksum:
         raise FormatError(f"{path}: the table of checksums is damaged; pack it again")
-    sections = Sections(
-        path=path, about=about, checksum=checksum, size=status.st_size, mtime_ns=status.st_mtime_ns,
-        _places=places, _checksums=table.view("<u4"), _map=mapped, _raw=raw,
-    )  # fmt: skip
+    stamp = status.st_size, status.st_mtime_ns
+    sections = Sections(path, about, checksum, *stamp, places, table.view("<u4"), mapped, raw)
     sections.expect_scattered_reads()
     return sections
 
 
 class SectionWriter:
-    """Writes sections one after the other, with a checksum for each block; `close` completes the file.
-
-    `stream`: a new file, open for writing.
-    """
+    """Writes sections to a new file, one after the other, with a checksum per block; `close` completes the file."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
@@ -218,24 +211,9 @@ def segment_numbers(labels_T: np.ndarray) -> np.ndarray:
 class PackedFrames:
     """An open packed file. Arrays are views into the memory map: data are read only when they are accessed.
 
-    It is pickled as its path: another process maps the same memory.
-
-    Attributes
-    ----------
-    frames_NF
-        float16 or float32.
-    senones_N
-        int16 or int32.
-    offsets_U1
-        int64, (U + 1,): utterance u has the frames from ``offsets[u]`` up to ``offsets[u + 1]``, at least one.
-    counts_S
-        int64, number of frames of each senone.
-    mean_F, variance_F
-        float64, over all frames but those of digital silence (`speech3.features.repeated_frames`).
-    info
-        Information that the writer was given.
-    digest
-        Eight hexadecimal digits that identify the content.
+    It is pickled as its path: another process maps the same memory. Utterance u has the frames from ``offsets_U1[u]``
+    up to ``offsets_U1[u + 1]``, at least one. Mean and variance are over all frames but those of digital silence
+    (`speech3.features.repeated_frames`). `info` is what the writer was given, `digest` identifies the content.
     """
 
     path: Path
@@ -271,13 +249,7 @@ class PackedFrames:
             self._sections.read_ahead(name, first * array.strides[0], end * array.strides[0])
 
     def verify(self) -> None:
-        """Read the whole file, compare it with its checksums, and check that all senones are below their number.
-
-        Raises
-        ------
-        Speech3Error
-            The message names the file, the first block at fault and its bytes.
-        """
+        """Compare the whole file with its checksums, and check all senones; an error names the first block at fault."""
         self._sections.verify()
         step = BLOCK_BYTES // self.senones_N.itemsize
         for start in range(0, len(self), step):
@@ -316,16 +288,20 @@ def open_packed(path: Path | str) -> PackedFrames:
             f"{path}: holds no frames ({about['frames']} of {about['dim']} feature bins); pack it again with some "
             f"utterances"
         )
+    frames, dim, senones = about["frames"], about["dim"], about["num_senones"]
     packed = PackedFrames(
-        path=sections.path, num_senones=about["num_senones"],
-        frames_NF=_shaped(sections, "frames", about["dtype"], about["frames"] * about["dim"]).reshape(-1, about["dim"]),
-        senones_N=_shaped(sections, "senones", about["senone_dtype"], about["frames"]),
+        path=sections.path,
+        num_senones=senones,
+        frames_NF=_shaped(sections, "frames", about["dtype"], frames * dim).reshape(-1, dim),
+        senones_N=_shaped(sections, "senones", about["senone_dtype"], frames),
         offsets_U1=_shaped(sections, "offsets", "<i8", about["utterances"] + 1),
-        counts_S=_shaped(sections, "counts", "<i8", about["num_senones"]),
-        mean_F=_shaped(sections, "mean", "<f8", about["dim"]),
-        variance_F=_shaped(sections, "variance", "<f8", about["dim"]),
-        info=about["info"], digest=f"{sections.checksum:08x}", _sections=sections,
-    )  # fmt: skip
+        counts_S=_shaped(sections, "counts", "<i8", senones),
+        mean_F=_shaped(sections, "mean", "<f8", dim),
+        variance_F=_shaped(sections, "variance", "<f8", dim),
+        info=about["info"],
+        digest=f"{sections.checksum:08x}",
+        _sections=sections,
+    )
     _check_offsets(packed)
     if sections.size <= _VERIFIED_AT_OPENING_BYTES:
         packed.verify()
@@ -333,15 +309,11 @@ def open_packed(path: Path | str) -> PackedFrames:
 
 
 def verify_once(packed: PackedFrames, record: Path | str) -> None:
-    """Call `PackedFrames.verify`, unless `record` says that the same file has passed before.
+    """Call `PackedFrames.verify`, unless the JSON file `record` says that the same file has passed before.
 
     The first verification finds any damaged byte; a resumed run does not read everything again. A file is the same if
-    its path, checksums, size and modification time are.
-
-    Parameters
-    ----------
-    record
-        JSON file that is read and written. It belongs in the run directory, since the data may be read-only.
+    its path, checksums, size and modification time are. The record belongs in the run directory: the data may be
+    read-only.
     """
     if packed._sections.size <= _VERIFIED_AT_OPENING_BYTES:
         return
@@ -392,7 +364,7 @@ def write_frames(
     dtype: Literal["float16", "float32"] = "float32",
     info: dict[str, Any] | None = None,
 ) -> PackReport:
-    """Write frames and their senones, in constant memory.
+    """Write frames and their senones of some utterances, in this order, in constant memory.
 
     Parameters
     ----------
@@ -403,8 +375,6 @@ def write_frames(
         frames, both are cut to the shorter length.
     num_senones
         S; every senone must be below it.
-    utterances
-        The utterances to write, in this order.
 
     Raises
     ------
@@ -475,9 +445,13 @@ class _Packer:
         self.sum_F: np.ndarray | None = None
 
     def frames(
-        self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
-        skipped: dict[str, str], spool: IO[bytes],
-    ) -> Iterator[bytes]:  # fmt: skip
+        self,
+        feats: Mapping[str, np.ndarray],
+        alignments: Mapping[str, np.ndarray],
+        utterances: Sequence[str],
+        skipped: dict[str, str],
+        spool: IO[bytes],
+    ) -> Iterator[bytes]:
         """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`."""
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
@@ -522,10 +496,9 @@ class _Packer:
         writer.section("mean", [(self.shift_F + offset_F).astype("<f8").tobytes()])
         writer.section("variance", [variance_F.astype("<f8").tobytes()])
         writer.section("ids", ["\n".join(self.ids).encode("utf-8")])
-        writer.close({
-            "frames": self.offsets[-1], "utterances": len(self.ids), "dim": len(self.sum_F), "dtype": self.dtype.str,
-            "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones, "info": info,
-        })  # fmt: skip
+        sizes = {"frames": self.offsets[-1], "utterances": len(self.ids), "dim": len(self.sum_F)}
+        types = {"dtype": self.dtype.str, "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones}
+        writer.close({**sizes, **types, "info": info})
 
 
 @dataclass(frozen=True)

@@ -31,15 +31,7 @@ _SEED = 3  # of the random numbers here, apart from those of augmentation
 
 @dataclass(frozen=True, eq=False)
 class HiddenLabels:
-    """The targets of a minibatch of chunks: the clusters of its hidden frames.
-
-    Attributes
-    ----------
-    place_N
-        int64, b * T + t of each among the outputs.
-    labels_N
-        int64.
-    """
+    """The targets of a minibatch of chunks: the clusters of its hidden frames, at b * T + t among the outputs."""
 
     place_N: Tensor
     labels_N: Tensor
@@ -51,12 +43,8 @@ class HiddenLabels:
 class Pretraining:
     """The minibatches of `source`, changed for a task. A minibatch depends only on (epoch, number), as there.
 
-    Held-out minibatches are changed, too, always in the same way.
-
-    Parameters
-    ----------
-    frames
-        Its statistics replace what is hidden, and normalise what is to be reconstructed.
+    Held-out minibatches are changed, too, always in the same way. The statistics of `frames` replace what is hidden,
+    and normalise what is to be reconstructed.
     """
 
     def __init__(

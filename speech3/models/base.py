@@ -27,24 +27,16 @@ class AcousticModel(nn.Module):
 
     Attributes
     ----------
-    family
-        Family name.
     logit_layers
         Names of the output layer and of the second one, if there is one; also for `speech3.engine.optimizers`.
     recurrent
-        Trained on sequences of frames with a state (`speech3.frames.chunks`), not on single
-        windows.
+        Trained on sequences of frames with a state (`speech3.frames.chunks`), not on single windows.
     delay
         Frames by which an output lags behind its input frame.
     bidirectional
         A frame's scores depend on all later frames.
-    subsampling
-        Input frames per output. Output k is for the `subsampling` frames from k * `subsampling` on; its window is
-        centred on the middle one.
-    center
-        Index of that frame among them.
-    window
-        W, the number of frames in a window.
+    subsampling, center
+        Input frames per output, and the index of the middle one, on which the window of the output is centred.
     left_context, right_context
         Frames before and after an output's own frames on which it depends; in a recurrent model, those of a step.
     two_outputs
@@ -102,13 +94,7 @@ class AcousticModel(nn.Module):
 
 @torch.no_grad()
 def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
-    """Senone logits (T, S) of one utterance, in evaluation mode; with `subsampling` (ceil(T / subsampling), S).
-
-    Raises
-    ------
-    Speech3Error
-        The number of feature bins of `feats_TF` is not that of the training data.
-    """
+    """Senone logits (T, S) of one utterance, in evaluation mode; with `subsampling` (ceil(T / subsampling), S)."""
     check_features(feats_TF.shape, model.feat_dim)
     was_training = model.training
     model.eval()
@@ -127,14 +113,9 @@ def check_features(shape: tuple[int, ...], feat_dim: int) -> None:
 
 
 def cross_entropy(logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy, and the number of frames for which no senone scores better than the correct one.
+    """Mean cross-entropy, as PyTorch's but for rounding, and the number of frames whose correct senone scores best.
 
     Logits may have more axes, (..., S); their frames are then numbered row by row.
-
-    Returns
-    -------
-    loss, correct
-        Scalars (float, int64); the loss is that of `torch.nn.functional.cross_entropy` but for rounding.
     """
     loss, correct = _CrossEntropy.apply(logits_BS.flatten(0, -2), senones_B)
     return loss, correct
@@ -147,7 +128,7 @@ class SmoothedCrossEntropy:
     share: float
 
     def __call__(self, logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
-        """As `cross_entropy`, and equal to that of PyTorch with ``label_smoothing`` but for rounding."""
+        """Equal to PyTorch's cross-entropy with ``label_smoothing`` but for rounding."""
         loss, correct = cross_entropy(logits_BS, senones_B)
         return (1 - self.share) * loss - self.share * logits_BS.log_softmax(-1).mean(), correct
 
@@ -208,14 +189,9 @@ class _CrossEntropy(torch.autograd.Function):
 class Span:
     """Consecutive steps of an utterance, each with the frames of an output; steps after the last repeat its last frame.
 
-    Attributes
-    ----------
-    start, stop
-        Steps, including those that serve only as lookahead.
-    own
-        How many of the first steps are the span's own: they have scores and change the state.
-    begin, end
-        Outputs whose scores the last of the own steps return; own steps before those fall within the initial delay.
+    Steps from `start` to `stop` include those that serve only as lookahead; the first `own` have scores and change the
+    state. The last of these return the scores of the outputs from `begin` to `end`; those before fall within the
+    initial delay.
     """
 
     start: int
@@ -226,15 +202,7 @@ class Span:
 
 
 def spans(outputs: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Span]:
-    """Yield the spans of an utterance.
-
-    Parameters
-    ----------
-    delay
-        Steps by which the scores of an output come later than its frames.
-    at_a_time, beyond
-        Number of own steps of a span, and of lookahead steps after them.
-    """
+    """Yield the spans of an utterance, of `at_a_time` own steps and `beyond` lookahead steps; `delay` is in steps."""
     steps = outputs + delay if outputs else 0
     for start in range(0, steps, at_a_time):
         own = min(at_a_time, steps - start)

@@ -7,26 +7,17 @@
     o_t = sigmoid(W_o x_t + R_o h_(t-1) + b_o + p_o c_t)         output gate
     h_t = P (o_t tanh(c_t))                                      output
 
-The peepholes p (diagonal) and the recurrent projection P are those of Sak et al. 2014, "Long Short-Term Memory Based
-Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition"; both may be absent. Clipping keeps a
-cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
+The peepholes p (diagonal) and the recurrent projection P, which may both be absent, are those of Sak et al. 2014, "Long
+Short-Term Memory Based Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition". Clipping keeps
+a cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
 
-`nn.LSTM` cannot clip, and a loop over `nn.LSTMCell` under autograd spends its time on hundreds of small operations,
-each of which is recorded. This layer is fast because everything that does not depend on the previous frame is computed
-for all frames at once:
-
-- forward: the product with the input and the bias, before the loop. In the loop there remain one product (of the
-  recurrent weights, rearranged once, with the previous output) and one pass over the cells;
-- backward: the gradients of the weights and of the input, after the loop, as one product each with the gradients of the
-  gates of all frames. In the loop there remain again one product and one pass.
-
-So the whole sequence is one node of autograd's graph with a hand-written backward pass, `_ClippedLstm`. Only the pass
-over the cells of one frame contains the formulas above. There are three equivalent versions of it: plain PyTorch below
-(any device and precision; readable, and the reference for the others), compiled by numba for float32 on a CPU
-(`clipped_cpu`), and compiled by Triton for float32 on CUDA (`clipped_cuda`). For the products see `linear`.
-
-For the backward pass the gates of each frame are kept, and its cell before clipping (where it was clipped, no gradient
-passes, as with `torch.clamp`).
+`nn.LSTM` cannot clip, and a loop over `nn.LSTMCell` spends its time on hundreds of small operations. Here the whole
+sequence is one node of autograd's graph (`_ClippedLstm`), and everything that does not depend on the previous frame is
+computed for all frames at once: the product with the input before the forward loop, the gradients of weights and input
+after the backward loop. In each loop remain one product and one pass over the cells, of which there are three
+equivalent versions: plain PyTorch below (the reference for the others), compiled by numba for float32 on a CPU
+(`clipped_cpu`), and by Triton for float32 on CUDA (`clipped_cuda`). For the backward pass the gates of each frame are
+kept, and its cell before clipping (where it was clipped, no gradient passes).
 
 Axes: T frames, S frames and the state before the first, B streams, I inputs, C cells, R outputs (C without projection),
 G gates of all cells: i, f, g, o, C each. N frames of all streams. 3: peepholes of i, f, o.
@@ -68,12 +59,12 @@ def clipped_lstm(
     Parameters
     ----------
     x_TBI
-        (T, B, I) inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is
-        computed even under autocast. All tensors are on one device.
+        Inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is computed even
+        under autocast. All tensors are on one device.
     h0_BR, c0_BC
         State before the first frame: last outputs and cells.
     weight_ih_GI, weight_hh_GR, bias_G
-        As in `nn.LSTM`, with the gates in the order i, f, g, o and G = 4 C, but one bias, the sum of its two.
+        As in `nn.LSTM`, with the gates in the order i, f, g, o, but one bias, the sum of its two.
     clip
         Above zero; infinity gives exactly `nn.LSTM`.
     weight_peep_3C
@@ -85,19 +76,12 @@ def clipped_lstm(
     -------
     y_TBR, h_BR, c_BC
         Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
-
-    Raises
-    ------
-    ValueError
-        There are no frames, or `clip` is not above zero.
     """
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")
     with exactly(x_TBI):
-        y_TBR, h_BR, c_BC = _ClippedLstm.apply(
-            x_TBI.to(weight_ih_GI.dtype), h0_BR, c0_BC, weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C,
-            weight_hr_RC, float(clip),
-        )  # fmt: skip
+        weights = weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C, weight_hr_RC
+        y_TBR, h_BR, c_BC = _ClippedLstm.apply(x_TBI.to(weight_ih_GI.dtype), h0_BR, c0_BC, *weights, float(clip))
     return y_TBR, h_BR, c_BC
 
 

@@ -49,9 +49,20 @@ def backward_step(
     def step(t: int, d_next_BC: Tensor) -> None:
         with torch.cuda.device_of(gates_TBG):
             _backward[(triton.cdiv(count, _BLOCK),)](
-                t, gates_TBG, cells_SBC, d_out_TBC, d_next_BC, d_cell_BC, d_gates_TBG, peep, clip, count, cells,
-                has_peep, _BLOCK,
-            )  # fmt: skip
+                t,
+                gates_TBG,
+                cells_SBC,
+                d_out_TBC,
+                d_next_BC,
+                d_cell_BC,
+                d_gates_TBG,
+                peep,
+                clip,
+                count,
+                cells,
+                has_peep,
+                _BLOCK,
+            )
 
     return step
 
@@ -63,9 +74,18 @@ def _peepholes(w_peep_3C: Tensor | None, instead: Tensor) -> tuple[Tensor, bool]
 
 @triton.jit(do_not_specialize=["t"])  # otherwise it is compiled again for t = 1 and for multiples of 16
 def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
-    t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep_3C, limit, count, cells,
-    HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    t,
+    gates_TBG,
+    recurrent_BG,
+    cells_SBC,
+    out_TBC,
+    peep_3C,
+    limit,
+    count,
+    cells,
+    HAS_PEEP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
     frame = t.to(tl.int64) * count
@@ -96,9 +116,20 @@ def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
 
 @triton.jit(do_not_specialize=["t"])
 def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
-    t, gates_TBG, cells_SBC, d_out_TBC, d_next_BC, d_cell_BC, d_gates_TBG, peep_3C, limit, count, cells,
-    HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    t,
+    gates_TBG,
+    cells_SBC,
+    d_out_TBC,
+    d_next_BC,
+    d_cell_BC,
+    d_gates_TBG,
+    peep_3C,
+    limit,
+    count,
+    cells,
+    HAS_PEEP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
     frame = t.to(tl.int64) * count

@@ -22,12 +22,8 @@ _IN_CACHE = 400_000  # patch values per part, 1.6 MB: the best of 0.8 to 24 MB w
 class Cnn(WindowModel):
     """Convolutional layers, fully connected layers, logits.
 
-    A frame's features are blocks of bins (static, first, second derivatives), which become the input's channels.
-
-    Raises
-    ------
-    Speech3Error
-        The features do not divide into the channels, or a kernel or the pooling is larger than its input.
+    A frame's features are blocks of bins (static, first, second derivatives), which become the input's channels. It is
+    an error if they do not divide into these, or if a kernel or the pooling is larger than its input.
     """
 
     def __init__(self, config: CnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
@@ -92,9 +88,15 @@ class Convolution(nn.Conv2d):
     """
 
     def __init__(
-        self, channels: int, maps: int, kernel: tuple[int, int], pool: int = 1, *, stride: tuple[int, int] = (1, 1),
+        self,
+        channels: int,
+        maps: int,
+        kernel: tuple[int, int],
+        pool: int = 1,
+        *,
+        stride: tuple[int, int] = (1, 1),
         dilation: tuple[int, int] = (1, 1),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(channels, maps, kernel, stride=stride, dilation=dilation)
         self.pool = pool
         self.places_of = _Places(kernel, stride, dilation)

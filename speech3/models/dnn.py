@@ -105,18 +105,18 @@ def outputs_of(model: Any, x_BTD: Tensor) -> Any:
 
 
 class Hidden(nn.Module):
-    """Fully connected layers: product, normalisation, activation, dropout.
-
-    Parameters
-    ----------
-    widths
-        Width of the input and of each layer's output.
+    """Fully connected layers of some widths, the first of which is the input's: product, normalisation, activation,
+    dropout.
     """
 
     def __init__(
-        self, widths: Sequence[int], activation: Activation, normalization: Normalization, dropout: float,
+        self,
+        widths: Sequence[int],
+        activation: Activation,
+        normalization: Normalization,
+        dropout: float,
         generator: torch.Generator,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         layers = [Linear(i, o) for i, o in itertools.pairwise(widths)]
         for layer in layers:

@@ -1,22 +1,15 @@
 """Units that group lasso removes from a network in training, and the smaller network without them.
 
 Group lasso (Yuan and Lin 2006; Wen et al. 2016, "Learning structured sparsity in deep neural networks") adds to the
-loss
+loss the penalty times the sum over units of sqrt(n) |w|, where w are the n weights with which the next layers read a
+unit. Its gradient does not exist at zero, where the solution lies, so after each step of the optimizer there is a
+proximal step, w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes useless weights exactly zero. A unit that
+nothing reads is removed with all weights that compute it. With momentum m a penalty has 1 - m of its effect, as with
+decoupled weight decay; with AdamW it is measured against steps of about the learning rate.
 
-    penalty * sum over units of sqrt(n) |w|
-
-where w are the n weights with which the next layers read a unit, and |w| is their Euclidean norm. The gradient of the
-norm does not exist at zero, where the solution lies, so the penalty has a step of its own after each step of the
-optimizer: the proximal step w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes useless weights exactly zero. A
-unit that nothing reads has no effect, and is removed with all weights that compute it. As in decoupled weight decay,
-the step is separate from the optimizer's: with momentum m, whose steps add up to 1 / (1 - m) times as much, a penalty
-has 1 - m of its effect; with AdamW it is measured against steps of about the learning rate, whatever the size of the
-gradient.
-
-The units are those of fully connected hidden layers; LSTM cells, with everything that belongs to them (Wen et al. 2018,
-"Learning intrinsic sparse structures within long short-term memory"; a cell of a bidirectional layer is a pair, one in
-each direction); and those of the bottlenecks of factored time-delay layers, where their number is the rank of a layer's
-matrix. In a network with LSTM cells, only those are removed.
+The units are those of fully connected hidden layers; LSTM cells (Wen et al. 2018; a cell of a bidirectional layer is a
+pair), of a network that has any; and those of the bottlenecks of factored time-delay layers, where their number is the
+rank of a layer's matrix.
 
 Axes: U units of a layer.
 """
@@ -28,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig
+from speech3.config import DnnConfig, LstmConfig, ModelConfig, TdnnConfig
 from speech3.models.base import AcousticModel
 from speech3.models.dnn import Hidden
 from speech3.models.lstm import Layer, Lstm
@@ -52,14 +45,8 @@ class Along:
 class Units:
     """The units of one layer.
 
-    Attributes
-    ----------
-    layer
-        Its name in the model.
-    made
-        Parameters and buffers that compute the units.
-    read
-        Weights of the next layers that read them: the groups of the penalty.
+    `made`: parameters and buffers that compute the units. `read`: weights of the next layers that read them, which are
+    the groups of the penalty.
     """
 
     layer: str
@@ -71,7 +58,7 @@ def has_units(config: ModelConfig) -> bool:
     """Whether units of such a network can be removed: not with layer normalisation, which is over all units."""
     if isinstance(config, LstmConfig):
         return config.cell_normalization != "layer"
-    if isinstance(config, DnnConfig | CnnConfig):
+    if isinstance(config, DnnConfig):
         return config.layers > 0 and config.normalization != "layer"
     return isinstance(config, TdnnConfig)
 

@@ -26,25 +26,19 @@ from speech3.models.tdnn import SemiOrthogonal
 
 _PROBE_FRAMES = 48  # a multiple of every model's subsampling
 _KINDS: dict[type[nn.Module], str] = {
-    nn.Linear: "fully connected", nn.Conv2d: "convolution", nn.BatchNorm1d: "batch normalisation",
-    nn.BatchNorm2d: "batch normalisation", nn.LayerNorm: "layer normalisation",
+    nn.Linear: "fully connected",
+    nn.Conv2d: "convolution",
+    nn.BatchNorm1d: "batch normalisation",
+    nn.LayerNorm: "layer normalisation",
     SemiOrthogonal: "semi-orthogonal",
-}  # fmt: skip
+}
 _NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with parameters of its own.
-
-    Attributes
-    ----------
-    shapes
-        Shapes of its parameters, by name.
-    output
-        Shape of its output for one frame.
-    flops
-        FLOPs for one frame.
+    """A module with parameters of its own; `shapes` are those of its parameters, `output` and `flops` are for one
+    frame.
     """
 
     name: str
@@ -61,8 +55,6 @@ class ModelInfo:
 
     Attributes
     ----------
-    system
-        The name of the system in recipes: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn, tdnn_lstm; or gmm.
     parameters
         Number of trained values, without the statistics of the input and the class priors.
     subsampling
@@ -76,8 +68,6 @@ class ModelInfo:
         whole utterance; for `latency_ms` also that the frame shift is not known.
     features
         Preset; if no preset matches, the kind of features; "" if the directory has no ``features.yaml``.
-    normalization
-        What the features are normalised over: `cmvn` of their config.
     gaussians
         Number of Gaussians of a GMM, else None.
     trained
@@ -104,33 +94,51 @@ class ModelInfo:
 
 
 def model_info(model: Path | str) -> ModelInfo:
-    """The facts about a model directory, or about the one that contains the file `model`.
-
-    Raises
-    ------
-    Speech3Error
-        There is no model, or its parts do not belong together.
-    """
+    """The facts about a model directory, or about the one that contains the file `model`."""
     directory = Path(model).parent if Path(model).is_file() else Path(model)
     path = directory / "model.safetensors"
     if not path.is_file():
         raise MissingError(f"{directory}: no model directory: it has no model.safetensors; pass one, such as exp/dnn")
     about, features = read_about(path), features_of_model(directory)
-    if about.get("kind") == "gmm":
-        return _of_gmm(path, load_gmm(path), features, about)
-    network, _, about = load_network(directory)
-    layers = layers_of(network)
-    right, context = _right_context(network), _feature_context(features)
-    latency = None if right is None else right + network.subsampling - 1 + context  # for an output's first frame
+    facts = _of_gmm(load_gmm(path)) if about.get("kind") == "gmm" else _of_network(directory)
+    layers, right = facts["layers"], facts["right_context"]
+    # An output waits for its own frames, for those of its context, and for those that their features need.
+    latency = None if right is None else right + facts["subsampling"] - 1 + _feature_context(features)
     return ModelInfo(
-        path=str(path), system=parse(ModelConfig, about["model"], path).system, layers=layers,
-        parameters=sum(x.parameters for x in layers), flops=sum(x.flops for x in layers),
-        senones=network.num_senones, feat_dim=network.feat_dim, subsampling=network.subsampling,
-        left_context=None if network.recurrent else network.left_context, right_context=right,
-        latency_frames=latency, latency_ms=_ms(latency, features), features=name_of_features(features),
-        normalization=features.cmvn if features else "", gaussians=None, file_bytes=path.stat().st_size,
+        path=str(path),
+        parameters=sum(layer.parameters for layer in layers),
+        flops=sum(layer.flops for layer in layers),
+        latency_frames=latency,
+        latency_ms=_ms(latency, features),
+        features=name_of_features(features),
+        normalization=features.cmvn if features else "",
+        file_bytes=path.stat().st_size,
         trained={key: value for key, value in about.items() if key != "kind"},
-    )  # fmt: skip
+        **facts,
+    )
+
+
+def _of_network(directory: Path) -> dict[str, Any]:
+    network, _, about = load_network(directory)
+    return {
+        "system": parse(ModelConfig, about["model"], directory / "model.safetensors").system,
+        "layers": layers_of(network),
+        "senones": network.num_senones,
+        "feat_dim": network.feat_dim,
+        "subsampling": network.subsampling,
+        "left_context": None if network.recurrent else network.left_context,
+        "right_context": _right_context(network),
+        "gaussians": None,
+    }
+
+
+def _of_gmm(gmm: Gmm) -> dict[str, Any]:
+    gaussians, dim = gmm.mean.shape
+    shapes = {name: tuple(getattr(gmm, name).shape) for name in ("weight", "mean", "var")}
+    sizes = gaussians * (2 * dim + 1), 2 * gaussians * 2 * dim
+    layers = (Layer("mixtures", "diagonal Gaussians", shapes, (gmm.num_pdfs,), *sizes),)
+    facts = {"system": "gmm", "layers": layers, "senones": gmm.num_pdfs, "feat_dim": dim, "gaussians": gaussians}
+    return facts | {"subsampling": 1, "left_context": 0, "right_context": 0}
 
 
 def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
@@ -191,21 +199,6 @@ def _kind(module: nn.Module) -> str:
 
 def _right_context(model: AcousticModel) -> int | None:
     return None if model.bidirectional else model.right_context + model.delay * model.subsampling
-
-
-def _of_gmm(path: Path, gmm: Gmm, features: FeatureConfig | None, about: dict[str, Any]) -> ModelInfo:
-    gaussians, dim = gmm.mean.shape
-    shapes = {name: tuple(getattr(gmm, name).shape) for name in ("weight", "mean", "var")}
-    layer = Layer("mixtures", "diagonal Gaussians", shapes, (gmm.num_pdfs,), gaussians * (2 * dim + 1),
-                  2 * gaussians * 2 * dim)  # fmt: skip
-    context = _feature_context(features)
-    return ModelInfo(
-        path=str(path), system="gmm", layers=(layer,), parameters=layer.parameters, flops=layer.flops,
-        senones=gmm.num_pdfs, feat_dim=dim, subsampling=1, left_context=0, right_context=0, latency_frames=context,
-        latency_ms=_ms(context, features), features=name_of_features(features),
-        normalization=features.cmvn if features else "", gaussians=gaussians, file_bytes=path.stat().st_size,
-        trained={key: value for key, value in about.items() if key != "kind"},
-    )  # fmt: skip
 
 
 def features_of_model(directory: Path) -> FeatureConfig | None:

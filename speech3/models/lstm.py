@@ -48,10 +48,10 @@ class Cells(nn.Module):
 
     def forward(self, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
         """Outputs (T, B, R), and the state after the last step."""
+        weights = self.weight_ih, self.weight_hh, self.bias
         y_TBR, *after = clipped_lstm(
-            x_TBI, *state, self.weight_ih, self.weight_hh, self.bias,
-            clip=self.clip, weight_peep_3C=self.weight_peep, weight_hr_RC=self.weight_hr,
-        )  # fmt: skip
+            x_TBI, *state, *weights, clip=self.clip, weight_peep_3C=self.weight_peep, weight_hr_RC=self.weight_hr
+        )
         return y_TBR, (after[0], after[1])
 
     def zero_state(self, streams: int) -> State:
@@ -73,13 +73,8 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, State]:
         """Outputs (T, B, D), and the state after `own` steps.
 
-        Parameters
-        ----------
-        reversed_TB
-            int64: the order of the steps for the backward cells, which reverses each stream up to its last step; steps
-            beyond the last keep their places.
-        begins_B
-            bool: set the state to zero after `own` steps.
+        `reversed_TB`: the order of the steps for the backward cells, which reverses each stream up to its last step.
+        `begins_B`: set the state to zero after `own` steps.
         """
         before_TBR, state = self.ahead(x_TBI[:own], state) if own else (x_TBI[:0], state)
         if begins_B is not None:
@@ -161,12 +156,8 @@ class Lstm(AcousticModel):
         return [layer.ahead.zero_state(streams) for layer in self._cells()]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
-        """Logits (own, S) of consecutive steps of one utterance, and the states after them.
-
-        Parameters
-        ----------
-        feats_TWF
-            Windows of T steps; steps from `own` on serve only as lookahead.
+        """Logits (own, S) of consecutive steps of one utterance, and the states after them; later steps serve as
+        lookahead.
         """
         x_T1D, states = self._run(self._before_of_windows(feats_TWF), states, own, None)
         return self.output(self.after(x_T1D[:own, 0])), states

@@ -30,10 +30,7 @@ _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contra
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of a minibatch; a single row is normalised by the running statistics.
-
-    The last minibatch of an epoch of a recurrent model may have a single row.
-    """
+    """Batch normalisation over the rows of a minibatch; a single row is normalised by the running statistics."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training and len(input) == 1:
@@ -44,10 +41,16 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def rectified(
-    y_BTD: Tensor, norm: BatchNorm, *, norm_first: bool = False, keep_BD: Tensor | None = None, scale: float = 1.0,
-    bypassed_BTD: Tensor | None = None, share: float = 0.0,
-) -> Tensor:  # fmt: skip
-    """ReLU of y, normalised, times `keep_BD` and `scale`, plus `share` times `bypassed_BTD`.
+    y_BTD: Tensor,
+    norm: BatchNorm,
+    *,
+    norm_first: bool = False,
+    keep_BD: Tensor | None = None,
+    scale: float = 1.0,
+    bypassed_BTD: Tensor | None = None,
+    share: float = 0.0,
+) -> Tensor:
+    """ReLU of y, normalised, times `keep_BD` and `scale`, plus `share` times `bypassed_BTD`; the shape is that of y.
 
     Parameters
     ----------
@@ -60,18 +63,11 @@ def rectified(
         type of the values (in bf16 1.113 would be 1.109); None: no dropout.
     bypassed_BTD
         May have more time steps than `y_BTD`, equally many at the beginning and at the end; the middle is used.
-
-    Returns
-    -------
-    Tensor
-        The shape of `y_BTD`.
     """
     rows = y_BTD.shape[0] * y_BTD.shape[1]
     if norm.training and y_BTD.device.type == "cpu" and rows > 1 and not autocasts(y_BTD):
-        z_BTD, mean_D, variance_D = _Rectified.apply(
-            y_BTD, norm.weight, norm.bias, norm.eps, norm_first, None if keep_BD is None else keep_BD * scale,
-            bypassed_BTD, share,
-        )  # fmt: skip
+        kept_BD, norms = None if keep_BD is None else keep_BD * scale, (norm.weight, norm.bias, norm.eps)
+        z_BTD, mean_D, variance_D = _Rectified.apply(y_BTD, *norms, norm_first, kept_BD, bypassed_BTD, share)
         _move(norm, mean_D, variance_D * (rows / (rows - 1)))
         return z_BTD
     if norm_first:
@@ -103,9 +99,16 @@ def _move(norm: BatchNorm, mean_D: Tensor, variance_D: Tensor) -> None:
 class _Rectified(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, y_BTD: Tensor, gain_D: Tensor, bias_D: Tensor, eps: float, norm_first: bool, keep_BD: Tensor | None,
-        bypassed_BTD: Tensor | None, share: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        ctx: Any,
+        y_BTD: Tensor,
+        gain_D: Tensor,
+        bias_D: Tensor,
+        eps: float,
+        norm_first: bool,
+        keep_BD: Tensor | None,
+        bypassed_BTD: Tensor | None,
+        share: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         y_BTD = y_BTD.contiguous()
         sum_D, square_D, shift_D = _moments(y_BTD.numpy(), not norm_first)
         rows = y_BTD.shape[0] * y_BTD.shape[1]

@@ -28,10 +28,7 @@ class OnlineNetwork(Protocol):
 class OnlineWindows:
     """A network whose outputs depend on a bounded number of frames before and after them.
 
-    Parameters
-    ----------
-    score_inside
-        Frames (left + n * step + right, F) to the scores (n, S) of those inside.
+    `score_inside`: frames (left + n * step + right, F) to the scores (n, S) of those inside.
     """
 
     def __init__(
@@ -68,18 +65,10 @@ class OnlineWindows:
 
 
 class OnlineRecurrent:
-    """A network whose state is carried forward in time.
+    """A network whose state is carried forward in time, and whose outputs come `delay` steps of `step` frames later.
 
-    Parameters
-    ----------
-    steps
-        From frames (left + n * step + right, F) and a state to the scores (n, S) of n steps and the state after them.
-    begin
-        The state before the first step.
-    step
-        Frames of a step.
-    delay
-        Steps by which a frame's scores come later than the frame.
+    `steps`: from frames (left + n * step + right, F) and a state to the scores (n, S) of n steps and the state after
+    them. `begin`: the state before the first step.
     """
 
     def __init__(

@@ -1,19 +1,15 @@
 """Exports a model as an ONNX graph, built by hand from its modules, for `speech3.models.onnx_runtime` and others.
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and returns ``loglikes`` (T, S) float32:
-log posteriors minus log priors, as a decoder needs them. If ``objective`` in the metadata is lfmmi, they are the
-outputs themselves, clipped, which serve the same purpose at an acoustic scale of about 1. T is free. If ``subsampling``
-in the metadata is above 1, there is one row for that many frames, the last one for the remaining frames. The graph
-includes normalisation of the input, splicing and priors; batch normalisation is folded into the fully connected layer
-before it; dropout is left out, as is the second of two output layers.
+log posteriors minus log priors or, if ``objective`` in the metadata is lfmmi, the clipped outputs, which serve the same
+purpose at an acoustic scale of about 1. If ``subsampling`` in the metadata is above 1, there is one row for that many
+frames. The graph includes normalisation of the input, splicing and priors; batch normalisation is folded into the
+product before it; dropout is left out, as is the second of two output layers. A model of windows repeats the first and
+last frame beyond the ends, so the input may be a whole utterance, or a part with its context, whose scores are
+discarded.
 
-A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So the
-input may be a whole utterance, or a part of it with ``left_context`` and ``right_context`` frames around it, whose
-scores are discarded.
-
-LSTMs take a chunk and the state before it, and return scores and the state after it. ONNX's own LSTM operator clips the
-inputs of the gates, whereas these networks clip the cells. So the recurrence is written out as a Scan over the frames;
-the products of the inputs with their weights are computed before it for all frames at once. Their inputs and outputs:
+LSTMs take a chunk and the state before it, and return scores and the state after it. ONNX's own LSTM clips the inputs
+of the gates, these networks the cells, so the recurrence is a Scan over the frames. Their inputs and outputs:
 
 - ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
   step is ``subsampling`` frames; ``delay`` more steps follow the last frame. The first and the last frame are repeated
@@ -245,9 +241,7 @@ def _layer(layer: FactoredLayer, graph: Graph, x_KD: str, name: str) -> str:
 
 
 def _rectified(graph: Graph, y_KD: str, norm: BatchNorm, name: str) -> str:
-    gain_D, shift_D = (each.float() for each in gain_and_shift(norm))
-    gained = graph.op("Mul", graph.op("Relu", y_KD), graph.constant(f"{name}.gain", gain_D))
-    return graph.op("Add", gained, graph.constant(f"{name}.shift", shift_D))
+    return _normed(norm, graph, graph.op("Relu", y_KD), name)
 
 
 def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
@@ -274,9 +268,9 @@ def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
 def _normed(norm: nn.Module, graph: Graph, x_TD: str, name: str) -> str:
     if not isinstance(norm, nn.BatchNorm1d):
         return layer_norm(norm, graph, x_TD, name)
-    gain_D, shift_D = (graph.constant(f"{name}.{kind}", each.float()) for kind, each in
-                       zip(("gain", "shift"), gain_and_shift(norm), strict=True))  # fmt: skip
-    return graph.op("Add", graph.op("Mul", x_TD, gain_D), shift_D)
+    gain_D, shift_D = gain_and_shift(norm)
+    gained = graph.op("Mul", x_TD, graph.constant(f"{name}.gain", gain_D.float()))
+    return graph.op("Add", gained, graph.constant(f"{name}.shift", shift_D.float()))
 
 
 def _lstm_layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | None) -> str:
@@ -300,18 +294,27 @@ def _lstm_layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | Non
 
 
 def _cells(
-    cells: Cells, graph: Graph, x_TI: str, state: tuple[str, str], name: str, *,
-    every_state: bool = False, backward: bool = False,
-) -> tuple[str, str, str]:  # fmt: skip
+    cells: Cells,
+    graph: Graph,
+    x_TI: str,
+    state: tuple[str, str],
+    name: str,
+    *,
+    every_state: bool = False,
+    backward: bool = False,
+) -> tuple[str, str, str]:
     """Outputs (T, R); h and c after the last step, or with `every_state` after every step, (T, 1, R) and (T, 1, C)."""
     gates_TG = product(graph, x_TI, f"{name}.weight_ih", cells.weight_ih, cells.bias)
     body = _step(cells, graph, name, every_state)
     scanned = ("hs_T1R", "cs_T1C")[: 1 + every_state]
     outputs = tuple(f"{name}.{kind}" for kind in ("h_1R", "c_1C", *scanned))
+    directions = {
+        "scan_input_directions": [int(backward)],
+        "scan_output_directions": [int(backward)] * len(scanned),
+    }
     h_1R, c_1C, hs_T1R, *cs_T1C = graph.ops(
-        "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1,
-        scan_input_directions=[int(backward)], scan_output_directions=[int(backward)] * len(scanned),
-    )  # fmt: skip
+        "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1, **directions
+    )
     y_TR = graph.op("Squeeze", hs_T1R, graph.constant("streams of a step", [1]))
     return (y_TR, hs_T1R, cs_T1C[0]) if every_state else (y_TR, h_1R, c_1C)
 
@@ -353,13 +356,7 @@ def _first(graph: Graph, x_TD: str, count: str) -> str:
 
 
 def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]) -> "ModelProto":
-    """The graph of a model; its metadata has `about` (JSON-serialisable) and facts about the graph under ``speech3``.
-
-    Raises
-    ------
-    Speech3Error
-        The package onnx is not installed.
-    """
+    """The graph of a model; its metadata has `about` (JSON-serialisable) and facts about the graph, as ``speech3``."""
     try:
         from onnx import checker, helper
     except ImportError as error:
@@ -377,11 +374,8 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     proto = helper.make_model(
         graph.proto(), opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="speech3", ir_version=_IR_VERSION
     )
-    facts = {
-        "format": FORMAT, "feat_dim": model.feat_dim, "num_senones": model.num_senones,
-        "left_context": model.left_context, "right_context": model.right_context,
-        "subsampling": model.subsampling, **facts,
-    }  # fmt: skip
+    keys = ("feat_dim", "num_senones", "left_context", "right_context", "subsampling")
+    facts = {"format": FORMAT, **{key: getattr(model, key) for key in keys}, **facts}
     helper.set_model_props(proto, {"speech3": json.dumps({**about, **facts})})
     checker.check_model(proto, full_check=True)
     return proto

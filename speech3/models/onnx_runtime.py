@@ -19,15 +19,7 @@ OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the
 class OnnxNetwork:
     """A network in a file of `speech3 export`, with the interface of `speech3.decode.trained_model.NetworkScorer`.
 
-    Attributes
-    ----------
-    about
-        The metadata of the file: ``model`` and ``features`` (configs), ``num_senones``, ``int8``, ``training``.
-
-    Raises
-    ------
-    Speech3Error
-        onnxruntime is not installed; the file is missing, damaged, or not written by `speech3 export`.
+    `about` is the metadata of the file: ``model`` and ``features`` (configs), ``num_senones``, ``int8``, ``training``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,11 +47,6 @@ class OnnxNetwork:
         """Log posteriors minus log priors, or LF-MMI outputs, (T, S) float32 of one utterance; or only columns `pdfs`.
 
         With `subsampling` there are ceil(T / subsampling) rows.
-
-        Raises
-        ------
-        Speech3Error
-            The number of feature bins is not that of the training data.
         """
         check_features(feats_TD.shape, self.about["feat_dim"])
         feats_TF = np.ascontiguousarray(feats_TD, np.float32)
@@ -90,12 +77,8 @@ class OnnxNetwork:
         return {each.name: np.zeros(each.shape, np.float32) for each in inputs if each.name[0] in "hc"}
 
     def steps(self, feats_KF: np.ndarray, states: OnnxStates, own: int) -> tuple[np.ndarray, OnnxStates]:
-        """Scores of consecutive steps of a recurrent network, and the states after `own` of them.
-
-        Parameters
-        ----------
-        feats_KF
-            The frames of the steps with `left_context` before and `right_context` after them.
+        """Scores of consecutive steps of a recurrent network from frames with their context, and the states after `own`
+        of them.
         """
         more = {"own": np.array(own)} if "own" in {each.name for each in self._session.get_inputs()} else {}
         names = ["loglikes", *(f"{name}_after" for name in states)]

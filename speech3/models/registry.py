@@ -21,24 +21,20 @@ from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn, TdnnLstm
 
 FAMILIES: dict[str, Callable[..., AcousticModel]] = {
-    "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn, "tdnn_lstm": TdnnLstm,
-}  # fmt: skip
+    "dnn": Dnn,
+    "cnn": Cnn,
+    "lstm": Lstm,
+    "tdnn": Tdnn,
+    "cnn_tdnn": Tdnn,
+    "tdnn_lstm": TdnnLstm,
+}
 
 
 def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> AcousticModel:
-    """A model with random parameters; equal arguments make equal parameters.
+    """A model with random parameters for F feature bins per frame (without context); equal arguments make equal
+    parameters.
 
-    Parameters
-    ----------
-    feat_dim
-        F, feature bins per frame (without context).
-    num_senones
-        S, number of outputs.
-
-    Raises
-    ------
-    Speech3Error
-        The features do not fit the model, for instance because a kernel is larger than its input.
+    An error says how the features do not fit the model, for instance that a kernel is larger than its input.
     """
     return FAMILIES[config.family](config, feat_dim, num_senones, torch.Generator().manual_seed(seed))
 
@@ -56,7 +52,7 @@ def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict[str, Any]]:
-    """Read the model that `speech3.train.train` wrote, ready for scoring.
+    """Read the model that `speech3.train.train` wrote, in evaluation mode.
 
     Returns
     -------

@@ -1,26 +1,14 @@
 """Splits a model over several devices: each member of a group of processes owns some units of every layer.
 
-Dean et al. 2012, "Large scale distributed deep networks" (DistBelief), section 3: the nodes of each layer are assigned
-to machines, which compute them; the state of a node is sent once to each machine with a node that it feeds. Here the
-layers are fully connected, or convolutions that see all maps, so a layer's inputs are gathered from all members, and
-each member computes its own units: product, normalisation, activation, dropout. In the softmax layer, too, a member has
-only its own senones; members exchange three numbers per frame: the largest logit, the sum of the exponentials, and the
-logit of the frame's senone.
+Dean et al. 2012, "Large scale distributed deep networks" (DistBelief), section 3. A layer's inputs are gathered from
+all members, and each computes its own units: product, normalisation, activation, dropout. Of the softmax layer a member
+has only its own senones; members exchange the largest logit, the sum of the exponentials, and the logit of the frame's
+senone. So each parameter has one owner, who can push it without the others (`speech3.engine.backends.shared`);
+Megatron's split (Shoeybi et al. 2019) sends half as many messages, but all members hold biases and normalisations.
 
-So each parameter has one owner, and only the shift and scale of the input are held by all members. This differs from
-Megatron's split (Shoeybi et al. 2019), by the outputs of one layer and the inputs of the next: that sends as many bytes
-in half as many messages, but biases and normalisation after the sum are then held by all members. Here the parameters,
-gradients and running means of a member never leave it, so it can push them without the others to the server partitions
-that hold them (the paper's figure 2; `speech3.engine.backends.shared`).
-
-Activations are exchanged as PyTorch's DTensors: sharded by units, then gathered (all-gather); their gradients, to which
-every member contributes, are returned to the owners (reduce-scatter). Units are divided as in DTensor, by
-`torch.chunk`. The layers themselves work on plain tensors and do not change: they only have fewer parameters, and a
-hook that gathers. Each member draws dropout for its own units.
-
-An LSTM is not split: its cells depend on each other's outputs at every step of a chunk, so members would wait for each
-other hundreds of times per minibatch. Nor is a time-delay network, whose bottlenecks are narrow and constrained as a
-whole.
+Activations are exchanged as PyTorch's DTensors: sharded by units (`torch.chunk`), then all-gathered; their gradients
+are reduce-scattered. LSTMs are not split, whose cells would wait for each other at every step, nor time-delay networks,
+whose bottlenecks are constrained as a whole.
 
 Axes: B minibatch, D units of a layer, d a member's units, S senones, s a member's senones.
 """
@@ -44,12 +32,8 @@ from speech3.models.tdnn import Tdnn
 
 
 def check_split(model: AcousticModel, members: int) -> None:
-    """Check that a model can be split over this many members.
-
-    Raises
-    ------
-    Speech3Error
-        The family cannot be split, or a layer has too few units; names the layer, its width and the keys.
+    """Refuse a family that cannot be split, or a layer with too few units for this many members, with its width and
+    key.
     """
     family, key = model.family, "training.model_partitions"
     if not isinstance(model, Dnn | Cnn):
@@ -77,17 +61,8 @@ def _reason(model: AcousticModel) -> str:
 def split_model(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | None) -> AcousticModel:
     """Reduce a model, in place, to a member's units of each layer; its logits (B, S) become the member's, (B, s).
 
-    Parameters
-    ----------
-    member
-        From 0, its rank in `mesh`.
-    mesh
-        The group's mesh, of one dimension; None: only for the sizes of a member's model, which then cannot compute.
-
-    Raises
-    ------
-    Speech3Error
-        As `check_split`.
+    `member` is its rank in `mesh`, which has one dimension; None: only for the sizes of a member's model, which then
+    cannot compute. Errors: `check_split`.
     """
     if members == 1:
         return model
@@ -172,15 +147,10 @@ class _Sum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class SplitCrossEntropy:
-    """`speech3.models.base.cross_entropy` over senones that are divided among the members.
+    """`speech3.models.base.cross_entropy` over S senones that are divided among the members.
 
     `torch.distributed.tensor.parallel.loss_parallel` computes the same loss, but not the number of correctly classified
     frames, for which the largest logit and that of the correct senone would have to be exchanged again.
-
-    Parameters
-    ----------
-    senones
-        S, their total number.
     """
 
     mesh: DeviceMesh

@@ -2,18 +2,12 @@
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
 product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers and bypass
-are those of Kaldi's ``tdnnf-layer``. Dropout, too, has one mask for a whole chunk, but it sets units to zero, where
-Kaldi's multiplies them by random numbers (``continuous=true``).
-
-No layer pads: a chunk of T frames (a multiple of `subsampling`) comes with `left_context` frames before it and
-`right_context` frames after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is for the frames
-3k, 3k + 1 and 3k + 2, and its context is centred on 3k + 1. Only the first convolution has a stride of `subsampling`
-frames. The taps of later kernels are `STEP` frames apart, so at a subsampling of 1 these kernels are dilated: the
-network computes the same, but at every frame.
+are those of Kaldi's ``tdnnf-layer``; dropout zeroes a unit for a whole chunk. No layer pads: a chunk of T frames comes
+with its context, and has T / `subsampling` outputs, each centred on the middle one of its frames. Only the first
+convolution has a stride; the taps of later kernels are `STEP` frames apart, whatever the subsampling.
 
 TDNN-LSTM (Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs"): the layers see
-what is near, the cells remember what was before. Here all the cells come after the layers. The network is trained on
-single chunks, as a TDNN-F is: the steps of a chunk share what the time-delay layers compute.
+what is near, the cells remember what was before. Here all the cells come after the layers.
 
 Axes: B chunks, T time steps (frames, outputs of the first layer, or steps of the cells), W frames of a step's context,
 F feature bins, K frequency (bins, or what convolutions leave of them), C channels or maps, D units of a layer, O units
@@ -42,10 +36,7 @@ _WINDOW = 5  # frames in the input of the first layer of a network without convo
 class AffineFront(nn.Module):
     """One affine layer over a window of frames, ReLU, batch normalisation.
 
-    Attributes
-    ----------
-    before, after
-        Frames of context before and after the frame that an output is centred on.
+    `before`, `after`: frames of context before and after the frame that an output is centred on.
     """
 
     before, after = (_WINDOW - 1) // 2, _WINDOW // 2
@@ -64,15 +55,7 @@ class AffineFront(nn.Module):
 class ConvolutionalFront(nn.Module):
     """Convolutions, each with batch normalisation and ReLU, then an affine layer over all frequencies and maps.
 
-    Attributes
-    ----------
-    before, after
-        As for `AffineFront`.
-
-    Raises
-    ------
-    Speech3Error
-        A kernel is larger than its input.
+    It is an error if a kernel is larger than its input.
     """
 
     def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
@@ -126,13 +109,7 @@ def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> A
 
 
 class Tdnn(AcousticModel):
-    """First layers (`speech3.models.tdnn`), factored layers, a narrower layer, outputs with zero initial weights.
-
-    Raises
-    ------
-    Speech3Error
-        A kernel is larger than its input.
-    """
+    """First layers, factored layers, a narrower layer, outputs with zero initial weights."""
 
     scored_at_a_time = 1000  # outputs: bounds the memory
 
@@ -156,23 +133,14 @@ class Tdnn(AcousticModel):
             nn.init.zeros_(output.bias)
 
     def forward(self, inputs: Tensor | ChunkInputs) -> Any:
-        """Outputs (B, T / subsampling, S) of a minibatch of chunks with their context.
-
-        Parameters
-        ----------
-        inputs
-            (B, left_context + T + right_context, F) float32, or an object with these as ``feats_BTF``.
-
-        Returns
-        -------
-        With `two_outputs` a pair: outputs of the main output layer, and of the one for cross-entropy.
+        """Outputs (B, T / subsampling, S) of chunks (B, left_context + T + right_context, F), with `two_outputs` a
+        pair.
         """
         x_BTD = self._hidden(inputs if isinstance(inputs, Tensor) else inputs.feats_BTF)
         outputs_BTS = self.output(self.prefinal(x_BTD))
         return (outputs_BTS, self.xent_output(self.xent_prefinal(x_BTD))) if self.two_outputs else outputs_BTS
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score`; outputs of the main output layer."""
         frames, step = len(feats_TF), self.subsampling
         outputs = -(-frames // step)
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
@@ -184,7 +152,6 @@ class Tdnn(AcousticModel):
         return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score_inside`; of the main output layer."""
         logits_TS: Tensor = self.output(self.prefinal(self._hidden(feats_TF.float()[None])))[0]
         return logits_TS
 
@@ -224,14 +191,8 @@ class SemiOrthogonal(nn.Module):
     """A product over two time steps; its matrix, (outputs, 2 x inputs), has orthogonal rows of equal, arbitrary length.
 
     In training each forward pass first moves the matrix a step towards that. The step is not random, so workers with
-    equal parameters change them equally.
-
-    Attributes
-    ----------
-    weight
-        (2, outputs, inputs): its two halves, for the earlier and the later time step.
-    constraint_share
-        Share of the step that is taken: asynchronous workers, whose pushes are added up, take a part of it each.
+    equal parameters change them equally; asynchronous workers, whose pushes are added up, take `constraint_share` of it
+    each. `weight` (2, outputs, inputs) has the halves for the earlier and the later time step.
     """
 
     constraint_share = 1.0
@@ -251,15 +212,10 @@ class SemiOrthogonal(nn.Module):
 
 
 def joined(halves_BTO: Tensor, offset: int) -> Tensor:
-    """Add up a product's halves at steps `offset` apart, and put beside each sum the one that is `offset` later.
+    """Add up a product's halves (B, T, 2 O) at steps `offset` apart, and put beside each sum the one `offset` later.
 
-    So only the outputs of the bottleneck are copied to bring steps together, never its inputs, which are several times
-    as wide.
-
-    Returns
-    -------
-    Tensor
-        (B, T - 2 offset, 2 O) for halves (B, T, 2 O).
+    The result is (B, T - 2 offset, 2 O). So only the outputs of the bottleneck are copied to bring steps together,
+    never its inputs, which are several times as wide.
     """
     joined_BTO: Tensor = _Joined.apply(halves_BTO, offset)
     return joined_BTO
@@ -327,15 +283,7 @@ class Prefinal(nn.Module):
 class TimeDelay(nn.Module):
     """The first layers and the factored layers of a time-delay network; (B, T, F) frames to (B, T', width).
 
-    Attributes
-    ----------
-    before, after
-        Frames of context before and after the frame that an output is centred on.
-
-    Raises
-    ------
-    Speech3Error
-        A kernel is larger than its input.
+    `before`, `after`: frames of context before and after the frame that an output is centred on.
     """
 
     def __init__(self, config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
@@ -346,7 +294,6 @@ class TimeDelay(nn.Module):
         self.before, self.after = self.front.before + reach, self.front.after + reach
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """(B, T, F) normalised frames to (B, T', width)."""
         x_BTD: Tensor = self.front(x_BTF)
         for layer in self.layers:
             x_BTD = layer(x_BTD)

@@ -6,6 +6,10 @@ those of the system `aligner` of `recipe any`. The model directory is that of an
     aligner.json    how the transcripts were brought into plain words, and where pronunciations came from
 
 so that the aligner reads further transcripts, and pronounces further words, in the same way.
+
+The English aligner in the package has CMU's phones and was trained on 2.2 hours of LibriSpeech;
+`data/english_aligner/README.md` has its measured errors and the command that makes it. An aligner trained from a flat
+start on the four minutes of TIMIT that it is measured on is worse.
 """
 
 import shutil
@@ -18,16 +22,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
+from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
-from speech3.data import DATADIR_FILES, DataDir, plain_words
+from speech3.data import DataDir, is_datadir, lengths_s, plain_words
 from speech3.decode import Recognizer, Word, align_samples, load_recognizer
 from speech3.errors import MOST_UNALIGNED, DataError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
     DataWaves,
-    GmmSystem,
     Refinement,
     Workers,
     along_boundaries,
@@ -44,20 +47,21 @@ from speech3.io import ArkReader
 from speech3.language import (
     G2P,
     NOT_WORDS,
-    Lexicon,
-    PronouncedVocabulary,
     Pronunciation,
     guess_pronunciations,
     mark_positions,
     read_lexicon,
 )
 from speech3.recipe.aligner_source import read_source
-from speech3.recipe.english import model_path
 from speech3.runtime import Metrics, available_jobs, read_json, say, write_json, write_text
 
 ABOUT = "aligner.json"
 _PHONE_LISTS = ("silence_phones.txt", "nonsilence_phones.txt")  # of Kaldi, beside a lexicon
 LITTLE_S = 60.0  # of speech; less is too little for boundaries that can be relied on
+ENGLISH = "english"  # as a name of a model
+_CODES = ("en", "en-us")  # of espeak-ng; the aligner's dictionary has American pronunciations
+LITTLE_TO_TRAIN_ON_S = 600.0  # of speech; with more, --lang trains
+_KNOWN = 2 / 3  # share of the words without --lang
 _SURE = 100  # a count for words that are only to be pronounced, so that none of their phones is rare
 
 
@@ -65,16 +69,8 @@ _SURE = 100  # a count for words that are only to be pronounced, so that none of
 class TextRules:
     """How transcripts become words, and where pronunciations come from.
 
-    Attributes
-    ----------
-    plain
-        Transcripts are brought into plain words (`speech3.data.plain_words`).
-    lang
-        espeak-ng's code of the language, or empty.
-    spelled
-        The phones of a word are its letters.
-    given
-        The pronunciations come from a lexicon.
+    `plain`: transcripts are brought into plain words (`speech3.data.plain_words`). `lang`: espeak-ng's code of the
+    language, or empty. `spelled`: the phones of a word are its letters. `given`: pronunciations come from a lexicon.
     """
 
     plain: bool = True
@@ -83,12 +79,8 @@ class TextRules:
     given: bool = False
 
     def words(self, text: str, vocabulary: Collection[str], folded: Mapping[str, str]) -> list[str]:
-        """The words of a text, in the spelling of the vocabulary where it has them.
-
-        Parameters
-        ----------
-        folded
-            The words of the vocabulary by their case-folded forms.
+        """The words of a text, in the spelling of the vocabulary where it has them; `folded`: its words by their
+        case-folded forms.
         """
         found: list[str] = []
         for token in text.split():
@@ -120,10 +112,10 @@ def in_vocabulary(data: DataDir, rules: TextRules, vocabulary: Collection[str]) 
     return replace(data, utterances=utterances)
 
 
-def find_pronunciations(
-    data: DataDir, rules: TextRules, lexicon: Path | None, out: Path
-) -> tuple[DataDir, PronouncedVocabulary]:
+def find_pronunciations(data: DataDir, rules: TextRules, lexicon: Path | None, out: Path) -> DataDir:
     """Pronounce the words of the transcripts; write ``lexicon.txt`` and ``unpronounced.txt`` into `out`.
+
+    Returns the data, in the spelling of the lexicon if there is one.
 
     Raises
     ------
@@ -162,30 +154,24 @@ def find_pronunciations(
         say(f"  {len(found.unpronounced)} words have no pronunciation and become <unk>: {out / 'unpronounced.txt'}")
     else:
         (out / "unpronounced.txt").unlink(missing_ok=True)
-    return data, found
+    return data
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The model, the transcripts as it reads them, and the utterances that training left out, with the reasons."""
+    """A trained model, and the data with the transcripts as it reads them."""
 
     recognizer: Recognizer
     data: DataDir
-    left_out: dict[str, str]
 
 
 def train_aligner(
     data: DataDir, rules: TextRules, lexicon: Path | None, out: Path, rate_hz: int, jobs: int, seed: int = 1
 ) -> Trained:
-    """Train monophones on all utterances that can be aligned, and write the model directory `out`.
+    """Train monophones of `rate_hz` on all utterances that can be aligned, and write the model directory `out`.
 
-    Long and silent utterances, and those that are too short for their words, are left out of training; they may still
-    be aligned.
-
-    Parameters
-    ----------
-    rate_hz
-        The sample rate of the model; other recordings are resampled.
+    Other recordings are resampled. Long and silent utterances, and those that are too short for their words, are left
+    out of training; they may still be aligned.
 
     Raises
     ------
@@ -194,12 +180,13 @@ def train_aligner(
     """
     with tempfile.TemporaryDirectory(prefix="speech3-align-") as scratch:
         work = Path(scratch)
-        data, _ = find_pronunciations(data, rules, lexicon, out)
+        data = find_pronunciations(data, rules, lexicon, out)
         config = load_config(RecipeConfig, shipped("recipes") / "any" / "recipe.yaml").hmm
         said = mark_positions(read_lexicon(out / "lexicon.txt", config.silence_prob))
         features = load_preset(FeatureConfig, "features", config.aligner_features).model_copy(
             update={"sample_frequency": rate_hz, "resample": True, "mix_channels": True}
         )
+        # Which utterances can be trained on.
         report = extract(data, work / "feats", features, jobs, most_bad=1.0)
         feats = ArkReader(work / "feats" / "feats.scp") if report.utterances else {}
         texts = {key: utterance.text for key, utterance in data.utterances.items()}
@@ -219,34 +206,28 @@ def train_aligner(
                 f"  warning: {seconds:.0f} s of speech is little to train on: check the boundaries, add recordings, or"
                 " pass --model DIR"
             )
+        # Monophones, then again along the boundaries that the waveforms suggest.
         sized = with_sizes(config, seconds / 3600, len(phone_groups(said)))
-        system, failed = _trained(used, feats, said, sized, features, data, out, jobs, seed)
-        bad |= failed
+        generator, metrics = np.random.default_rng(seed), Metrics(out / "metrics.jsonl")
+        waves = DataWaves(data, features.sample_frequency)
+        with Workers(used, feats, jobs) as workers:
+            mono = sized.model_copy(update={"mono": sized.aligner})
+            system = train_monophone(workers, said, mono, generator, metrics)
+            system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
+        bad |= system.failed
         check_bad(_without_long(bad, long), len(texts), str(data.path), "could not be aligned", most=MOST_UNALIGNED)
+        # The model directory.
         system.hmm.save(out)
         shutil.copyfile(work / "feats" / "features.yaml", out / "features.yaml")
         system.gmm.save(out / "model.safetensors", {"features": config.aligner_features})
         write_json(out / ABOUT, asdict(replace(rules, given=lexicon is not None and not rules.spelled)))
     if bad:
         say(f"  trained without {len(bad):,} of {len(texts):,} utterances, which could not be used")
-    return Trained(load_recognizer(out), data, bad)
+    return Trained(load_recognizer(out), data)
 
 
 def _without_long(bad: Mapping[str, str], long: Collection[str]) -> dict[str, str]:
     return {key: reason for key, reason in bad.items() if key not in long}
-
-
-def _trained(
-    used: Mapping[str, list[str]], feats: Mapping[str, np.ndarray], lexicon: Lexicon, sized: HmmConfig,
-    features: FeatureConfig, data: DataDir, out: Path, jobs: int, seed: int,
-) -> tuple[GmmSystem, dict[str, str]]:  # fmt: skip
-    """The monophones, and the utterances that they cannot align."""
-    generator, metrics = np.random.default_rng(seed), Metrics(out / "metrics.jsonl")
-    waves = DataWaves(data, features.sample_frequency)
-    with Workers(used, feats, jobs) as workers:
-        system = train_monophone(workers, lexicon, sized.model_copy(update={"mono": sized.aligner}), generator, metrics)
-        system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
-    return system, system.failed
 
 
 def model_rules(recognizer: Recognizer) -> TextRules:
@@ -258,9 +239,27 @@ def model_rules(recognizer: Recognizer) -> TextRules:
 def read_for(recognizer: Recognizer, source: Path) -> DataDir:
     """A Kaldi data directory as it is, or a folder of recordings with its transcripts in the spelling of a model."""
     data, _ = read_speech(source)
-    if any((source / name).is_file() for name in DATADIR_FILES):
+    if is_datadir(source):
         return data
     return in_vocabulary(data, model_rules(recognizer), recognizer.hmm.lexicon.by_word)
+
+
+def model_path(model: Path) -> Path:
+    """The directory of a model: `english` is the one in the package, unless there is a directory of that name."""
+    return shipped("data") / "english_aligner" if str(model) == ENGLISH and not model.exists() else model
+
+
+def english_for(data: DataDir, lang: str | None) -> Recognizer | None:
+    """The English aligner if it suits recordings for which the user has given neither a model nor a lexicon."""
+    if lang:
+        if lang not in _CODES or sum(lengths_s(data).values()) > LITTLE_TO_TRAIN_ON_S:
+            return None
+        return load_recognizer(model_path(Path(ENGLISH)))
+    recognizer = load_recognizer(model_path(Path(ENGLISH)))
+    known = {word.casefold() for word in recognizer.hmm.lexicon.by_word}
+    counts = Counter(word for utterance in data.utterances.values() for word in (utterance.text or "").split())
+    heard = sum(count for word, count in counts.items() if word.casefold() in known)
+    return recognizer if counts and heard >= _KNOWN * counts.total() else None
 
 
 def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:
@@ -276,22 +275,16 @@ def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collecti
     if not new or not (rules.lang or rules.spelled):
         return recognizer
     try:
-        found = guess_pronunciations(
-            new, dict.fromkeys(new, _SURE), None, rules.lang or None, spelled=rules.spelled
-        )  # fmt: skip
+        counts = dict.fromkeys(new, _SURE)
+        found = guess_pronunciations(new, counts, None, rules.lang or None, spelled=rules.spelled)
     except Speech3Error:  # none of them can be pronounced
         return recognizer
-    table = read_pronunciations(found)
+    rows = (line.split() for line in found.lines)
+    table = [Pronunciation(word, tuple(phones)) for word, *phones in rows if word in found.known]  # without <unk>
     usable = [pron for pron in table if has_phones(pron, recognizer.hmm.lexicon)]
     how = "spelled" if rules.spelled else f"by espeak-ng ({rules.lang})"
     say(f"  {len({pron.word for pron in usable})} of {len(new)} new words pronounced {how}")
     return replace(recognizer, outputs=with_new_words(recognizer.hmm, usable, how))
-
-
-def read_pronunciations(found: PronouncedVocabulary) -> list[Pronunciation]:
-    """The pronunciations of words, without that of `<unk>`."""
-    rows = (line.split() for line in found.lines)
-    return [Pronunciation(word, tuple(phones)) for word, *phones in rows if word in found.known]
 
 
 @dataclass(frozen=True)
@@ -306,9 +299,8 @@ class Phone:
 
 @dataclass(frozen=True)
 class AlignedText:
-    """Words and phones of a recording, with times and confidences.
-
-    `confidence` is that of the whole: 1 if no pdf fits any frame better, 0 if a random one would fit as well.
+    """Words and phones of a recording; `confidence` is 1 if no pdf fits any frame better, 0 if a random one would fit
+    as well.
     """
 
     words: tuple[Word, ...]
@@ -318,15 +310,7 @@ class AlignedText:
 
 @dataclass(frozen=True, eq=False)
 class Aligner:
-    """A trained aligner: `train` or `load` it, then `align` recordings in memory.
-
-    Attributes
-    ----------
-    recognizer
-        The acoustic model.
-    rules
-        How it reads transcripts.
-    """
+    """A trained aligner: `train` or `load` it, then `align` recordings in memory."""
 
     recognizer: Recognizer
     rules: TextRules
@@ -334,9 +318,15 @@ class Aligner:
 
     @classmethod
     def train(
-        cls, folder: Path | str, *, lang: str | None = None, lexicon: Path | str | None = None, graphemes: bool = False,
-        out: Path | str | None = None, jobs: int = 1,
-    ) -> "Aligner":  # fmt: skip
+        cls,
+        folder: Path | str,
+        *,
+        lang: str | None = None,
+        lexicon: Path | str | None = None,
+        graphemes: bool = False,
+        out: Path | str | None = None,
+        jobs: int = 1,
+    ) -> "Aligner":
         """Train on all recordings of a folder that have a transcript, or on a Kaldi data directory.
 
         Parameters
@@ -364,24 +354,12 @@ class Aligner:
 
     @classmethod
     def load(cls, path: Path | str) -> "Aligner":
-        """Read a model directory, of an aligner (``OUT/model``) or of any recipe; ``english``: that of the package.
-
-        Raises
-        ------
-        Speech3Error
-            It is not a model directory.
-        """
+        """Read a model directory, of an aligner (``OUT/model``) or of any recipe; ``english``: that of the package."""
         recognizer = load_recognizer(model_path(Path(path)))
         return cls(recognizer, model_rules(recognizer))
 
     def save(self, path: Path | str) -> None:
-        """Copy the model to a new directory.
-
-        Raises
-        ------
-        Speech3Error
-            `path` exists.
-        """
+        """Copy the model to a new directory; it is an error if `path` exists."""
         if Path(path).exists():
             raise OccupiedError(f"{path}: exists; choose a new directory")
         shutil.copytree(self.recognizer.directory, path)

@@ -7,6 +7,7 @@ OUT/PLACE.json, PLACE.csv     the same, with confidences, likewise
 OUT/words.ctm, phones.ctm     all recordings, likewise
 OUT/report.csv                a line for each utterance: what became of it, its confidence, and why
 OUT/left_out.txt              files and annotations that were not used
+OUT/index.html                the utterances that should be checked
 """
 
 import csv
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from speech3.corpora import Annotation, Tier, read_elan, read_textgrid, write_elan
+from speech3.data import DataDir, audio
 from speech3.errors import Speech3Error
+from speech3.evaluate import Checked, drawn, write_alignment_page
 from speech3.hmm import Segment, write_ctm, write_textgrid
 from speech3.recipe.aligner_source import Source, Target
 from speech3.runtime import progress, read_json, write_json, write_text
@@ -30,10 +33,17 @@ WRITTEN = ".speech3_align.json"  # the files in OUT that we have written, which 
 PAGE = "index.html"
 ALIGNED, DOUBTFUL, FAILED = "aligned", "suspicious", "not aligned"
 _SUFFIXES: Mapping[Format, tuple[str, ...]] = {
-    "textgrid": (".TextGrid",), "elan": (".eaf",), "audacity": (".words.txt", ".phones.txt"), "json": (".json",),
+    "textgrid": (".TextGrid",),
+    "elan": (".eaf",),
+    "audacity": (".words.txt", ".phones.txt"),
+    "json": (".json",),
     "csv": (".csv",),
-}  # fmt: skip
+}
 _TOUCH_S = 1e-4  # times in TextGrids have four decimals
+# Utterances on the page, others for comparison, pictures.
+_SHOWN, _OTHERS, _PICTURES = 200, 3, 30
+_LONGEST_PICTURE_S = 30.0
+_PLAYED = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus")  # by browsers
 _RANK = {FAILED: 0, DOUBTFUL: 1, ALIGNED: 2}
 
 
@@ -41,18 +51,8 @@ _RANK = {FAILED: 0, DOUBTFUL: 1, ALIGNED: 2}
 class UtteranceResult:
     """One utterance: words and phones in seconds of the recording, none if it could not be aligned.
 
-    Attributes
-    ----------
-    end_s
-        Of the utterance.
-    status
-        ``aligned``, ``suspicious`` or ``not aligned``.
-    widened
-        The first beam found no path.
-    reason
-        Why it is suspicious, or was not aligned.
-    marked
-        The suspicious part of the transcript, with ``*`` around doubtful words.
+    `reason`: why it is suspicious, or was not aligned. `widened`: the first beam found no path. `marked`: the
+    suspicious part of the transcript, with ``*`` around doubtful words.
     """
 
     id: str
@@ -186,20 +186,14 @@ def _trimmed(track: Sequence[Segment], duration_s: float) -> list[Segment]:
 
 
 def _as_json(results: Sequence[UtteranceResult], target: Target) -> dict[str, Any]:
-    return {
-        "recording": target.audio,
-        "duration": round(target.duration_s, 4),
-        "utterances": [
-            {
-                "id": result.id, "speaker": result.speaker, "start": round(result.start_s, 4),
-                "end": round(result.end_s, 4), "text": result.text, "status": result.status,
-                "confidence": _rounded(result.confidence), "reason": result.why,
-                "words": [_segment_json("word", s) for s in result.words],
-                "phones": [_segment_json("phone", s) for s in result.phones],
-            }
-            for result in results
-        ],
-    }  # fmt: skip
+    utterances = []
+    for result in results:
+        values = {key: getattr(result, key) for key in ("id", "speaker", "text", "status")}
+        times = {"start": round(result.start_s, 4), "end": round(result.end_s, 4)}
+        doubt = {"confidence": _rounded(result.confidence), "reason": result.why}
+        tracks = {name: [_segment_json(name[:-1], s) for s in getattr(result, name)] for name in ("words", "phones")}
+        utterances.append({"id": result.id, "speaker": result.speaker, **times, **values, **doubt, **tracks})
+    return {"recording": target.audio, "duration": round(target.duration_s, 4), "utterances": utterances}
 
 
 def _segment_json(name: str, s: Segment) -> dict[str, Any]:
@@ -244,3 +238,31 @@ def _csv(rows: Sequence[Sequence[object]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(rows)
     return stream.getvalue()
+
+
+def write_page(
+    out: Path, title: str, summary: Sequence[str], source: Source, results: Sequence[UtteranceResult]
+) -> None:
+    """Write the page of the suspicious utterances and of those that were not aligned, the worst first."""
+    ranked = worst_first(results)
+    doubtful = [each for each in ranked if each.status != ALIGNED][:_SHOWN]
+    others = [each for each in ranked if each.status == ALIGNED][:_OTHERS]
+    shown = [*doubtful, *others]
+    pictured = {each.id for each in shown[: _PICTURES - len(others)] if each.words} | {each.id for each in others}
+    blocks = {each.id: _checked(out, source.data, source.targets[each.recording], each, pictured) for each in shown}
+    first, then = ([blocks[each.id] for each in group] for group in (doubtful, others))
+    write_alignment_page(out / PAGE, title, summary, first, then)
+
+
+def _checked(out: Path, data: DataDir, target: Target, each: UtteranceResult, pictured: set[str]) -> Checked:
+    file, picture = Path(target.audio), None
+    if each.id in pictured and each.end_s - each.start_s <= _LONGEST_PICTURE_S:
+        try:
+            wave_N, rate_hz = audio.load(data, each.id, mix_channels=True)
+            picture = drawn(each.id, wave_N, rate_hz, each.phones, each.words, start_s=each.start_s)
+        except (Speech3Error, OSError):
+            pass  # it was aligned from earlier results, and is gone
+    played = file.is_file() and file.suffix.lower() in _PLAYED
+    link, text = os.path.relpath(file, out) if played else "", each.marked or each.text
+    times = each.start_s, each.end_s
+    return Checked(each.id, each.speaker, each.reason, link, *times, each.words, text, each.confidence, picture)

@@ -1,15 +1,18 @@
 """`speech3 align SOURCE OUT`: align everything in a source, and write one file for each recording.
 
-OUT has the files of `aligner_files`, the page of `aligner_page`, and ``model``, the aligner that was trained. Run
-again, it does what has changed (`aligner_state`).
+OUT has the files of `aligner_files`, ``model``, the aligner that was trained, and the results of the run, so that the
+next one aligns only what has changed.
 """
 
+import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from speech3 import __version__
 from speech3.data import DataDir
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
 from speech3.errors import DataError, MachineError, OccupiedError
@@ -17,7 +20,9 @@ from speech3.hmm import Limits, Segment
 from speech3.recipe.aligner import (
     TextRules,
     Trained,
+    english_for,
     in_vocabulary,
+    model_path,
     model_rules,
     train_aligner,
     with_further_words,
@@ -31,12 +36,14 @@ from speech3.recipe.aligner_files import (
     UtteranceResult,
     files_of,
     write_files,
+    write_page,
 )
-from speech3.recipe.aligner_page import write_page
-from speech3.recipe.aligner_source import Target, read_source
-from speech3.recipe.aligner_state import MOST_CHANGED, State, digest, marks_of, read_state, settings_of
-from speech3.recipe.english import english_for, model_path
-from speech3.runtime import available_jobs, read_json, say
+from speech3.recipe.aligner_source import Source, Target, read_source
+from speech3.runtime import available_jobs, read_json, say, write_json
+
+_STATE = ".speech3_align_state.json"
+_MOST_CHANGED = 0.25  # of the utterances; an aligner that was trained on the others is trained again
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -68,20 +75,68 @@ class Summary:
         status = Counter(result.status for result in self.results)
         widened = sum(result.widened for result in self.results)
         aligned = len(self.results) - status[FAILED]
-        lines = [f"  not aligned: {result.id}: {result.reason}" for result in self.results if result.status == FAILED][
-            :_SHOWN
-        ]
-        more = status[FAILED] - len(lines)
+        failed = [f"  not aligned: {result.id}: {result.reason}" for result in self.results if result.status == FAILED]
+        more = [f"  not aligned: {len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
         return [
-            *lines,
-            *([f"  not aligned: {more} more"] if more else []),
+            *failed[:_SHOWN],
+            *more,
             f"{aligned} of {len(self.results)} utterances of {self.recordings} recordings aligned, {widened} of them at"
             f" a wider beam; {status[DOUBTFUL]} suspicious, {status[FAILED]} not aligned: {out / 'report.csv'}",
             f"{self.left_out} files and annotations left out" + (f": {out / 'left_out.txt'}" if self.left_out else ""),
         ]
 
 
-_SHOWN = 10
+@dataclass(frozen=True)
+class _State:
+    """The results of a run, and what they depend on.
+
+    `settings`: the options, and the model unless it was trained in the run. `model`: a digest of it. `marks`: for each
+    utterance, its transcript, and where and when its recording was stored. `moved`: the boundaries were moved as in
+    corrected recordings (``--corrected``).
+    """
+
+    settings: dict[str, Any]
+    model: str
+    marks: dict[str, str]
+    moved: bool
+    limits: Limits
+    results: list[UtteranceResult]
+
+    def save(self, out: Path) -> None:
+        write_json(out / _STATE, asdict(self))
+
+
+def _read_state(out: Path, settings: Mapping[str, Any]) -> _State | None:
+    """The state of the last run in `out`; None if there was none, or with other options, or by another release."""
+    if not (out / _STATE).exists():
+        return None
+    stored = read_json(out / _STATE)
+    if stored.get("settings") != settings:
+        return None
+    results = [
+        UtteranceResult(**{**each, **{name: tuple(Segment(**s) for s in each[name]) for name in ("words", "phones")}})
+        for each in stored["results"]
+    ]
+    limits = Limits(**stored["limits"])
+    return _State(stored["settings"], stored["model"], stored["marks"], stored["moved"], limits, results)
+
+
+def _digest(path: Path) -> str:
+    """A mark of a file's content; empty if there is no such file."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.is_file() else ""
+
+
+def _marks(source: Source) -> dict[str, str]:
+    """A mark of each utterance: another one if its transcript, its times, its speaker or its recording changed."""
+    places: dict[str, str] = {}
+    for key, audio in source.data.recordings.items():
+        path = source.data.path / audio
+        stat = path.stat() if path.is_file() else None  # else a command of a data directory
+        places[key] = f"{audio} {stat.st_size} {stat.st_mtime_ns}" if stat else audio
+    return {
+        key: hashlib.blake2b(repr((u, places.get(u.recording))).encode(), digest_size=16).hexdigest()
+        for key, u in source.data.utterances.items()
+    }
 
 
 def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
@@ -93,6 +148,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         The source or the model cannot be used, `out` is `path` or holds other files of the same names, or nothing could
         be aligned. All files are written before the last of these errors is raised.
     """
+    # What to align, and with which model.
     _check_place(path, out)
     recognizer = load_recognizer(model_path(request.model)) if request.model else None
     rules = model_rules(recognizer) if recognizer else TextRules()
@@ -105,39 +161,59 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         if recognizer:
             request = replace(request, lang=None)
             say("the English aligner in speech3 is used (CMU's phones); --train: trains on these recordings")
-    settings = settings_of(
-        model=recognizer.directory if recognizer else None, lang=lang, lexicon=lexicon, graphemes=request.graphemes,
-        rate_hz=None if recognizer else source.rate_hz,
-    )  # fmt: skip
-    marks = marks_of(source)
+    # What an earlier run has already done.
+    settings = {
+        "release": __version__,
+        "model": str(recognizer.directory.absolute()) if recognizer else None,
+        "lang": lang,
+        "lexicon": lexicon and _digest(lexicon),
+        "graphemes": request.graphemes,
+        "rate_hz": None if recognizer else source.rate_hz,  # that of a model to be trained
+    }
+    marks = _marks(source)
     stored = (recognizer.directory if recognizer else out / "model") / "model.safetensors"
-    earlier, changed = _changed(read_state(out, settings), marks, stored, request, trained=recognizer is None)
+    earlier, changed = _changed(_read_state(out, settings), marks, stored, request, trained=recognizer is None)
     if recognizer is None and earlier:
         recognizer = load_recognizer(out / "model")
     limits, found = earlier.limits if earlier else None, dict[str, UtteranceResult]()
+    # Train, if there is no model, and align what is new.
     if changed:
         data = source.data
         if earlier:  # the features of all utterances of a speaker are normalised together
             speakers = {data.utterances[key].speaker for key in changed}
             data = data.subset(key for key, utterance in data.utterances.items() if utterance.speaker in speakers)
-        trained = None
+        jobs = request.jobs or available_jobs()
         if recognizer is None:
             rules = TextRules(source.plain, lang or "", request.graphemes)
             say(f"training on {_counted(len(data.utterances), 'utterance')}: {out / 'model'}")
-            jobs = request.jobs or available_jobs()
-            trained = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
-        only = changed if earlier else None
-        alignment, data = _aligned(recognizer, trained, data, out, request, only, limits)
+            model = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
+            request = replace(request, lexicon=None, lang=None)  # all words have their pronunciations
+        else:
+            model = _prepared(recognizer, data, request.lexicon)
+        alignment = find_alignment(
+            model.recognizer,
+            model.data,
+            out,
+            jobs,
+            lexicon=request.lexicon,
+            lang=request.lang,
+            corrected=request.corrected,
+            tolerant=True,
+            only=changed if earlier else None,
+            limits=limits,
+        )
+        shutil.rmtree(out / "feats", ignore_errors=True)
         limits = limits or alignment.outcome.limits
-        found = {each.id: each for each in _results(alignment, data.subset(changed), source.targets)}
+        found = {each.id: each for each in _results(alignment, model.data.subset(changed), source.targets)}
+    # All files, from old and new results.
     assert limits is not None
     kept = {each.id: each for each in earlier.results} if earlier else {}
     results = [found.get(key) or kept[key] for key in source.data.utterances]
     write_files(out, source, results, request.formats)
     left_out = [fault for fault in source.faults if not fault.warning]
     summary = Summary(results, len(source.targets), len(left_out))
-    write_page(out, path.name, summary.lines(out), source.data, source.targets, results)
-    State(settings, digest(stored), marks, request.corrected is not None, limits, results).save(out)
+    write_page(out, f"Alignment of {path.name}", summary.lines(out), source, results)
+    _State(settings, _digest(stored), marks, request.corrected is not None, limits, results).save(out)
     if all(result.status == FAILED for result in results):
         reasons = "".join(f"\n  {result.id}: {result.reason}" for result in results[:_SHOWN])
         raise DataError(f"{path}: none of {_counted(len(results), 'utterance')} could be aligned:{reasons}")
@@ -145,22 +221,17 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
 
 
 def _changed(
-    earlier: State | None, marks: Mapping[str, str], stored: Path, request: AlignRequest, *, trained: bool
-) -> tuple[State | None, list[str]]:
+    earlier: _State | None, marks: Mapping[str, str], stored: Path, request: AlignRequest, *, trained: bool
+) -> tuple[_State | None, list[str]]:
     """The results of the last run, None if they are of no use, and the utterances to align.
 
-    Parameters
-    ----------
-    stored
-        The model's parameters.
-    trained
-        In that run, and not given by the user.
+    `stored`: the model's parameters. `trained`: the model was trained in that run, and not given by the user.
     """
-    if earlier is None or not stored.is_file() or digest(stored) != earlier.model:
+    if earlier is None or not stored.is_file() or _digest(stored) != earlier.model:
         return None, list(marks)
     changed = [key for key in marks if earlier.marks.get(key) != marks[key]]
     how_many = f"  {len(changed):,} of {len(marks):,} utterances are new or changed"
-    if trained and len(changed) > MOST_CHANGED * len(marks):
+    if trained and len(changed) > _MOST_CHANGED * len(marks):
         say(f"{how_many}: the aligner is trained again")
         return None, list(marks)
     say(f"{how_many} since the last run{f'; to train again, delete {stored.parent}' if trained else ''}")
@@ -168,27 +239,14 @@ def _changed(
     return earlier, list(marks) if earlier.moved or request.corrected else changed
 
 
-def _aligned(
-    recognizer: Recognizer | None, trained: Trained | None, data: DataDir, out: Path, request: AlignRequest,
-    only: Sequence[str] | None, limits: Limits | None,
-) -> tuple[FoundAlignment, DataDir]:  # fmt: skip
-    """The alignments by the model that was just trained, or else by another, and the data with its spellings."""
-    jobs, lexicon, lang = request.jobs or available_jobs(), request.lexicon, request.lang
-    if trained:
-        recognizer, data, lexicon, lang = trained.recognizer, trained.data, None, None
-    else:
-        assert recognizer is not None
-        rules = model_rules(recognizer)
-        data = in_vocabulary(data, rules, recognizer.hmm.lexicon.by_word)
-        if not (lexicon or rules.given):  # from a lexicon, `find_alignment` learns them
-            words = (word for each in data.utterances.values() for word in (each.text or "").split())
-            recognizer = with_further_words(recognizer, rules, set(words))
-    found = find_alignment(
-        recognizer, data, out, jobs, lexicon=lexicon, lang=lang, corrected=request.corrected, tolerant=True, only=only,
-        limits=limits,
-    )  # fmt: skip
-    shutil.rmtree(out / "feats", ignore_errors=True)
-    return found, data
+def _prepared(recognizer: Recognizer, data: DataDir, lexicon: Path | None) -> Trained:
+    """A model that was not trained on the data, with pronunciations of its words, and the data in its spelling."""
+    rules = model_rules(recognizer)
+    data = in_vocabulary(data, rules, recognizer.hmm.lexicon.by_word)
+    if not (lexicon or rules.given):  # from a lexicon, `find_alignment` learns them
+        words = (word for each in data.utterances.values() for word in (each.text or "").split())
+        recognizer = with_further_words(recognizer, rules, set(words))
+    return Trained(recognizer, data)
 
 
 def _counted(count: int, what: str) -> str:
@@ -225,6 +283,7 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
     words, phones = found.tracks()
     aligned, silent = found.outcome.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
     whole = {key: key for key in data.utterances} | {name: part.utterance for name, part in found.parts.items()}
+    # Long utterances were aligned in parts: what is said of a part holds for the whole.
     doubts: dict[str, list[str]] = {}
     marked: dict[str, list[str]] = {}
     for suspicion in found.outcome.suspicious:
@@ -254,10 +313,19 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
         reason = aligned.bad.get(key, "could not be aligned") if status == FAILED else "; ".join(doubts.get(key, []))
         results.append(
             UtteranceResult(
-                key, utterance.recording, utterance.speaker, utterance.start_s, end_s, utterance.text or "",
-                moved(words.get(key, [])), moved(phones.get(key, [])), status, key in widened and status != FAILED,
-                sum(sure[key]) / len(sure[key]) if key in sure else None, reason,
-                " / ".join(marked.get(key, [])) if status == DOUBTFUL else "",
+                id=key,
+                recording=utterance.recording,
+                speaker=utterance.speaker,
+                start_s=utterance.start_s,
+                end_s=end_s,
+                text=utterance.text or "",
+                words=moved(words.get(key, [])),
+                phones=moved(phones.get(key, [])),
+                status=status,
+                widened=key in widened and status != FAILED,
+                confidence=sum(sure[key]) / len(sure[key]) if key in sure else None,
+                reason=reason,
+                marked=" / ".join(marked.get(key, [])) if status == DOUBTFUL else "",
             )
-        )  # fmt: skip
+        )
     return results

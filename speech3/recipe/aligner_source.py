@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from speech3.corpora import AUDIO, find_pairs, has_recordings, read_elan, read_folder, read_textgrid
-from speech3.data import DATADIR_FILES, DataDir, Fault, Utterance, audio, plain_words, read_datadir, read_headers
+from speech3.corpora import AUDIO, find_pairs, is_folder, read_elan, read_folder, read_textgrid
+from speech3.data import DataDir, Fault, Utterance, audio, is_datadir, plain_words, read_datadir, read_headers
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.hmm import file_name
 from speech3.language import find_lang
@@ -20,16 +20,8 @@ _TIERED = {".textgrid": read_textgrid, ".eaf": read_elan}
 class Target:
     """A recording to be aligned.
 
-    Attributes
-    ----------
-    place
-        Path of its result in the output directory, without a suffix.
-    audio
-        The recording; a command in a Kaldi data directory.
-    duration_s
-        Its length.
-    transcript
-        The file with its transcript; None in a Kaldi data directory, and with ``--text``.
+    `place`: path of its result in the output directory, without a suffix. `audio`: a path, or a command of a data
+    directory. `transcript`: its file; None in a data directory, and with ``--text``.
     """
 
     place: str
@@ -53,8 +45,6 @@ class Source:
         The utterances; transcripts of a folder are in plain words.
     targets
         Each recording that has a transcript and can be read, by its name in `data`, even without usable utterances.
-    plain
-        Whether the transcripts were brought into plain words.
     rate_hz
         The sample rate for a model that is trained on it.
     lexicon
@@ -78,8 +68,6 @@ def read_source(
 
     Parameters
     ----------
-    text
-        What is said in the one recording.
     tier
         The tier with the transcript, if TextGrids or ELAN files have several kinds.
     lang
@@ -99,11 +87,11 @@ def read_source(
         return _one(source, text, tier, lang)
     if text is not None:
         raise SettingError(f"--text is the transcript of one recording, but {source} is a directory; pass a file")
-    if any((source / name).is_file() for name in DATADIR_FILES):
+    if is_datadir(source):
         if tier:
             raise DataError(f"{source}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
         return _kaldi(source)
-    if not has_recordings(source):
+    if not is_folder(source):
         raise MissingError(
             f"{source}: no recordings (wav, flac, mp3, ...) and no wav.scp are in it; pass a folder of recordings with"
             " transcripts of their names (.txt, .lab, .TextGrid, .eaf), a Kaldi data directory, or one recording"

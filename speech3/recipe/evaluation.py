@@ -67,7 +67,6 @@ from speech3.evaluate import (
 from speech3.features import silent_in
 from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
 from speech3.io import ArkReader, load_tensors
-from speech3.language import is_word
 from speech3.recipe import speakers
 from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SAT_DNN, Experiment, train_step
 from speech3.recipe.language import error_rate, spoken
@@ -142,13 +141,7 @@ def _place(data: DataDir, name: str) -> str:
 
 
 def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects | None:
-    """Utterances of test whose alignment is an outlier, or of which no system recognised a word; None: not examined.
-
-    Parameters
-    ----------
-    scores
-        Of every system, with the same utterances.
-    """
+    """Utterances of test whose alignment is an outlier, or of which no system recognised a word; None: not examined."""
     if e.recipe.metric == "PER":  # a phone has too few frames
         return None
     data = read_datadir(e.data("test"))
@@ -163,10 +156,16 @@ def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects 
     recognizer = aligning_recognizer(e, "aligner")
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
     aligned = align_utterances(
-        recognizer.hmm, recognizer.scorer,
-        usable_transcripts(texts, recognizer.hmm.lexicon, examined, strict=False), feats,
-        beam=BEAM, retry_beam=RETRY_BEAM, jobs=e.jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
-    )  # fmt: skip
+        recognizer.hmm,
+        recognizer.scorer,
+        usable_transcripts(texts, recognizer.hmm.lexicon, examined, strict=False),
+        feats,
+        beam=BEAM,
+        retry_beam=RETRY_BEAM,
+        jobs=e.jobs,
+        acoustic_scale=recognizer.alignment_scale,
+        scored=True,
+    )
     heard = {utterance.name: utterance for utterance in scores[best].utterances}
     found: dict[str, tuple[str, str]] = {}
     for each in suspicions(aligned, texts, recognizer.hmm.subsampling):
@@ -194,12 +193,10 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
     if e.recipe.units != "words" or e.recipe.metric == "PER" or not words.exists():
         return None
     known = {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
-    spoken = Counter(
-        word for utterance in read_datadir(e.data("test")).utterances.values()
-        for word in (utterance.text or "").split() if is_word(word)
-    )  # fmt: skip
-    counts = {word: count for word, count in spoken.items() if word not in known}
-    return UnknownWords(counts, spoken.total(), spelled=bool(e.recipe.letters))
+    utterances = read_datadir(e.data("test")).utterances.values()
+    said = Counter(word for utterance in utterances for word in spoken(utterance.text).split())
+    counts = {word: count for word, count in said.items() if word not in known}
+    return UnknownWords(counts, said.total(), spelled=bool(e.recipe.letters))
 
 
 def rescore_system(e: Experiment, recognizer: TrainedModel, dev: Mapping[str, np.ndarray], out: Path) -> None:
@@ -227,8 +224,9 @@ def _never(one: str, other: str) -> bool:
 
 # Corpora with a reference alignment: which pairs of phones count as one, and which boundaries it does not mark.
 BOUNDARIES: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], bool]]] = {
-    "digits": (digits.one_vowel, digits.unmarked_boundary), "timit": (_never, _never)
-}  # fmt: skip
+    "digits": (digits.one_vowel, digits.unmarked_boundary),
+    "timit": (_never, _never),
+}
 
 
 def decode_system(e: Experiment, system: str) -> None:
@@ -248,6 +246,7 @@ def decode_system(e: Experiment, system: str) -> None:
     config = e.recipe.decode.model_copy(update={"metric": metric})
     for directory in (system, *([LFMMI_HMM] if system == LFMMI else [])):  # from there `speech3 train` copies it
         write_json(e.model(directory) / TUNING_FILE, config.model_dump())
+    # Tune on dev; a system that adapts to speakers decodes in passes.
     earlier_s = 0.0
     if system == SAT:
         passes = speakers.passes_on_dev(e, plain[0])
@@ -261,6 +260,7 @@ def decode_system(e: Experiment, system: str) -> None:
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
     write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
+    # Decode test.
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     wanted = WantedResults(archive=e.recipe.lm.rescore is not None)
@@ -273,6 +273,7 @@ def decode_system(e: Experiment, system: str) -> None:
     silent = silent_in(e.features(given, "test"))
     waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
+    # Decode again with other language models.
     if wanted.archive:
         rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():
@@ -301,12 +302,8 @@ def _table(found: Tuning, metric: Metric) -> str:
 def score_of(e: Experiment, system: str, decoded: str = "test", normalize: Sequence[str] = ()) -> Score:
     """The score of a system on the test set, without noises, with intervals over speakers.
 
-    Parameters
-    ----------
-    decoded
-        Which hypotheses: `test`, `OWN` or `RESCORED`.
-    normalize
-        Steps that replace those of the recipe's metric.
+    `decoded`: which hypotheses, `test`, `OWN` or `RESCORED`. `normalize`: steps that replace those of the recipe's
+    metric.
     """
     utterances = read_datadir(e.data("test")).utterances
     references = {key: spoken(utterance.text) for key, utterance in utterances.items()}
@@ -338,11 +335,9 @@ def score_systems(e: Experiment) -> None:
     for system in e.shown:
         result, metric = score_of(e, system), e.recipe.metric
         tables.write_details(e.out / "score" / system, result, metric)
-        more = {
-            "cer_ci95": list(result.cer_ci95), metric.lower(): result.counts(metric).rate,
-            "line": result.line(e.name, system, metric),
-        }  # fmt: skip
-        write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
+        more = {metric.lower(): result.counts(metric).rate, "line": result.line(e.name, system, metric)}
+        values = {**result.as_json(), "cer_ci95": list(result.cer_ci95), **more}
+        write_json(e.out / "score" / system / "score.json", values)
         if system not in (*GMMS, BMMI):
             _write_card(e, system, result)
         for second, name, what in (
@@ -381,14 +376,17 @@ def score_boundaries(e: Experiment) -> None:
     aligned = read_ctm(e.alignment("aligner", "test") / "phones.ctm")
     found = compare_boundaries(reference, aligned, *BOUNDARIES[e.recipe.corpus])
     off_ms = 1000 * np.abs(found.differences_s)
-    write_json(out, {
-        "utterances": len(reference), "mismatched": list(found.mismatched), "boundaries": len(off_ms),
+    values = {
+        "utterances": len(reference),
+        "mismatched": list(found.mismatched),
+        "boundaries": len(off_ms),
         **{f"within_{ms}_ms": found.within(ms / 1000) for ms in TOLERANCES_MS},
         "boundaries_unmarked": len(found.apart_s),
         "within_20_ms_unmarked_included": found.within(0.020, everything=True),
         "median_difference_ms": 1000 * float(np.median(found.differences_s)),
         "mean_absolute_difference_ms": float(off_ms.mean()),
-    })  # fmt: skip
+    }
+    write_json(out, values)
     shares = ", ".join(f"{ms} ms {found.within(ms / 1000):.1%}" for ms in TOLERANCES_MS)
     say(f"  {len(off_ms):,} phone boundaries of {len(reference)} test utterances; within {shares}")
 
@@ -424,7 +422,7 @@ def report(e: Experiment) -> None:
     systems = [_system(e, system) for system in e.shown]
     best = best_of(systems, e.recipe.metric)
     suspect = suspects(e, {system.name: system.score for system in systems}, best.name)
-    write_report(e.out / "report.html", Report(
+    page = Report(
         title=f"{e.name}: {len(e.shown)} systems",
         command=e.command,
         systems=systems,
@@ -436,7 +434,8 @@ def report(e: Experiment) -> None:
         unknown=unknown(e, best.name),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
         environment=environment_facts(),
-    ))  # fmt: skip
+    )
+    write_report(e.out / "report.html", page)
 
 
 def _system(e: Experiment, system: str) -> System:
@@ -471,8 +470,8 @@ def _volume(e: Experiment, split: str) -> SplitVolume:
 
 def summary(e: Experiment) -> str:
     """The locations of all results, and which system is the best on dev; printed at the end of a run."""
-    rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.shown, "aligner")),
-            ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
+    rows = [("report", e.out / "report.html"), *((system, e.model(system)) for system in (*e.shown, "aligner"))]
+    rows += [("hypotheses", e.out / "decode"), ("tables", e.out / "score")]
     lines = [f"  {name:<10} {_short(path)}" for name, path in rows]
     found = {system: e.out / "decode" / system / "dev" / _BEST for system in e.systems}
     return "\n".join([*lines, *_best_on_dev(found, e.recipe.metric)])

@@ -18,25 +18,6 @@ OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.js
 OUT/train.NETWORK.log                       what a network printed that was trained in the background
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
-
-Where a recipe has 0, sizes of networks and of their training follow from the amount of speech. For two hours they are
-those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches of 256 frames, 14
-epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech nothing was measured;
-the formulas lead to sizes that others have published:
-
-- width of a DNN: 512 (hours / 2)^(1/3), from 256 to 2,048; at 130 hours that is about the 2,048 of Zhang et al. 2013;
-- width of a CNN-TDNN: 384 (hours / 2)^(1/4), from 256 to 1,536; 1,536 is that of Kaldi's recipe for LibriSpeech. Its
-  bottleneck is a quarter of that, at most 160; its last layer a half, at most 256;
-- minibatch: 256 frames below 10 hours, 512 below 100, then 1,024;
-- epochs, at most: 14 up to 10 hours, then 14 (10 / hours)^0.12, 8 for 1,000 hours;
-- workers, on CPUs: 1 below 10 hours, 4 below 100, then 8, but not more than `jobs`; several share memory and push
-  asynchronously, with a push scale of 1/workers, after one pass of plain SGD. LF-MMI has one.
-
-GMMs, trees and passes of LF-MMI: `speech3.hmm.train`.
-
-With `init=MODEL` networks start from trained ones, of another language or of more speech, and get their architecture.
-Much of what hidden layers learn holds for other speech, too (Huang et al. 2013; Ghahremani et al. 2017), and little
-speech is enough to train output layers for other phones on top of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,20 +27,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from speech3.config import (
-    Config,
-    FeatureConfig,
-    ModelConfig,
-    RecipeConfig,
-    TdnnConfig,
-    TrainingConfig,
-    load_config,
-    load_preset,
-    parse,
-    read_yaml,
-    shipped,
-    unsized,
-)
+from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, read_yaml, shipped
 from speech3.corpora import (
     aishell,
     an4,
@@ -77,17 +45,12 @@ from speech3.corpora import (
 from speech3.data import lengths_s, read_datadir
 from speech3.decode import DECODE_SETTINGS
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
-from speech3.io import read_about
+from speech3.recipe.sizes import described, open_sizes, with_sizes
+from speech3.recipe.starts import LFMMI, Start, find_starts, with_architectures
 from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
 from speech3.runtime import available_jobs, say
 
-_MANY_HOURS, _VERY_MANY_HOURS = 10, 100
-LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
-_MODEL = "model.safetensors"
-# Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
-_OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
-Prepare = Callable[..., None]
-CORPORA: dict[str, Prepare] = {
+CORPORA: dict[str, Callable[..., None]] = {
     "aishell": aishell.prepare,
     "an4": an4.prepare,
     "any": anyspeech.prepare,
@@ -120,188 +83,6 @@ _LIMITED = {
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
-def open_sizes(recipe: RecipeConfig) -> list[str]:
-    """The keys of networks and their training whose values follow the amount of speech."""
-    groups: dict[str, Config] = {"model": recipe.model, "training": recipe.training}
-    if recipe.lfmmi:
-        groups |= {"lfmmi.model": recipe.lfmmi.model, "lfmmi.training": recipe.lfmmi.training}
-    found = []
-    for name, config in groups.items():
-        keys = unsized(name, config)
-        if keys and isinstance(config, TdnnConfig):
-            keys += [f"{name}.bottleneck", f"{name}.prefinal"]
-        if f"{name}.workers" in keys:
-            keys.append(f"{name}.world")
-        found += keys
-    return found
-
-
-def with_sizes(recipe: RecipeConfig, hours: float, jobs: int) -> RecipeConfig:
-    """The recipe with all sizes chosen.
-
-    Parameters
-    ----------
-    hours
-        Of training speech, above 0.
-    jobs
-        Maximum number of workers.
-    """
-    changed: dict[str, Any] = {
-        "model": _model(recipe.model, hours), "training": _training(recipe.training, hours, jobs)
-    }  # fmt: skip
-    if recipe.lfmmi:
-        model, training = _model(recipe.lfmmi.model, hours), _training(recipe.lfmmi.training, hours, 1)
-        changed["lfmmi"] = recipe.lfmmi.model_copy(update={"model": model, "training": training})
-    return recipe.model_copy(update=changed)
-
-
-def described(recipe: RecipeConfig) -> str:
-    """The sizes of a recipe's networks and of their training, in words."""
-    training, widths = recipe.training, {recipe.model.system: getattr(recipe.model, "width", None)}
-    if recipe.lfmmi:
-        widths["lfmmi"] = getattr(recipe.lfmmi.model, "width", None)
-    wide = [f"{system} {width} wide" for system, width in widths.items() if width]
-    workers = f"{training.workers} worker{'s' * (training.workers > 1)}"
-    return ", ".join([*wide, f"minibatch {training.minibatch}", f"{training.max_epochs} epochs at most", workers])
-
-
-def most_workers(hours: float) -> int:
-    """The number of workers for training a network, if there are as many cores."""
-    return 1 if hours < _MANY_HOURS else 4 if hours < _VERY_MANY_HOURS else 8
-
-
-def _model(model: ModelConfig, hours: float) -> ModelConfig:
-    if not unsized("", model):
-        return model
-    if isinstance(model, TdnnConfig):
-        width = _multiple(384 * (hours / 2) ** (1 / 4), 32, 256, 1536)
-        sizes = {"width": width, "bottleneck": min(width // 4, 160), "prefinal": min(width // 2, 256)}
-        return model.model_copy(update=sizes)
-    return model.model_copy(update={"width": _multiple(512 * (hours / 2) ** (1 / 3), 64, 256, 2048)})
-
-
-def _multiple(value: float, of: int, least: int, most: int) -> int:
-    return max(least, min(most, of * round(value / of)))
-
-
-def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConfig:
-    found: dict[str, Any] = {}
-    few, some, many = hours < _MANY_HOURS, _MANY_HOURS <= hours < _VERY_MANY_HOURS, hours >= _VERY_MANY_HOURS
-    if not training.minibatch:
-        found["minibatch"] = 256 * few + 512 * some + 1024 * many
-    if not training.max_epochs:
-        found["max_epochs"] = 14 if few else max(6, round(14 * (_MANY_HOURS / hours) ** 0.12))
-    if not training.workers:
-        on_cores = training.world == "sgd" and training.device == "cpu"
-        found["workers"] = workers = min(most_workers(hours), max(1, jobs)) if on_cores else 1
-        if workers > 1:
-            found["world"] = "shared"
-    return training.model_copy(update=found)
-
-
-@dataclass(frozen=True)
-class Start:
-    """A trained network from which one of the recipe's networks starts: its directory, architecture and features."""
-
-    directory: Path
-    model: ModelConfig
-    features: FeatureConfig
-
-    @property
-    def file(self) -> Path:
-        return self.directory / _MODEL
-
-
-def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
-    """The network that each system of the recipe starts from: `lfmmi`, or the name of the recipe's model.
-
-    Parameters
-    ----------
-    recipe
-        Its ``init`` is a model directory, or the directory of a recipe's run, whose networks of the same names are
-        taken.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such network, the recipe has none of its kind, or its features differ; the message says what to do.
-    """
-    if recipe.init is None:
-        return {}
-    path, senones = Path(recipe.init), recipe.model.system
-    features = {} if recipe.hmm.flat_start == LFMMI else {senones: recipe.features}
-    if recipe.lfmmi:
-        features[LFMMI] = recipe.lfmmi.features
-    if (path / _MODEL).is_file():
-        about = read_about(path / _MODEL)
-        name = LFMMI if about.get("objective") == LFMMI else senones
-        if name not in features:
-            how, remedy = ("with LF-MMI", "set lfmmi={}") if name == LFMMI else ("on senones", "remove hmm.flat_start")
-            raise SettingError(f"init={path}: was trained {how}, but this recipe trains no such network: {remedy}")
-        directories = {name: path}
-    else:
-        directories = {name: path / name for name in features if (path / name / _MODEL).is_file()}
-    if not directories:
-        raise SettingError(
-            f"init={path}: no trained network is there ({_MODEL}): pass a model directory such as exp/minilibri/lfmmi,"
-            f" or the directory of a recipe's run that has {' or '.join(features)}"
-        )
-    models = {senones: recipe.model, **({LFMMI: recipe.lfmmi.model} if recipe.lfmmi else {})}
-    return {
-        name: _read(directory, models[name], features[name], f"{LFMMI}." if name == LFMMI else "", recipe.sample_rate)
-        for name, directory in directories.items()
-    }
-
-
-def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz: int | None) -> Start:
-    from speech3.train import FREE_KEYS  # here, because it imports PyTorch
-
-    file = directory / _MODEL
-    about = read_about(file)
-    if about.get("kind") != "nn" or "model" not in about:
-        raise SettingError(f"init={directory}: holds no network of this version of speech3; pass one that does")
-    there = parse(ModelConfig, about["model"], file)
-    if there.system != here.system:
-        raise SettingError(
-            f"init={directory}: is a {there.system}, but {prefix}model is a {here.system}: set {prefix}model to a"
-            f" {there.system}, or choose another init"
-        )
-    given = directory / "features.yaml"
-    theirs = parse(FeatureConfig, read_yaml(given), given)
-    ours = load_preset(FeatureConfig, "features", preset)
-    if differ := _differences(theirs.model_dump(), ours.model_dump(), _OF_DATA):
-        raise SettingError(
-            f"init={directory}: was trained on other features than {prefix}features={preset} ({differ}): set"
-            f" {prefix}features={given}"
-        )
-    if rate_hz is not None and theirs.sample_frequency != rate_hz:
-        raise SettingError(
-            f"init={directory}: was trained on recordings of {theirs.sample_frequency} Hz, but sample_rate={rate_hz}:"
-            f" set sample_rate={theirs.sample_frequency}"
-        )
-    if differ := _differences(there.model_dump(), here.model_dump(), FREE_KEYS):
-        say(f"{prefix}model is changed to that of init={directory} ({differ})")
-    kept = {key: value for key, value in here.model_dump().items() if key in FREE_KEYS}
-    return Start(directory, parse(ModelConfig, {**there.model_dump(), **kept}, file), theirs)
-
-
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any], free: set[str]) -> str:
-    differ = [key for key in here if key not in free and there.get(key) != here[key]]
-    return ", ".join(f"{key} {there.get(key)} there, {here[key]} here" for key in differ)
-
-
-def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> RecipeConfig:
-    """The recipe whose networks have the architectures of those they start from."""
-    changes: dict[str, Any] = {}
-    for name, start in starts.items():
-        if name == LFMMI:
-            assert recipe.lfmmi is not None
-            changes[LFMMI] = recipe.lfmmi.model_copy(update={"model": start.model})
-        else:
-            changes["model"] = start.model
-    return recipe.model_copy(update=changes)
-
-
 def without_mel_bins(training: TrainingConfig) -> TrainingConfig:
     """The training config, without frequency warps, masks and speeds."""
     return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0, "speeds": ()})
@@ -325,8 +106,6 @@ class Experiment:
 
     Attributes
     ----------
-    name
-        Name of the recipe.
     source
         Directory of the corpus, if it is not built in.
     command
@@ -336,7 +115,7 @@ class Experiment:
     enough
         Whether there is enough speech to train networks.
     workers_chosen
-        Whether the recipe leaves the number of workers open, so that it follows the amount of speech and the machine.
+        Whether the number of workers follows the amount of speech and the machine.
     """
 
     name: str
@@ -401,24 +180,23 @@ class Experiment:
         """Systems of other kinds that earlier runs left here, oldest first, if they are up to date and comparable."""
         records = [path for kind in ("decode.*", "*.decode") for path in (self.out / ".done").glob(f"{kind}.json")]
         decoded = [path.name.split(".")[1] for path in records]
-        found = [
-            name for name in (*decoded, SELF)
-            if name not in (*GMMS, *self.trained) and up_to_date(self.out, decode_step(name))
-            and (self.model(name) / DECODE_SETTINGS).exists() and self._decoded_alike(name)
-        ]  # fmt: skip
+        others = [name for name in (*decoded, SELF) if name not in (*GMMS, *self.trained)]
+        found = [name for name in others if up_to_date(self.out, decode_step(name)) and self._decoded_alike(name)]
         return tuple(sorted(found, key=lambda name: ended_ns(self.out, decode_step(name)) or 0))
 
     def _decoded_alike(self, system: str) -> bool:
         """Whether an earlier system was tuned and decoded with the settings of this run."""
+        if not (self.model(system) / DECODE_SETTINGS).exists():
+            return False
         step = decode_step(LFMMI if system == SELF else system)
-        return recorded_settings(self.out, step) == settings_of(*self.decoding)
+        return recorded_settings(self.out, step) == settings_of(self.decoding)
 
     @property
-    def decoding(self) -> tuple[Any, tuple[str, ...]]:
-        """The settings that decoding depends on, and their keys, with rescoring if there is any."""
+    def decoding(self) -> dict[str, Any]:
+        """The settings that decoding depends on, by their keys, with rescoring if there is any."""
         decoding = self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()
         rescore = self.recipe.lm.rescore
-        return (decoding, ("decode",)) if rescore is None else ([decoding, rescore], ("decode", "lm.rescore"))
+        return {"decode": decoding} | ({} if rescore is None else {"lm.rescore": rescore})
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -491,10 +269,8 @@ class Experiment:
         if LFMMI in self.starts:
             lfmmi = min(lfmmi, _LEAST_WITH_START)
         lda = self.recipe.hmm.lda
-        found = {
-            "hmm.lda.least_minutes": lda.least_minutes if lda else 0.0,
-            "least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi,
-        }  # fmt: skip
+        found = {"hmm.lda.least_minutes": lda.least_minutes if lda else 0.0}
+        found |= {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
         return {key: minutes for key, minutes in found.items() if minutes}
 
     @property
@@ -608,14 +384,12 @@ class Experiment:
     def _at_rates_of_starts(self, presets: Mapping[str, FeatureConfig]) -> dict[str, FeatureConfig]:
         """Presets of networks that start from trained ones; a mel bin has the same frequency only at the same rate."""
         networks = [*self.networks, *([LFMMI] if self.recipe.lfmmi else [])]
-        rates_hz = {
-            self.feature_preset(system): start.features.sample_frequency
-            for system in networks if (start := self.start(system))
-        }  # fmt: skip
-        return {
-            name: presets[name].model_copy(update={"sample_frequency": rate_hz, "resample": True})
-            for name, rate_hz in rates_hz.items() if rate_hz
-        }  # fmt: skip
+        found = {}
+        for system in networks:
+            if (start := self.start(system)) and (rate_hz := start.features.sample_frequency):
+                name, rate = self.feature_preset(system), {"sample_frequency": rate_hz, "resample": True}
+                found[name] = presets[name].model_copy(update=rate)
+        return found
 
 
 def recipes() -> dict[str, str]:

@@ -69,13 +69,7 @@ def speakers_of(data: Path) -> dict[str, str]:
 
 
 def spliced_values(features: Path) -> tuple[int, int]:
-    """How many values of a frame are static, which LDA splices, and how many there are; from a features.yaml.
-
-    Raises
-    ------
-    Speech3Error
-        The features are spliced already.
-    """
+    """How many values of a frame are static, which LDA splices, and how many there are; from a features.yaml."""
     config = parse(FeatureConfig, read_yaml(features), features)
     if config.left_context or config.right_context:
         raise DataError(f"{features}: LDA splices frames itself; set left_context and right_context to 0")
@@ -203,12 +197,15 @@ def write_adapted_features(e: Experiment) -> None:
         out = e.features(SAT, split)
         write_ark(out / "feats.ark", projected.items(), out / "feats.scp")
         write_text(out / "features.yaml", yaml.safe_dump({"kind": "given", "frame_shift": base.frame_shift}))
-        write_json(out / "adapted.json", {
-            "features": str(e.features(preset, split)), "model": str(e.model(SAT)),
+        about = {
+            "features": str(e.features(preset, split)),
+            "model": str(e.model(SAT)),
             "values": _projection(e.model(SAT)).dim,
-            "transforms": str(transforms) if transforms else None, "speakers": len(projected.transforms),
+            "transforms": str(transforms) if transforms else None,
+            "speakers": len(projected.transforms),
             "along": "transcripts" if split == e.train else "recognised words",
-        })  # fmt: skip
+        }
+        write_json(out / "adapted.json", about)
 
 
 def align_adapted(e: Experiment) -> None:
@@ -259,7 +256,11 @@ def train_adapted(e: Experiment) -> None:
     """
     from speech3.train import train
 
-    train(TrainConfig(
-        frames=str(e.frames(SAT_DNN)), hmm=str(e.model(SAT)), model=e.recipe.model,
-        training=without_mel_bins(e.recipe.training), seed=e.recipe.seed,
-    ), e.model(SAT_DNN))  # fmt: skip
+    config = TrainConfig(
+        frames=str(e.frames(SAT_DNN)),
+        hmm=str(e.model(SAT)),
+        model=e.recipe.model,
+        training=without_mel_bins(e.recipe.training),
+        seed=e.recipe.seed,
+    )
+    train(config, e.model(SAT_DNN))

@@ -73,7 +73,14 @@ from speech3.language import Lexicon, mark_positions, read_lexicon
 from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.language import check_given
 from speech3.runtime import Metrics, progress, read_json, say, write_json
-from speech3.sequence import bmmi, estimate_phone_lm, make_denominator, random_phones, silence_senones, word_labels
+from speech3.sequence import (
+    bmmi,
+    estimate_phone_lm,
+    make_denominator,
+    random_phones,
+    silence_senones,
+    word_labels,
+)
 from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
@@ -234,8 +241,8 @@ def aligning_recognizer(e: Experiment, name: str) -> Recognizer:
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
     recognizer = aligning_recognizer(e, name)
     for split in splits:  # the alignment of test is for inspection only: its words may all be new
-        align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
-                    e.alignment(name, split), e.jobs, strict=split != "test")  # fmt: skip
+        feats, out = ArkReader(e.features(preset, split) / "feats.scp"), e.alignment(name, split)
+        align_split(recognizer, feats, e.data(split), out, e.jobs, strict=split != "test")
 
 
 def align_split(
@@ -272,18 +279,20 @@ class More:
 
 
 def pack_split(
-    e: Experiment, split: str, preset: str, labels: Mapping[str, np.ndarray], num_labels: int, out: Path,
+    e: Experiment,
+    split: str,
+    preset: str,
+    labels: Mapping[str, np.ndarray],
+    num_labels: int,
+    out: Path,
     dtype: Literal["float16", "float32"],
-    info: dict[str, Any], left_out: Collection[str] = (), more: More | None = None,
-) -> None:  # fmt: skip
+    info: dict[str, Any],
+    left_out: Collection[str] = (),
+    more: More | None = None,
+) -> None:
     """Pack features and labels of a split; for training, also of its augmented copies, with the originals' labels.
 
-    Parameters
-    ----------
-    more
-        Further utterances for training.
-    left_out
-        Utterances that are not packed; nor are their copies.
+    `left_out`: utterances that are not packed; nor are their copies. `more`: further utterances for training.
     """
     feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
     used = [utterance for utterance in feats if utterance not in left_out]
@@ -316,9 +325,13 @@ def train_network(e: Experiment, network: str) -> None:
     if e.training != recipe.training:
         say(f"  {recipe.features} has no mel bins: training without frequency warps, masks and speeds")
     config = TrainConfig(
-        frames=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
-        init=e.init(network), seed=recipe.seed,
-    )  # fmt: skip
+        frames=str(e.frames(network)),
+        hmm=str(e.model("tri")),
+        model=recipe.model,
+        training=e.training,
+        init=e.init(network),
+        seed=recipe.seed,
+    )
     train(config, e.model(network))
 
 
@@ -336,9 +349,12 @@ def pretrain_network(e: Experiment, system: str) -> None:
     values = {
         "model": {**model.model_dump(mode="json"), "subsampling": None, "two_outputs": None},
         "features": str(e.features(e.feature_preset(system), e.train) / "features.yaml"),
-        "pretraining": given.pretraining.model_dump(), "training.max_epochs": given.max_epochs,
-        "training.device": training.device, "seed": e.recipe.seed, "jobs": e.jobs,
-    }  # fmt: skip
+        "pretraining": given.pretraining.model_dump(),
+        "training.max_epochs": given.max_epochs,
+        "training.device": training.device,
+        "seed": e.recipe.seed,
+        "jobs": e.jobs,
+    }
     config = load_config(
         PretrainConfig, shipped("conf") / "pretrain.yaml", [f"{key}={json.dumps(each)}" for key, each in values.items()]
     )
@@ -396,6 +412,10 @@ def train_lfmmi_hmm(e: Experiment) -> None:
     denominator.save(out)
     write_json(out / _TOO_SHORT, too_short)
     hmm.save(out)
+    _say_sizes(hmm, denominator)
+
+
+def _say_sizes(hmm: Hmm, denominator: Any) -> None:
     say(
         f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
         f" {len(denominator.in_src_A):,} arcs"
@@ -439,9 +459,13 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
-        frames=str(e.frames(name)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
-        init=e.init(name), seed=e.recipe.seed,
-    )  # fmt: skip
+        frames=str(e.frames(name)),
+        hmm=str(e.model(LFMMI_HMM)),
+        model=system.model,
+        training=training,
+        init=e.init(name),
+        seed=e.recipe.seed,
+    )
 
 
 def prepare_flat(e: Experiment) -> None:
@@ -455,10 +479,7 @@ def prepare_flat(e: Experiment) -> None:
     denominator = make_denominator(estimate_phone_lm(spelled, e.recipe.lfmmi.longer_histories), hmm)
     hmm.save(out)
     denominator.save(out)
-    say(
-        f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
-        f" {len(denominator.in_src_A):,} arcs"
-    )
+    _say_sizes(hmm, denominator)
     _pack(e, "train.frames", e.train, lexicon, transcripts, feats)
     held_out = ArkReader(e.features(preset, "dev") / "feats.scp")
     texts = {key: utterance.text for key, utterance in read_datadir(e.data("dev")).utterances.items()}
@@ -481,9 +502,7 @@ class _Spelled(Iterable[list[int]]):
                 yield random_phones(self.lexicon, words, generator)
 
 
-def _pack(
-    e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: Transcripts, feats: ArkReader
-) -> None:  # fmt: skip
+def _pack(e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: Transcripts, feats: ArkReader) -> None:
     config = e.recipe.flat
     longest = config.longest_s * 1000 / e.presets[e.feature_preset(FLAT)].frame_shift
     frames_of: dict[str, int] = {}
@@ -510,15 +529,16 @@ def _pack(
     speeds = list(e.recipe.speed_perturb)
     info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words", "speed_perturb": speeds}
     labels = ComputedMapping(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
-    write_frames(
-        e.frames(FLAT) / name, feats, labels, 2 * len(lexicon.by_word),
-        utterances=list(frames_of), dtype=config.training.dtype, info=info,
-    )  # fmt: skip
+    out, dtype = e.frames(FLAT) / name, config.training.dtype
+    write_frames(out, feats, labels, 2 * len(lexicon.by_word), utterances=list(frames_of), dtype=dtype, info=info)
 
 
 def train_flat(e: Experiment) -> None:
     config = TrainConfig(
-        frames=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
-        training=e.fitting(e.recipe.flat.training, e.feature_preset(FLAT)), seed=e.recipe.seed,
-    )  # fmt: skip
+        frames=str(e.frames(FLAT)),
+        hmm=str(e.model(FLAT_HMM)),
+        model=e.recipe.flat.model,
+        training=e.fitting(e.recipe.flat.training, e.feature_preset(FLAT)),
+        seed=e.recipe.seed,
+    )
     train_group(config, e.model(FLAT), FLAT)

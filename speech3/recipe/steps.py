@@ -56,16 +56,9 @@ class Background:
         return list(self._running)
 
     def start(self, name: str, head: str, log: Path, run: Callable[[], float]) -> None:
-        """Start a step.
+        """Start a step: `run`, which is pickled, runs it and returns its seconds; its output goes to the file `log`.
 
-        Parameters
-        ----------
-        head
-            Begins the line that is printed when the step has ended.
-        log
-            File for what it prints.
-        run
-            Runs the step and returns its seconds; it is pickled.
+        `head` begins the line that is printed when the step has ended.
         """
         pool = worker_pool(1, _start, str(log))
         with starting_workers():
@@ -74,13 +67,7 @@ class Background:
         self._running[name] = pool, future
 
     def wait_for(self, names: Iterable[str]) -> None:
-        """Wait until these steps have ended, if they were started here.
-
-        Raises
-        ------
-        Speech3Error
-            A step raised it, or its process died.
-        """
+        """Wait until these steps have ended, if they were started here; raise what they raised."""
         for name in names:
             if name in self._running:
                 pool, future = self._running[name]
@@ -129,15 +116,7 @@ def check_places(
 ) -> None:
     """Refuse sources that hold `out`, and language models that the recipe itself writes there.
 
-    Parameters
-    ----------
-    sources, models
-        By the text that comes before the path in a message: ``--source ``, ``lm.arpa``. Numbers are not paths.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the path.
+    The keys are what comes before the path in a message: ``--source ``, ``lm.arpa``. Numbers are not paths.
     """
     for name, given in sources.items():
         if given and out.is_relative_to(Path(given).resolve()):
@@ -151,13 +130,7 @@ def check_places(
 
 
 def check_owned(owned: Mapping[str, Path]) -> None:
-    """Refuse to replace files that no step has made; `owned`: the directories of steps that never ran, by their names.
-
-    Raises
-    ------
-    Speech3Error
-        One of them is there and not empty.
-    """
+    """Refuse to replace files that no step has made; `owned`: directories of steps that never ran, by their names."""
     for name, directory in owned.items():
         if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
             raise OccupiedError(
@@ -167,13 +140,7 @@ def check_owned(owned: Mapping[str, Path]) -> None:
 
 
 def check_inputs(inputs: Sequence[Path], owned: Mapping[str, Path]) -> None:
-    """Refuse inputs in directories that steps make anew; `owned`: these directories, by the names of their steps.
-
-    Raises
-    ------
-    Speech3Error
-        The message names both.
-    """
+    """Refuse inputs in directories that steps make anew; `owned`: these directories, by the names of their steps."""
     for path in inputs:
         for name, directory in owned.items():
             if path.resolve().is_relative_to(directory.resolve()):
@@ -229,9 +196,7 @@ class Step:
     name
         ``stage`` or ``stage/part``.
     config
-        The settings that affect its result, as plain values.
-    keys
-        The recipe's keys whose values are in `config`: one for each item of `config`, or one for all of it.
+        The settings that affect its result, as plain values, by the recipe's keys.
     open_keys
         Those whose values do not count, as they are not known before the amount of speech is (``model.width``), or do
         not affect the result (``training.device``); with all keys below them.
@@ -259,7 +224,6 @@ class Step:
     needs: Sequence[str] = ()
     inputs: Sequence[Path] = ()
     owns: Path | None = None
-    keys: Sequence[str] = ()
     open_keys: Sequence[str] = ()
     elastic: Sequence[str] = ()
     beside: bool = False
@@ -272,7 +236,7 @@ class Step:
     @property
     def settings(self) -> dict[str, Any]:
         """The values in `config`, by the recipe's keys."""
-        return settings_of(self.config, self.keys)
+        return settings_of(self.config)
 
 
 @dataclass(frozen=True)
@@ -289,10 +253,9 @@ class Plan:
     afresh: bool = False
 
 
-def settings_of(config: Any, keys: Sequence[str]) -> dict[str, Any]:
+def settings_of(config: Any) -> dict[str, Any]:
     """The values in a step's config, by the recipe's keys."""
-    values = dict(zip(keys, config, strict=True)) if len(keys) > 1 else {"".join(keys): config}
-    return dict(_flat(json.loads(json.dumps(values, default=str))))
+    return dict(_flat(json.loads(json.dumps(config, default=str))))
 
 
 def recorded_settings(out: Path, name: str) -> dict[str, Any]:
@@ -540,9 +503,8 @@ def _run(plan: Plan, out: Path) -> float:
     if missing:
         raise MachineError(f"{step.name} ended without writing {missing[0]}; please report this")
     seconds = time.monotonic() - start
-    write_json(_marker(out, step), {
-        **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()
-    })  # fmt: skip
+    record = {**read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()}
+    write_json(_marker(out, step), record)
     _begun(out, step).unlink()
     shutil.rmtree(_aside(out, step), ignore_errors=True)
     return seconds
@@ -551,9 +513,11 @@ def _run(plan: Plan, out: Path) -> float:
 def _begin(plan: Plan, out: Path) -> None:
     begun = _begun(out, plan.step)
     record = {
-        "fingerprint": plan.fingerprint, "used": _runs_of(out, plan.step.needs), "settings": plan.step.settings,
+        "fingerprint": plan.fingerprint,
+        "used": _runs_of(out, plan.step.needs),
+        "settings": plan.step.settings,
         "inputs": plan.inputs,
-    }  # fmt: skip
+    }
     left = read_json(begun) if begun.exists() and not plan.afresh else {}
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)
     marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns

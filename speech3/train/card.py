@@ -60,10 +60,7 @@ class Subject:
 def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     """Write ``MODEL_CARD.md`` into the directory of a trained model.
 
-    Parameters
-    ----------
-    tested
-        Results on test sets that were decoded with exactly this model.
+    `tested`: results on test sets that were decoded with exactly this model.
 
     Raises
     ------
@@ -153,10 +150,8 @@ def _results(subject: Subject) -> str:
     rows = [("test set", "utterances", "words", "WER %", "95 % interval", "CER %", "95 % interval", "decoded with")]
     for test in subject.tested:
         settings = ", ".join(f"{name} {value:g}" for name, value in test.settings.items())
-        rows.append((
-            test.name, f"{test.utterances:,}", f"{test.words:,}", _rate(test.wer), _interval(test.wer_ci95),
-            _rate(test.cer), _interval(test.cer_ci95), settings,
-        ))  # fmt: skip
+        rates = _rate(test.wer), _interval(test.wer_ci95), _rate(test.cer), _interval(test.cer_ci95)
+        rows.append((test.name, f"{test.utterances:,}", f"{test.words:,}", *rates, settings))
     return f"{_table(rows, left=1)}\n\n{accuracy}."
 
 
@@ -182,8 +177,8 @@ def _data(subject: Subject) -> str:
     for name, part in about.get("data", {}).items():
         hours = f"{part['frames'] * subject.features.frame_shift / 3.6e6:.2f}" if subject.features else "?"
         rows.append((name, f"{part['utterances']:,}", f"{part['frames']:,}", hours, about["frames"][name]))
-    noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labels from the alignment by",
-             "speed_perturb": "Also trained on copies at the speeds"}  # fmt: skip
+    noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labels from the alignment by"}
+    noted["speed_perturb"] = "Also trained on copies at the speeds"
     lines = [f"{head}: {about['info'][key]}." for key, head in noted.items() if about["info"].get(key)]
     if augment := about["info"].get("augment"):
         shares = ", ".join(f"{key} {share:g}" for key, share in augment.items() if key.endswith("_prob") and share)
@@ -211,11 +206,9 @@ def _training(about: dict[str, Any]) -> str:
         before = about["before"]
         text += f"; started from {before.get('path')}, held-out accuracy {per_cent(before['heldout_accuracy'])}"
     rows = [("epoch", "train %", "held-out %", "held-out loss", "held-out PER %", "learning rate")]
-    rows += [
-        (str(r["epoch"]), _rate(r["train_accuracy"]), _rate(r["heldout_accuracy"]), f"{r['heldout_loss']:.4f}",
-         _rate(r.get("heldout_per")), f"{r['learning_rate']:.3g}")
-        for r in _few(history, about["best_epoch"])
-    ]  # fmt: skip
+    for r in _few(history, about["best_epoch"]):
+        accuracies, loss = (_rate(r["train_accuracy"]), _rate(r["heldout_accuracy"])), f"{r['heldout_loss']:.4f}"
+        rows.append((str(r["epoch"]), *accuracies, loss, _rate(r.get("heldout_per")), f"{r['learning_rate']:.3g}"))
     default = TrainingConfig().model_dump(mode="json")
     keys = {"seed": about["seed"], "training": _differing(training, default)}
     return f"{text}. Keys that are not listed have their default values.\n\n{_keys(keys)}\n\n{_table(rows, left=0)}"
@@ -242,8 +235,9 @@ def _limits(subject: Subject) -> list[str]:
             + (", and every utterance must name the right speaker." if features.cmvn == "speaker" else ".")
         )
     if features and features.cmvn == "global":
-        found.append("Its features are normalised by statistics of its training data: expect more errors with another "
-                     "microphone.")  # fmt: skip
+        found.append(
+            "Its features are normalised by statistics of its training data, so another microphone causes more errors."
+        )
     if features and features.sample_frequency:
         found.append(f"Expect more errors on recordings with a sample rate below {features.sample_frequency:,} Hz.")
     if subject.info.latency_frames is None:

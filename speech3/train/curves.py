@@ -28,25 +28,21 @@ SHARES = (0.90, 0.95, 0.98)  # the accuracies of a table, as shares of the best 
 _MEASURED = ("before", "heldout", "epoch")
 _FATES = ("used", "stale", "refused", "returned")
 _SCALARS = {
-    "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
-    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
+    "train_loss": "loss/train",
+    "heldout_loss": "loss/heldout",
+    "train_accuracy": "accuracy/train",
+    "heldout_accuracy": "accuracy/heldout",
+    "heldout_per": "phone_errors/heldout",
     "learning_rate": "training/learning_rate",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out frame accuracy of one run in chronological order; there is at least one point.
+    """Held-out frame accuracy (0 to 1) of one run in chronological order; there is at least one point.
 
-    Attributes
-    ----------
-    seconds
-        Training time from random parameters until each point, with the warm start and without evaluation. Virtual if
-        the run was simulated.
-    frames
-        Number of frames trained on until each point.
-    accuracy
-        Share of the held-out frames that are classified correctly, 0 to 1.
+    `seconds` and `frames` count from random parameters, with the warm start and without evaluation; in a simulation the
+    seconds are virtual.
     """
 
     name: str
@@ -62,14 +58,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class EfficiencyRow:
-    """One run of a table.
+    """One run of a table, with the `seconds` until each of its accuracies (None: not reached).
 
-    Attributes
-    ----------
-    seconds
-        Time until each of the table's accuracies; None: not reached.
-    efficiency
-        1 is linear scaling; None: the run or the baseline does not reach the accuracy, or there is no baseline.
+    `efficiency`: 1 is linear scaling; None: the run or the baseline does not reach the accuracy, or there is no
+    baseline.
     """
 
     name: str
@@ -91,13 +83,7 @@ class EfficiencyTable:
 def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) -> Curve | None:
     """The curve in the records of a ``metrics.jsonl``; None if no accuracy was measured yet.
 
-    Parameters
-    ----------
-    records
-        Only those with ``event`` "before", "heldout" or "epoch" and a ``heldout_accuracy`` are used. ``before`` is at
-        time 0.
-    workers
-        Number of workers, if the records do not contain it.
+    `workers`: their number, if the records do not contain it.
     """
     points: list[tuple[float, int, float]] = []
     last_workers = workers
@@ -120,12 +106,8 @@ def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) 
 
 
 def read_curve(run_dir: Path | str) -> Curve:
-    """The curve of a run directory, with the name of the directory.
-
-    Raises
-    ------
-    Speech3Error
-        It is not the directory of a training run, or the run has not measured an accuracy yet.
+    """The curve of a run directory, with the name of the directory; an error if the run has not measured an accuracy
+    yet.
     """
     path = Path(run_dir)
     run = path / "run.json"
@@ -139,10 +121,9 @@ def read_curve(run_dir: Path | str) -> Curve:
 
 
 def time_to(curve: Curve, accuracy: float) -> float | None:
-    """Seconds until `curve` first reaches `accuracy`; None if it does not.
+    """Seconds until `curve` first reaches `accuracy`, interpolated linearly; None if it does not.
 
-    Accuracy is interpolated linearly between two measurements. Nothing is known before the first one, so a curve that
-    begins above `accuracy` gets the time of its first point.
+    Nothing is known before the first point, so a curve that begins above `accuracy` gets the time of that.
     """
     at = next((index for index, reached in enumerate(curve.accuracy) if reached >= accuracy), None)
     if at is None:
@@ -159,13 +140,7 @@ def accuracies_of(one_worker: Curve) -> tuple[float, ...]:
 
 
 def efficiency(t_1: float, t_n: float, workers: int) -> float:
-    """T_1 / (N T_N): the share of linear scaling that is reached; above 1: more than N times as fast.
-
-    Parameters
-    ----------
-    t_1, t_n
-        Seconds until the same accuracy, of one worker with plain SGD and of `workers`.
-    """
+    """T_1 / (N T_N): the share of linear scaling that is reached; above 1: more than N times as fast."""
     return t_1 / (workers * t_n)
 
 
@@ -174,17 +149,7 @@ def make_table(
 ) -> EfficiencyTable:
     """Times and efficiencies of `baseline` (plain SGD on one worker) and of `others`, in this order.
 
-    Parameters
-    ----------
-    baseline
-        None: efficiencies are left out, and the accuracies are taken from the curve with the fewest workers.
-    accuracies
-        Accuracies of the table; None: `accuracies_of` the baseline.
-
-    Raises
-    ------
-    ValueError
-        There is no curve at all.
+    Without a baseline there are no efficiencies, and the accuracies are those of the curve with the fewest workers.
     """
     curves = [*([baseline] if baseline else []), *others]
     if accuracies is None:
@@ -205,13 +170,8 @@ def make_table(
 class Asynchrony:
     """An asynchronous run, or a part of it.
 
-    Attributes
-    ----------
-    staleness
-        Number of used minibatches in pushes of staleness 0, 1, 2, ...
-    minibatches
-        Counts ``used``, ``stale`` and ``refused`` (these two are lost), ``returned`` (by dead shards, and then
-        processed by others).
+    `staleness`: number of used minibatches in pushes of staleness 0, 1, 2, ... `minibatches`: counts ``used``,
+    ``stale`` and ``refused`` (these two are lost), ``returned`` (by dead shards, and then processed by others).
     """
 
     minibatches: Mapping[str, int] = field(default_factory=dict)
@@ -232,10 +192,7 @@ class Asynchrony:
 
 
 def asynchrony(records: Iterable[Mapping[str, Any]]) -> Asynchrony | None:
-    """Sum over the epochs of a ``metrics.jsonl``, each counted once; None if no epoch had shards.
-
-    The counts in a record are those of its epoch alone.
-    """
+    """Sum over the epochs of a ``metrics.jsonl``, each counted once; None if no epoch had shards."""
     epochs = {record.get("epoch"): record for record in records if record.get("event") == "epoch"}
     found = [record for record in epochs.values() if record.get("shards") or record.get("staleness")]
     if not found:
@@ -317,13 +274,8 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def open_writer(directory: Path | str, frames: int = 0, seconds: float = 0.0) -> Writer | None:
     """Open ``tensorboard/`` of a run directory; return None if TensorBoard is not installed.
 
-    Parameters
-    ----------
-    directory
-        Run directory.
-    frames, seconds
-        Progress of the run. For a new run (0) event files of an earlier run are removed; for a resumed run, values that
-        the killed run wrote for later frames are hidden.
+    For a new run (0 frames) event files of an earlier run are removed; for a resumed run, values that the killed run
+    wrote for later frames are hidden.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter

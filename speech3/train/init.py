@@ -34,14 +34,9 @@ _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "ba
 class Init:
     """A trained model to start from.
 
-    Attributes
-    ----------
-    tensors
-        Parameters and buffers to keep; without those of the output layer if the senones differ.
-    senones
-        In words: whether the senones are the same, or how they differ.
-    digest
-        Digest of the file, which identifies runs that started from it.
+    `tensors`: parameters and buffers to keep; without those of the output layer if the senones differ. `senones`:
+    whether they are the same, or how they differ, in words. `digest`: of the file, which identifies runs that started
+    from it.
     """
 
     path: Path

@@ -24,6 +24,8 @@ from speech3.runtime import Metrics, read_json, say, write_json
 
 RUN, CHECKPOINTS, METRICS = "run.json", "checkpoints", "metrics.jsonl"
 _POOL = 64  # minibatches whose items are sorted by length together
+_OF_FIT = {"strategy", "workers", "epochs", "learning_rate", "optimizer", "schedule", "gradient_clip", "precision"}
+_OF_FIT |= {"seed", "device", "simulate", "options"}
 _CHANGEABLE = {"epochs", "workers", "device"}  # when training is resumed
 
 
@@ -87,20 +89,14 @@ def train_neural(
 ) -> TrainedNeural:
     """Train a neural language model, or continue an unfinished training with the same arguments.
 
-    Writes the model, ``metrics.jsonl`` with a record for each epoch, and ``checkpoints`` to `out`.
-
-    Parameters
-    ----------
-    vocabulary
-        Word list or lexicon; None: the words of the text.
-    dev
-        A text; the epoch with the lowest perplexity on it is kept. None: the last epoch is.
+    Writes the model, ``metrics.jsonl`` with a record for each epoch, and ``checkpoints`` to `out`. `vocabulary` is a
+    word list or lexicon; by default the words of the text. With a text `dev` the epoch with the lowest perplexity on it
+    is kept, else the last.
 
     Raises
     ------
     Speech3Error
-        The texts cannot be used (`read_units`, `neural.read_known`); `out` holds a training of another
-        text or with other keys; also what `fit` raises.
+        The texts cannot be used, or `out` holds a training of another text or with other keys; also what `fit` raises.
     """
     text = read_units(texts, config.pieces, vocabulary)
     with torch.random.fork_rng([]):
@@ -126,13 +122,8 @@ def train_neural(
             best = found
             replace(lm, dev=found).save(out)
 
-    fit(
-        network, DataLoader(items, batch_sampler=sampler, collate_fn=padded), strategy=config.strategy,
-        workers=config.workers, epochs=config.epochs, learning_rate=config.learning_rate, optimizer=config.optimizer,
-        schedule=config.schedule, gradient_clip=config.gradient_clip, precision=config.precision,
-        on_epoch=after_epoch, out=out / CHECKPOINTS, seed=config.seed, device=config.device, simulate=config.simulate,
-        options=config.options,
-    )  # fmt: skip
+    loader = DataLoader(items, batch_sampler=sampler, collate_fn=padded)
+    fit(network, loader, on_epoch=after_epoch, out=out / CHECKPOINTS, **config.model_dump(include=_OF_FIT))
     return TrainedNeural(neural.read_neural(out), text.words, text.unknown)
 
 

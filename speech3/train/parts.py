@@ -71,16 +71,14 @@ from speech3.sequence import (
 )
 from speech3.train.checks import of_chunks
 
+Source = Minibatches | Sequences | Chunks | Pretraining
 _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
 def units_left(config: TrainConfig, model: nn.Module) -> dict[str, Any]:
     """For the record of an epoch: ``units``, the number of units of each layer that are still read; {} without lasso.
 
-    Raises
-    ------
-    Speech3Error
-        None is left in some layer.
+    Raises an error if none is left in some layer.
     """
     if not config.training.group_lasso:
         return {}
@@ -110,19 +108,12 @@ def log_priors(counts_S: np.ndarray) -> np.ndarray:
 
 
 def sequence_loss(training: TrainingConfig, frames: PackedFrames, outputs: Hmm | PdfsOnly) -> Discriminative:
-    """The loss, whose denominator is estimated on the alignment of `frames`.
-
-    Parameters
-    ----------
-    outputs
-        What the senones are, of which some are silence; that is not known for `PdfsOnly`.
-    """
+    """The loss, its denominator estimated on the alignment of `frames`; `outputs` knows which senones are silence."""
     keys = training.discriminative
     graph = senone_graph(frames.senones_N, frames.offsets_U1, frames.num_senones, keys.longer_histories)
-    return Discriminative(
-        graph, log_priors(frames.counts_S), training.objective == "smbr", keys.acoustic_scale, keys.boost, keys.leak,
-        keys.cross_entropy, silence_senones(outputs) if isinstance(outputs, Hmm) else None,
-    )  # fmt: skip
+    silence_S = silence_senones(outputs) if isinstance(outputs, Hmm) else None
+    scales = keys.acoustic_scale, keys.boost, keys.leak, keys.cross_entropy
+    return Discriminative(graph, log_priors(frames.counts_S), training.objective == "smbr", *scales, silence_S)
 
 
 def criterion_of(loss: Loss) -> Loss:
@@ -136,20 +127,17 @@ def criterion_of(loss: Loss) -> Loss:
 class BuildParts:
     """Builds the parts of a worker on a device; can be pickled for other processes.
 
-    Attributes
-    ----------
-    product
-        The library for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
+    `library`: the one for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
     """
 
     config: TrainConfig
-    product: str
+    library: str
 
     def __call__(self, device: str) -> WorkerParts:
         """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
-        use_gemm_library(self.product)
+        use_gemm_library(self.library)
         use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
@@ -158,11 +146,8 @@ class BuildParts:
 def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, *, member: bool = False) -> WorkerParts:
     """Model, minibatches and loss for packed frames that are already open.
 
-    Parameters
-    ----------
-    member
-        The default group of `torch.distributed` is a replica of which this process is a member: it gets only its own
-        units of the model.
+    `member`: the default group of `torch.distributed` is a replica of which this process is a member: it gets only its
+    own units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
     loss = _loss(config, frames)
@@ -171,14 +156,19 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
-    source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
-    penalty = config.training.group_lasso
+    training, source = config.training, minibatches(config, frames, device, *augmentation(config, frames), train=True)
     return WorkerParts(
-        model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
-        optimizer=config.training.optimizer, betas=config.training.betas,
-        autocast=autocast_of(config.training), cuda_graphs=CudaGraphs() if config.training.cuda_graph else None,
-        proximal=partial(GroupLasso, penalty) if penalty else None,
-    )  # fmt: skip
+        model.to(device),
+        source,
+        loss,
+        seed,
+        training.gradient_clip or math.inf,
+        optimizer=training.optimizer,
+        betas=training.betas,
+        autocast=autocast_of(training),
+        cuda_graphs=CudaGraphs() if training.cuda_graph else None,
+        proximal=partial(GroupLasso, training.group_lasso) if training.group_lasso else None,
+    )
 
 
 def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
@@ -268,12 +258,8 @@ def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[A
 
 
 def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
-    """The model split into the members of a replica, each on its device; only their sizes are used.
-
-    Raises
-    ------
-    Speech3Error
-        The model cannot be split, or not into that many parts: `speech3.models.split.check_split`.
+    """The model split into the members of a replica, each on its device; only their sizes are used. Errors:
+    `check_split`.
     """
     from speech3.models import split_model
 
@@ -295,41 +281,37 @@ def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
 
 
 def minibatches(
-    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
-    masks: SpecAugment | None = None, *, train: bool = False,
-) -> Minibatches | Sequences | Chunks | Pretraining:  # fmt: skip
+    config: TrainConfig,
+    frames: PackedFrames,
+    device: torch.device,
+    warp: FrequencyWarp | None = None,
+    masks: SpecAugment | None = None,
+    *,
+    train: bool = False,
+) -> Source:
     """The minibatches of a packed file: of windows, of consecutive chunks for recurrent networks, or of single chunks.
 
-    Parameters
-    ----------
-    train
-        The minibatches are for training: ``training.speeds`` applies.
+    `train`: ``training.speeds`` applies.
 
     Raises
     ------
     Speech3Error
         A chunk ends before its first output, or is not a multiple of ``model.subsampling``.
     """
-    source = _of_senones(config, frames, device, warp, masks, train)
-    if config.pretraining is None:
-        return source
-    assert not isinstance(source, Sequences)
-    return Pretraining(source, frames, config.pretraining, config.seed)
-
-
-def _of_senones(
-    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
-    masks: SpecAugment | None, train: bool,
-) -> Minibatches | Sequences | Chunks:  # fmt: skip
     model, training = config.model, config.training
+    drawn: dict[str, Any] = {"seed": config.seed, "device": device, "warp": warp, "masks": masks}
+    source: Minibatches | Chunks
     if of_chunks(config):
-        return _chunks(config, frames, device, warp, masks, training.speeds if train else ())
-    if not isinstance(model, LstmConfig):
-        return Minibatches(
-            frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
-            minibatch=training.minibatch, warp=warp, masks=masks, chunk_frames=training.chunk_frames,
-            sharers=_sharers(training),
-        )  # fmt: skip
+        source = _chunks(config, frames, speeds=training.speeds if train else (), **drawn)
+    elif isinstance(model, LstmConfig):
+        return _sequences(model, training, frames, **drawn)
+    else:
+        drawn |= {"minibatch": training.minibatch, "chunk_frames": training.chunk_frames, "sharers": _sharers(training)}
+        source = Minibatches(frames, left=model.left_context, right=model.right_context, **drawn)
+    return source if config.pretraining is None else Pretraining(source, frames, config.pretraining, config.seed)
+
+
+def _sequences(model: LstmConfig, training: TrainingConfig, frames: PackedFrames, **drawn: Any) -> Sequences:
     sequence = training.sequence_of(model)
     inside = training.targets_inside
     if 0 < sequence <= model.delay and not inside:
@@ -338,13 +320,17 @@ def _of_senones(
             f"first output comes after its end; make it longer ({4 * model.delay}, say), or reduce the delay"
         )
     lengths_U = np.diff(frames.offsets_U1) + (0 if inside else model.delay)
-    chunk = sequence or int(lengths_U.max())
-    mean = sequence or float(lengths_U.mean())
     return Sequences(
-        frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
-        lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
-        warp=warp, masks=masks, targets_inside=inside,
-    )  # fmt: skip
+        frames,
+        left=model.left_context,
+        right=model.right_context,
+        chunk=sequence or int(lengths_U.max()),
+        streams=max(1, round(training.minibatch / (sequence or float(lengths_U.mean())))),
+        delay=model.delay,
+        lookahead=model.lookahead,
+        targets_inside=inside,
+        **drawn,
+    )
 
 
 def _sharers(training: TrainingConfig) -> int:
@@ -357,10 +343,7 @@ def _sharers(training: TrainingConfig) -> int:
     return -(-training.workers * training.model_partitions // gpus) + 1
 
 
-def _chunks(
-    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
-    masks: SpecAugment | None, speeds: tuple[float, ...],
-) -> Chunks:  # fmt: skip
+def _chunks(config: TrainConfig, frames: PackedFrames, **drawn: Any) -> Chunks:
     training, lfmmi = config.training, config.training.lfmmi
     network = build(config.model, frames.dim, 1, seed=0)
     step = network.subsampling
@@ -379,18 +362,15 @@ def _chunks(
     if isinstance(network, Lstm):
         right += step * max(network.delay, network.lookahead)
         warm_up = 0 if training.labels == "words" else step * -(-training.chunk_context // step)
-    of_frames: dict[str, Any] = {
-        "left": network.left_context, "right": right, "warm_up": warm_up, "subsampling": step, "seed": config.seed,
-        "device": device, "speeds": speeds, "warp": warp, "masks": masks,
-    }  # fmt: skip
+    drawn |= {"left": network.left_context, "right": right, "warm_up": warm_up, "subsampling": step}
     if training.labels == "words":
         targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak)
-        return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **of_frames)
+        return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **drawn)
     aligned = None
     if training.objective == "lfmmi":
         aligned = AlignmentNumerators(load_denominator(config.hmm), chunk, step, lfmmi.tolerance, lfmmi.leak)
     streams = max(1, round(training.minibatch / chunk))
-    return Chunks(frames, chunk=chunk, streams=streams, targets=aligned, **of_frames)
+    return Chunks(frames, chunk=chunk, streams=streams, targets=aligned, **drawn)
 
 
 def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:

@@ -3,7 +3,7 @@
 Axes: T frames, P senones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -39,16 +39,10 @@ Segments = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class PhoneErrors:
-    """The held-out utterances that are decoded after each epoch, and the phone loop that decodes them.
+    """The held-out utterances (their numbers) that are decoded after each epoch, and the phone loop that decodes them.
 
-    Attributes
-    ----------
-    segments
-        Maps the labels of an utterance's frames to the phones of the loop.
-    biphones
-        The biphones of an LF-MMI model; None for other models, whose loop has no contexts.
-    utterances
-        Numbers of the utterances that are decoded.
+    `segments` maps the labels of an utterance's frames to the phones of the loop. `biphones`: those of an LF-MMI model;
+    None for other models, whose loop has no contexts.
     """
 
     phones: LoopPhones
@@ -79,20 +73,19 @@ class PhoneErrors:
 
 
 def phone_errors(
-    outputs: Hmm | PdfsOnly, train: PackedFrames, heldout: PackedFrames, log_prior_P: np.ndarray, seed: int,
-    device: torch.device, *, labels: Literal["senones", "phones", "words"] = "senones",
-) -> PhoneErrors | None:  # fmt: skip
+    outputs: Hmm | PdfsOnly,
+    packed: Mapping[str, PackedFrames],
+    log_prior_P: np.ndarray,
+    seed: int,
+    device: torch.device,
+    *,
+    labels: Literal["senones", "phones", "words"] = "senones",
+) -> PhoneErrors | None:
     """Draw the utterances to decode, and estimate the bigram of phones on the alignment of the training frames.
 
-    The reference comes from the held-out labels. Returns None if these do not identify phones (outputs known by number
-    only, a tree with leaves that several phones share, senones at a third of the frames) or if there are too many
-    phones.
-
-    Parameters
-    ----------
-    labels
-        What labels the frames: senones, phones or words (`speech3.frames.packed`). Words are replaced by their first
-        pronunciations.
+    The reference comes from the held-out labels: senones, phones or words (`speech3.frames.packed`), which are replaced
+    by their first pronunciations. Returns None if these do not identify phones (outputs known by number only, a tree
+    with leaves that several phones share, senones at a third of the frames) or if there are too many phones.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
     if phones is None or not isinstance(outputs, Hmm) or len(phones.silence_G) > MOST_PHONES:
@@ -108,6 +101,7 @@ def phone_errors(
     contexts = biphones(outputs) if labels != "senones" else None
     if labels != "senones" and not contexts:
         return None
+    train, heldout = packed["train"], packed["heldout"]
     offsets = train.offsets_U1
     sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
     bigram = phone_bigram(sequences, len(phones.silence_G))

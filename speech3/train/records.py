@@ -4,23 +4,14 @@ from dataclasses import asdict
 from typing import Any
 
 from speech3.config import TrainingConfig
-from speech3.engine import (
-    Progress,
-    rate_of,
-)
+from speech3.engine import Progress, rate_of
 from speech3.train.curves import staleness_mean, staleness_p95
-from speech3.train.rundir import (
-    Standing,
-)
+from speech3.train.rundir import RunState
 
 
 def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
-    """The number of finished minibatches of the epoch, and the text of its progress line.
-
-    Parameters
-    ----------
-    heldout_accuracy
-        Held-out accuracy after the previous epoch.
+    """The number of finished minibatches of the epoch, and the text of its progress line, with the last held-out
+    accuracy.
     """
     words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
     if done.frames:
@@ -47,36 +38,33 @@ def share_left_out(done: Progress) -> float:
     return done.left_out / max(1, done.frames + done.left_out)
 
 
-def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
-    """The progress of an epoch for ``metrics.jsonl``: those keys of `epoch_record` that are known before its end.
-
-    Parameters
-    ----------
-    minibatches
-        Number of minibatches of the whole epoch.
+def progress_record(training: TrainingConfig, state: RunState, minibatches: int) -> dict[str, Any]:
+    """The progress of an epoch of `minibatches`, for ``metrics.jsonl``: those keys of `epoch_record` that are known
+    already.
     """
-    return {"event": "progress", **_so_far(training, standing), "epoch_minibatches": minibatches}
+    return {"event": "progress", **_so_far(training, state), "epoch_minibatches": minibatches}
 
 
-def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
-    """An epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are those of the held-out frames.
-
-    The learning rate is that of the end of the epoch.
-    """
-    rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
-    return {"event": "epoch", **_so_far(training, standing),
-            "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip
+def epoch_record(training: TrainingConfig, state: RunState, loss: float, accuracy: float) -> dict[str, Any]:
+    """An epoch for ``metrics.jsonl``: `state` is at its end; loss and accuracy are those of the held-out frames."""
+    rate = rate_of(state.schedule.learning_rate, state.epoch, 1, training)
+    measured = {"heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}
+    return {"event": "epoch", **_so_far(training, state), **measured}
 
 
-def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
+def _so_far(training: TrainingConfig, state: RunState) -> dict[str, Any]:
     """Seconds and frames since the run began; all other values are for the epoch alone."""
-    done = standing.done
+    done = state.done
     record: dict[str, Any] = {
-        "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
-        "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
-        "world": training.world, "workers": training.workers,
+        "epoch": state.epoch,
+        "seconds": round(state.seconds, 3),
+        "frames": state.frames,
+        "train_loss": done.loss_sum / max(1, done.frames),
+        "train_accuracy": done.correct / max(1, done.frames),
+        "world": training.world,
+        "workers": training.workers,
         "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
-    }  # fmt: skip
+    }
     if done.up or done.down:
         record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
     if done.left_out:
@@ -84,8 +72,8 @@ def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
     if done.missed:
         record["missed_by_partitions"] = done.missed
     if done.shards:
-        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
-                   "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip
+        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts}
+        record["shards"] = [asdict(shard) for shard in done.shards]
     return record
 
 

@@ -40,7 +40,7 @@ from speech3.engine import (
     times_of,
 )
 from speech3.errors import MOST_BAD, DataError, TrainingError
-from speech3.frames import Chunks, Minibatches, PackedFrames, Pretraining, Sequences
+from speech3.frames import PackedFrames
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
 from speech3.models import gemm_library, network_tensors, use_gemm_library
@@ -60,6 +60,7 @@ from speech3.train.curves import open_writer
 from speech3.train.init import Init, read_init
 from speech3.train.parts import (
     BuildParts,
+    Source,
     check_partitions,
     criterion_of,
     log_priors,
@@ -74,23 +75,17 @@ from speech3.train.parts import (
 )
 from speech3.train.phone_errors import phone_errors
 from speech3.train.records import epoch_record, epoch_words, progress_record, progress_text, share_left_out
-from speech3.train.rundir import RunDirectory, Standing, copy_model_files
+from speech3.train.rundir import RunDirectory, RunState, copy_model_files
 from speech3.train.schedule import Schedule, advance, estimate_statistics, mean_of
 
 _FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
-def open_worlds(
+def open_run_backends(
     config: TrainConfig, times: Path, parts: WorkerParts, build: BuildParts
 ) -> tuple[OneWorker, Backend | None]:
-    """Open the backends of a run, as `speech3.engine.open_backends`, for packed frames.
-
-    Parameters
-    ----------
-    times
-        File of measured times, which a resumed simulation reuses.
-    """
+    """Open the backends of a run (`speech3.engine.open_backends`); a resumed simulation reuses the measured `times`."""
     training, clock = config.training, None
     if training.world == "simulated":
         clock = _clock(config, times, lambda: replace(parts, model=copy.deepcopy(parts.model)))
@@ -100,8 +95,8 @@ def open_worlds(
 
 def _clock(config: TrainConfig, path: Path, parts: Callable[[], WorkerParts]) -> Times:
     clock = times_of(simulation_of(config, path, parts), config.training.workers)
-    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
-        f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
+    times = ", ".join(f"{seconds * 1e3:.2f}" for seconds in sorted(set(clock.compute_s)))
+    say(f"virtual clock: {times} ms per minibatch, {clock.sync_s * 1e3:.2f} ms per sync")
     return clock
 
 
@@ -134,16 +129,8 @@ def check_left_out(what: str, frames: int, left_out: int) -> None:
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, heldout: Minibatches | Sequences | Chunks | Pretraining, loss: Loss
-) -> tuple[float, float]:
-    """Mean loss and frame accuracy (0 to 1) of a model over all frames of a source of minibatches.
-
-    Raises
-    ------
-    Speech3Error
-        The loss cannot use more than 5 % of the frames.
-    """
+def evaluate(model: nn.Module, heldout: Source, loss: Loss) -> tuple[float, float]:
+    """Mean loss and frame accuracy (0 to 1) over all frames; an error if the loss cannot use more than 5 % of them."""
     model.eval()
     loss_sum, correct, frames, left_out = 0.0, 0, 0, 0
     about = -(-heldout.num_frames // _FRAMES)  # a few more where chunks overlap
@@ -205,7 +192,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         with deferred_interrupt() as interrupt, threads(config.training.threads), precision(config.training.precision):
             with ExitStack() as opened:
                 run = _Run(config, directory, packed, device, init, opened)
-                while not run.standing.schedule.done:
+                while not run.state.schedule.done:
                     run.epoch(interrupt)
                 run.average()
                 run.remove()
@@ -214,10 +201,14 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
 
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
-        "model": config.model.model_dump(), "training": config.training.model_dump(exclude=NOT_COMPUTED),
-        "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
-        **({"init": init.digest} if init else {}), **outputs_identity(config), **_pretraining(config),
-    }  # fmt: skip
+        "model": config.model.model_dump(),
+        "training": config.training.model_dump(exclude=NOT_COMPUTED),
+        "seed": config.seed,
+        "frames": {name: frames.digest for name, frames in packed.items()},
+        **({"init": init.digest} if init else {}),
+        **outputs_identity(config),
+        **_pretraining(config),
+    }
 
 
 def _pretraining(config: TrainConfig) -> dict[str, Any]:
@@ -226,63 +217,63 @@ def _pretraining(config: TrainConfig) -> dict[str, Any]:
 
 def _warm_start(config: TrainConfig, init: Init | None) -> float:
     """Epochs of plain SGD before asynchronous training: none for synchronous training or a model already trained."""
-    return (
-        config.training.asgd.warm_start if asynchronous(config.training) and not (init and init.same_senones) else 0.0
-    )
+    trained = not asynchronous(config.training) or (init and init.same_senones)
+    return 0.0 if trained else config.training.asgd.warm_start
+
+
+def _versions() -> dict[str, str]:
+    modules = {"speech3": speech3, "torch": torch, "numpy": np}
+    return {**{name: module.__version__ for name, module in modules.items()}, "python": platform.python_version()}
 
 
 class _Run:
     """The parts of a run, and its progress.
 
-    Parameters
-    ----------
-    opened
-        Closes the resources of the run at the end.
-
     Attributes
     ----------
     one
-        The world of one worker, which does all of plain SGD and the warm start of every other world; its model is the
-        one that is evaluated and written.
+        The backend of one worker, for plain SGD and every warm start; its model is the one evaluated and written.
     trainer
-        Drives the worlds, and holds their state.
+        Drives the backends, and holds their state.
     looks
-        Progress and parameters at points within the epoch, whose held-out accuracy is measured when the epoch has
-        ended.
+        Progress and parameters at points within the epoch, evaluated when the epoch has ended.
     """
 
     def __init__(
-        self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device,
-        init: Init | None, opened: ExitStack,
-    ) -> None:  # fmt: skip
+        self,
+        config: TrainConfig,
+        directory: RunDirectory,
+        packed: dict[str, PackedFrames],
+        device: torch.device,
+        init: Init | None,
+        opened: ExitStack,
+    ) -> None:
         self.config, self.directory, self.packed = config, directory, packed
         resumed = directory.newest()
         if resumed:
             use_gemm_library(resumed[2])  # the other library rounds differently
-        self.one, world = open_worlds(
+        self.one, backend = open_run_backends(
             config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, gemm_library())
         )
-        if world:
-            opened.callback(world.close)
+        if backend:
+            opened.callback(backend.close)
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
         self.heldout_loss = criterion_of(self.one.parts.loss)
-        self.phone_errors = phone_errors(
-            load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
-            self.log_priors(), config.seed, device, labels=config.training.labels,
-        )  # fmt: skip
+        outputs, labels = load_outputs(Path(config.hmm)), config.training.labels
+        self.phone_errors = phone_errors(outputs, packed, self.log_priors(), config.seed, device, labels=labels)
         self.epoch_minibatches = len(self.one.parts.source)
-        self.trainer = Trainer(self.one, world, _warm_start(config, init))
+        self.trainer = Trainer(self.one, backend, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
         self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
         self.shape, self.removed = config.model, dict[str, Any]()  # config of the result; the record of the removal
-        self.standing = Standing(Schedule(config.training.learning_rate))
+        self.state = RunState(Schedule(config.training.learning_rate))
         self.looks: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
-        self.board = open_writer(directory.path, self.standing.frames, self.standing.seconds)
+        self.board = open_writer(directory.path, self.state.frames, self.state.seconds)
         if self.board:
             opened.callback(self.board.close)
         if init and not resumed:
@@ -304,41 +295,41 @@ class _Run:
             raise KeyboardInterrupt
 
     def _compute(self, interrupt: Interrupt) -> None:
-        total, begun, trainer = self.epoch_minibatches, self.standing, self.trainer
+        total, begun, trainer = self.epoch_minibatches, self.state, self.trainer
         rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
         moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
         saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
         last = begun.history[-1]["heldout_accuracy"] if begun.history else None
         recorded = time.monotonic()
         for done in progress(moves, total, label, place=lambda done: progress_text(done, last)):
-            if done.restarts > self.standing.done.restarts:
+            if done.restarts > self.state.done.restarts:
                 say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
             if done.note not in ("", told):
                 say(f"{label}: {done.note}")
             told = done.note
-            self.standing = replace(begun, done=done)
+            self.state = replace(begun, done=done)
             if done.left_out:
                 self._check_left_out(done, total)
             if time.monotonic() - recorded >= _PROGRESS_S:  # for `speech3 watch`; curves do not use these records
-                self.metrics.write(**progress_record(self.config.training, self.standing, total))
+                self.metrics.write(**progress_record(self.config.training, self.state, total))
                 recorded = time.monotonic()
-            inside = self.standing.minibatch < total
-            if inside and self._looks_due(self.standing.minibatch) > looked:
-                looked = self._looks_due(self.standing.minibatch)
+            inside = self.state.minibatch < total
+            if inside and self._looks_due(self.state.minibatch) > looked:
+                looked = self._looks_due(self.state.minibatch)
                 self._take()
-                if self.standing.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
-                    self.looks.append((self.standing.done, trainer.tensors["parameters"]))
-            if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
+                if self.state.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
+                    self.looks.append((self.state.done, trainer.tensors["parameters"]))
+            if inside and (interrupt or self.state.seconds - saved >= self.config.training.checkpoint_s):
                 self._take()
                 self._save()
-                saved = self.standing.seconds
+                saved = self.state.seconds
             if interrupt and inside:
                 raise KeyboardInterrupt
-        self.standing = replace(begun, done=trainer.done)
+        self.state = replace(begun, done=trainer.done)
 
     def _check_left_out(self, done: Progress, minibatches: int) -> None:
         """Raise an error if the share of frames that the loss cannot use is too large, or is certain to become so."""
-        label = f"epoch {self.standing.epoch}"
+        label = f"epoch {self.state.epoch}"
         if done.ended >= minibatches:
             check_left_out(label, done.frames, done.left_out)
         elif share_left_out(done) * done.ended > MOST_BAD * minibatches:
@@ -346,7 +337,7 @@ class _Run:
 
     def _take(self) -> None:
         self.trainer.take()
-        self.standing = replace(self.standing, done=self.trainer.done)
+        self.state = replace(self.state, done=self.trainer.done)
 
     def _looks_due(self, minibatch: int) -> int:
         return minibatch * self.config.training.evaluations // self.epoch_minibatches
@@ -366,12 +357,11 @@ class _Run:
             return
         tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
         self.model.load_state_dict(tensors)
-        estimate_statistics(self.model, self.one.parts, self.standing.epoch)
+        estimate_statistics(self.model, self.one.parts, self.state.epoch)
         loss, accuracy = self._heldout(self.one.sgd.state()["parameters"])
-        best, epochs = self.standing.best["heldout_loss"], list(files)
-        record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
-                  "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
-                  "taken": loss <= best}  # fmt: skip
+        best, epochs = self.state.best["heldout_loss"], list(files)
+        record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "taken": loss <= best}
+        record |= {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None}
         self.metrics.write(**record)  # not on TensorBoard, whose curves are over the frames seen in training
         if record["taken"]:
             self.best, self.averaged = network_tensors(self.model), record
@@ -390,32 +380,39 @@ class _Run:
         loss, accuracy = self._evaluate(small)
         parameters = [sum(each.numel() for each in model.parameters()) for model in (self.model, small)]
         self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
-        self.metrics.write(event="removal", epoch=self.standing.epoch - 1, **units_left(self.config, self.model),
-                           parameters=parameters, **self.removed)  # fmt: skip
+        record = {"event": "removal", "epoch": self.state.epoch - 1, **units_left(self.config, self.model)}
+        self.metrics.write(**record, parameters=parameters, **self.removed)
         say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
 
     def finish(self) -> dict[str, Any]:
         """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
-        frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
+        frames, state, epoch = self.packed["train"], self.state, self.state.best
         best = {**epoch, **self.averaged, **self.removed}
-        if not self.averaged and not standing.schedule.best_epoch:
+        if not self.averaged and not state.schedule.best_epoch:
             say("no epoch was better than the initial model, keeping the initial model")
+        measured = ("train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per")
         about = {
-            "kind": "nn", "model": self.shape.model_dump(mode="json"), "feat_dim": frames.dim,
-            "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
+            "kind": "nn",
+            "model": self.shape.model_dump(mode="json"),
+            "feat_dim": frames.dim,
+            "num_senones": num_outputs(self.config, frames),
+            "hmm": self.config.hmm,
             "objective": self.config.training.objective,
             "training": self.config.training.model_dump(mode="json"),
-            "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
-            "data": counted(self.packed), "info": frames.info,
-            "best_epoch": epoch["epoch"], "averaged_epochs": best.get("epochs", []),
-            "train_accuracy": best["train_accuracy"],
-            "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
-            **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
-            "seconds": standing.seconds, "history": standing.history, "before": standing.before,
-            "product": gemm_library(), **_pretraining(self.config),
-            "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
-                         "numpy": np.__version__, "python": platform.python_version()},
-        }  # fmt: skip
+            "seed": self.config.seed,
+            "frames": {name: each.digest for name, each in self.packed.items()},
+            "data": counted(self.packed),
+            "info": frames.info,
+            "best_epoch": epoch["epoch"],
+            "averaged_epochs": best.get("epochs", []),
+            **{key: best[key] for key in measured if key in best},
+            "seconds": state.seconds,
+            "history": state.history,
+            "before": state.before,
+            "product": gemm_library(),
+            **_pretraining(self.config),
+            "versions": _versions(),
+        }
         copy_model_files(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
         if not self.config.pretraining:
@@ -432,32 +429,32 @@ class _Run:
     def _look_before(self, init: Init) -> None:
         """Evaluate the initial model; with the same senones the result is no worse, unless `last_is_best`."""
         loss, accuracy = self._heldout()
-        record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
-                  "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip
-        schedule = self.standing.schedule
+        record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy}
+        record |= {"heldout_loss": loss, **self._heldout_per(), **self.begun_with}
+        schedule = self.state.schedule
         if init.same_senones:
             self.best, schedule = network_tensors(self.model), replace(schedule, best_loss=loss)
-        self.standing = replace(self.standing, schedule=schedule, before=record)
+        self.state = replace(self.state, schedule=schedule, before=record)
         self._note(**record)
         say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
 
     def _end_epoch(self) -> None:
         self._look_back()
-        standing, before = self.standing, self.standing.schedule
+        state, before = self.state, self.state.schedule
         loss, accuracy = self._heldout()
         phones = self._heldout_per()
-        schedule = advance(before, standing.epoch, loss, self.config.training)
-        better, halving = schedule.best_epoch == standing.epoch, self.config.training.schedule == "halving"
+        schedule = advance(before, state.epoch, loss, self.config.training)
+        better, halving = schedule.best_epoch == state.epoch, self.config.training.schedule == "halving"
         if better:
             self.best = network_tensors(self.model)
         elif halving:
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
             self.trainer.tensors = {"parameters": self.one.sgd.state()["parameters"]}  # and slots of zero
         if self.config.training.average and (better or not halving):
-            self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
-        record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones,
-                  **units_left(self.config, self.model)}  # fmt: skip
-        self.standing = standing.next_epoch(schedule, record)
+            self.directory.keep_epoch(state.epoch, network_tensors(self.model), self.config.training.average)
+        record = epoch_record(self.config.training, state, loss, accuracy)
+        record |= {**phones, **units_left(self.config, self.model)}
+        self.state = state.next_epoch(schedule, record)
         self.trainer.begin_epoch()
         self._note(**record)
         self._save()
@@ -467,9 +464,9 @@ class _Run:
         """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""
         for done, parameters in self.looks:
             loss, accuracy = self._heldout(parameters)
-            seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
-            self._note(event="heldout", epoch=self.standing.epoch, seconds=round(seconds, 3), frames=frames,
-                       heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
+            seconds, frames = self.state.seconds_before + done.seconds, self.state.frames_before + done.frames
+            record = {"event": "heldout", "epoch": self.state.epoch, "seconds": round(seconds, 3), "frames": frames}
+            self._note(**record, heldout_accuracy=accuracy, heldout_loss=loss)
         self.looks = []
 
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
@@ -478,8 +475,8 @@ class _Run:
         loss, accuracy = self._evaluate(self.model)
         if not math.isfinite(loss):
             raise TrainingError(
-                f"epoch {self.standing.epoch}: the held-out loss is {loss}; the learning rate "
-                f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
+                f"epoch {self.state.epoch}: the held-out loss is {loss}; the learning rate "
+                f"({self.state.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
             )
         return loss, accuracy
 
@@ -496,16 +493,16 @@ class _Run:
         tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
         tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
-        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, gemm_library())
+        self.directory.save(replace(self.state, looks=[done for done, _ in self.looks]), tensors, gemm_library())
 
-    def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
-        self.standing = standing
+    def _restore(self, state: RunState, tensors: dict[str, np.ndarray]) -> None:
+        self.state = state
         states_M = tensors.pop("states").astype(np.int32)
         self.best = {name[len("best.") :]: array for name, array in tensors.items() if name.startswith("best.")}
         device = self.one.sgd.parameters.vector_K.device
         on_device = {
             name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
         }
-        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(standing.looks)]
-        self.trainer.resume(on_device, states_M, standing.done)
-        say(f"resuming at epoch {standing.epoch}, minibatch {standing.minibatch}")
+        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(state.looks)]
+        self.trainer.resume(on_device, states_M, state.done)
+        say(f"resuming at epoch {state.epoch}, minibatch {state.minibatch}")

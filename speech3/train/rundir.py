@@ -39,8 +39,7 @@ _TUNED = "decode.json"  # written by tuning, valid for one network only
 def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
     """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
-    What does not exist there is removed from `model`, where an earlier run may have left it. The network has the
-    senones of `hmm`, so its graphs are valid for the network.
+    What does not exist there is removed from `model`, where an earlier run may have left it.
     """
     load_outputs(hmm).save(model)
     for source, name in ((data, "features.yaml"), (hmm, DENOMINATOR), (hmm, TUNING)):
@@ -76,7 +75,7 @@ def _share(source: Path, copy: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunState:
     """The progress of a run: the epoch, the progress within it, and the sums over the epochs before it."""
 
     schedule: Schedule
@@ -88,12 +87,14 @@ class Standing:
     before: dict[str, Any] = field(default_factory=dict)  # the record of the initial model
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
+    def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "RunState":
         """The progress at the beginning of the next epoch."""
-        return replace(
-            self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), frames_before=self.frames,
-            seconds_before=self.seconds, history=[*self.history, record],
-        )  # fmt: skip
+        sums: dict[str, Any] = {
+            "frames_before": self.frames,
+            "seconds_before": self.seconds,
+            "history": [*self.history, record],
+        }
+        return replace(self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), **sums)
 
     @property
     def frames(self) -> int:
@@ -147,13 +148,7 @@ class RunDirectory:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the directory against a second training process; the lock is released if this process is killed.
-
-        Raises
-        ------
-        Speech3Error
-            Another process is training there.
-        """
+        """Lock the directory against a second training process; the lock is released if this process is killed."""
         busy = f"{self.path}: another training process is running there; wait until it ends, or choose another --out"
         with locked_directory(self.path, busy):
             yield
@@ -161,9 +156,8 @@ class RunDirectory:
     def claim(self, *, restart: bool) -> None:
         """Claim the directory for this run; refuse if it holds another run, or empty it with `restart`.
 
-        A run that has left neither a checkpoint nor a model may be replaced by any other.
-
-        A run that is not finished may be resumed with another number of workers.
+        A run that has left neither a checkpoint nor a model may be replaced by any other; one that is not finished may
+        be resumed with another number of workers.
 
         Raises
         ------
@@ -194,10 +188,10 @@ class RunDirectory:
         else:
             write_json(run, identity)
 
-    def save(self, standing: Standing, tensors: dict[str, np.ndarray], product: str) -> None:
+    def save(self, state: RunState, tensors: dict[str, np.ndarray], library: str) -> None:
         """Write a checkpoint and remove all but the last few."""
-        name = f"e{standing.epoch:04d}-m{standing.minibatch:08d}.safetensors"
-        about = {"kind": _KIND, "identity": self.identity, "product": product, "standing": asdict(standing)}
+        name = f"e{state.epoch:04d}-m{state.minibatch:08d}.safetensors"
+        about = {"kind": _KIND, "identity": self.identity, "product": library, "standing": asdict(state)}
         save_tensors(self.path / "checkpoints" / name, tensors, about)
         for old in self._checkpoints()[: -self.keep]:
             old.unlink(missing_ok=True)
@@ -213,8 +207,8 @@ class RunDirectory:
         found = sorted((self.path / "checkpoints").glob(f"{_EPOCH}*.safetensors"))
         return {int(path.stem.removeprefix(_EPOCH)): path for path in found}
 
-    def newest(self) -> tuple[Standing, dict[str, np.ndarray], str] | None:
-        """Read the newest intact checkpoint (standing, tensors, product), and remove later records from the metrics."""
+    def newest(self) -> tuple[RunState, dict[str, np.ndarray], str] | None:
+        """Read the newest intact checkpoint (state, tensors, library), and remove later records from the metrics."""
         for path in reversed(self._checkpoints()):
             try:
                 tensors, about = load_tensors(path, _KIND)
@@ -227,9 +221,9 @@ class RunDirectory:
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
             schedule = Schedule(**values["schedule"])
-            standing = Standing(**{**values, "schedule": schedule, "done": done, "looks": looks})
-            self._take_back(standing.epoch)
-            return standing, tensors, about["product"]
+            state = RunState(**{**values, "schedule": schedule, "done": done, "looks": looks})
+            self._take_back(state.epoch)
+            return state, tensors, about["product"]
         self._take_back(0)
         return None
 
@@ -246,11 +240,8 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
         records = read_metrics(self.metrics)
         of_an_epoch, of_the_result = ("before", "heldout", "progress", "epoch"), ("average", "removal")
-        kept = [
-            record for record in records
-            if record.get("event") not in of_the_result
-            and (record.get("event") not in of_an_epoch or record["epoch"] < epoch)
-        ]  # fmt: skip
+        kept = [record for record in records if record.get("event") not in of_the_result]
+        kept = [record for record in kept if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 

@@ -1,23 +1,17 @@
 """The learning rate from epoch to epoch, and the mean of the parameters after the last epochs.
 
-``halving`` is "newbob" (QuickNet) as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): the rate is constant until
-held-out cross-entropy decreases by less than ``halve_below`` (relative) in an epoch; then it is halved in every epoch
-until cross-entropy decreases by less than ``stop_below``. An epoch that makes the model worse is undone.
-``exponential`` decays from the first rate to ``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang
-2013); ``cosine`` decays to zero at their end (Loshchilov and Hutter 2017); ``constant`` does not change. With
-``warmup`` each first rises from a tenth of its value. `speech3.engine.trainer.rate_of` gives the rate within an epoch.
+``halving`` is "newbob" as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): once held-out cross-entropy decreases by
+less than ``halve_below`` (relative) in an epoch, the rate is halved in every epoch until it decreases by less than
+``stop_below``; an epoch that makes the model worse is undone. ``exponential`` decays to ``final_rate`` of the first
+rate (Senior et al. 2013), ``cosine`` to zero (Loshchilov and Hutter 2017). With ``warmup`` each rises from a tenth
+first. `speech3.engine.trainer.rate_of` gives the rate within an epoch.
 
-The best epoch is the one with the lowest held-out loss, not the highest frame accuracy, which may still rise while
-cross-entropy rises: the model is then more confident in its errors, which costs word accuracy. For LF-MMI with
-``cosine`` the last epoch counts as the best: all others had higher rates, and most of the held-out loss comes from
-phone sequences that were not seen in training. So it does with group lasso, which removes units at the cost of the
-loss.
+The best epoch is the one with the lowest held-out loss: frame accuracy may still rise while the model becomes more
+confident in its errors. For LF-MMI with ``cosine``, and with group lasso, the last epoch counts as the best.
 
-The mean of the parameters after the last epochs is a candidate for the result of a run. Steps of constant size end in a
-different place around a minimum after each epoch; the mean of these places has a lower loss than most of them (Polyak
-and Juditsky 1992; Izmailov et al. 2018, "Averaging weights leads to wider optima and better generalization"; Kaldi
-combines the models of the last iterations of chain training, too). It is another network, so the statistics of batch
-normalisation are estimated again, by passing minibatches through it.
+The mean of the parameters after the last epochs is a candidate for the result (Polyak and Juditsky 1992; Izmailov et
+al. 2018, "Averaging weights leads to wider optima and better generalization"). It is another network, so its statistics
+of batch normalisation are estimated by passing minibatches through it.
 """
 
 import math
@@ -43,14 +37,8 @@ _MINIBATCHES = 100  # for the statistics of batch normalisation
 
 @dataclass(frozen=True)
 class Schedule:
-    """The state of the schedule.
-
-    Attributes
-    ----------
-    learning_rate
-        Rate of the next epoch, without warm-up and decay.
-    best_loss, best_epoch
-        Held-out loss of the best epoch so far; infinity and 0 before the first.
+    """The state of the schedule: the rate of the next epoch, without warm-up and decay, and the best epoch so far (0:
+    none).
     """
 
     learning_rate: float
@@ -75,12 +63,8 @@ def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig)
 
 
 def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
-    """The mean of the tensors of some files, summed in float64.
-
-    Raises
-    ------
-    Speech3Error
-        A file is damaged, or two have different tensors; the message names it.
+    """The mean of the tensors of some files, summed in float64; an error names a file that is damaged or has other
+    tensors.
     """
     first, _ = load_tensors(paths[0], KIND)
     sums = {name: np.asarray(array, np.float64) for name, array in first.items()}

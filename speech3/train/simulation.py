@@ -47,7 +47,7 @@ from speech3.train.checks import check_objective, with_precision
 from speech3.train.curves import SHARES, Curve, read_curve, time_to
 from speech3.train.init import read_init
 from speech3.train.parts import BuildParts, make_parts, minibatches
-from speech3.train.run import simulation_of, train
+from speech3.train.run import simulation_of, train, with_workers
 from speech3.train.rundir import AnotherRun
 
 BYTES_PER_GIGABIT = 1e9 / 8
@@ -108,8 +108,10 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     if synchronous and _averaged(codec):
         several.append(Method("sync", _by(config, "synchronous")))
     elif synchronous:
-        say(f"no row of synchronous workers: training.codec is {codec.kind} with down={codec.down}, and they need "
-            f"none or ternary with down=float32")  # fmt: skip
+        say(
+            f"no row of synchronous workers: training.codec is {codec.kind} with down={codec.down}, and they need none"
+            " or ternary with down=float32"
+        )
     return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
 
 
@@ -119,13 +121,7 @@ def _averaged(codec: CodecConfig) -> bool:
 
 
 def refuse_split(config: TrainConfig) -> None:
-    """Refuse a model that is split over processes, before any part of it is built.
-
-    Raises
-    ------
-    Speech3Error
-        ``training.model_partitions`` is above 1.
-    """
+    """Refuse a model that is split over processes, before any part of it is built."""
     partitions = config.training.model_partitions
     if partitions > 1:
         raise SettingError(
@@ -138,11 +134,7 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     """The methods for presets of ``conf/training``, or YAML files, applied to the config at `path` before `overrides`.
 
     The baseline comes first: the first preset that is plain SGD, or the config itself with plain SGD if there is none.
-
-    Raises
-    ------
-    Speech3Error
-        No such preset, or two with the same name; or as for `load_config`.
+    Two presets must not have the same name.
     """
     names = list(dict.fromkeys(names))
     for stem, same in groupby(sorted(names, key=_stem), key=_stem):
@@ -167,9 +159,14 @@ def _stem(name: str) -> str:
 
 
 def simulate(
-    methods: Sequence[Method], workers: Sequence[int], out: Path, *, rates: Sequence[float] = (),
-    seeds: Sequence[int] = (), jobs: int = 1,
-) -> tuple[list[Outcome], list[str]]:  # fmt: skip
+    methods: Sequence[Method],
+    workers: Sequence[int],
+    out: Path,
+    *,
+    rates: Sequence[float] = (),
+    seeds: Sequence[int] = (),
+    jobs: int = 1,
+) -> tuple[list[Outcome], list[str]]:
     """Simulate every row of the table: plain SGD with one worker, the other methods with several.
 
     Parameters
@@ -192,8 +189,8 @@ def simulate(
     Raises
     ------
     Speech3Error
-        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, except for a
-        learning rate that is too high. Errors in the config of a row are raised before the first row is trained.
+        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, before the first
+        row is trained. A learning rate that is too high is no error.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
@@ -283,14 +280,14 @@ def _train(out: Path, trial: Trial) -> str:
 
 def _config(trial: Trial) -> TrainConfig:
     config, variant = trial.variant.method.config, trial.variant
-    training, simulation = config.training, config.training.simulation
+    simulation = config.training.simulation
     failures = [] if simulation.method == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
-    alone = {"warmup": 0.0} if variant.workers == 1 else {}  # one worker does not need warm-up and would lose time
-    training = training.model_copy(update={
-        "workers": variant.workers, "learning_rate": trial.learning_rate,
-        "simulation": simulation.model_copy(update={"failures": tuple(failures)}), **alone,
-    })  # fmt: skip
-    return config.model_copy(update={"training": training, "seed": trial.seed})
+    alone: dict[str, object] = (
+        {"warmup": 0.0} if variant.workers == 1 else {}
+    )  # one worker does not need warm-up and would lose time
+    changes = {"learning_rate": trial.learning_rate, **alone}
+    changes["simulation"] = simulation.model_copy(update={"failures": tuple(failures)})
+    return with_workers(config, variant.workers, **changes).model_copy(update={"seed": trial.seed})
 
 
 def _best_rate(tried: dict[float, Curve], target: float) -> float:
@@ -357,11 +354,8 @@ def _measured(config: TrainConfig, path: Path) -> SimulationConfig:
 class MeasuredNetwork:
     """A network and its measured costs.
 
-    Attributes
-    ----------
-    connected
-        Share of its parameters that are used once per frame: those of fully connected layers and LSTM cells, not those
-        of convolutions.
+    `connected`: share of its parameters that are used once per frame: those of fully connected layers and LSTM cells,
+    not those of convolutions.
     """
 
     name: str
@@ -385,9 +379,7 @@ class Throughput:
 def throughput(
     config: TrainConfig, workers: Sequence[int], gigabits: Sequence[float], models: Sequence[str] = ()
 ) -> Throughput:
-    """Measure networks on the config's frames and device, and apply the performance model.
-
-    The performance model is in `speech3.engine.papers.throughput`.
+    """Measure networks on the config's frames and device, and apply the model of `speech3.engine.papers.throughput`.
 
     Parameters
     ----------
@@ -401,9 +393,8 @@ def throughput(
     Raises
     ------
     Speech3Error
-        Fewer workers than one, or more than the levels of ternary codes allow; a bandwidth that is not above 0 and
-        finite; a model that is split, unknown or does not match the frames; no such device; missing frames. All of
-        these are raised before the first network is measured.
+        A value that is out of range, a model that is split, unknown or does not match the frames, no such device, or
+        missing frames; before the first network is measured.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")
@@ -428,10 +419,8 @@ def throughput(
         total = sum(layer.parameters for layer in layers)
         shared = sum(layer.parameters for layer in layers if layer.kind == "convolution")
         networks.append(MeasuredNetwork(name, total, 1 - shared / total, measure_costs(parts, codec, workers)))
-    points = throughputs(
-        {each.name: each.costs for each in networks}, workers, [each * BYTES_PER_GIGABIT for each in gigabits],
-        config.training.simulation.latency_s,
-    )  # fmt: skip
+    costs, links = {each.name: each.costs for each in networks}, [each * BYTES_PER_GIGABIT for each in gigabits]
+    points = throughputs(costs, workers, links, config.training.simulation.latency_s)
     found = conclusions(points, {each.name: each.connected for each in networks})
     return Throughput(
         config.training.device, tuple(workers), tuple(gigabits), tuple(networks), tuple(points), tuple(found)

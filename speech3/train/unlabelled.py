@@ -38,13 +38,11 @@ _NO_SENONES = "the outputs of pretraining without transcripts are no senones; tr
 def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, restart: bool = False) -> dict[str, Any]:
     """Pretrain a network; resume what was killed.
 
-    Recordings of another rate than that of the features (the first recording's, if the preset names none) are
-    resampled, and channels are mixed.
-
     Parameters
     ----------
     source
-        A folder of recordings, or a data directory.
+        A folder of recordings, or a data directory. Recordings of another rate than that of the features (the first
+        recording's, if the preset names none) are resampled, and channels are mixed.
     out
         Run directory, a model directory for ``--init`` when it is finished.
     restart
@@ -64,10 +62,8 @@ def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, resta
     data = source if isinstance(source, DataDir) else _read(source)
     if not data.utterances:
         raise DataError(f"{data.path}: holds no utterance; pass recordings, or a data directory with some")
-    run = TrainConfig(
-        frames=str(out / "frames"), hmm=str(out / "hmm"), model=config.model, training=config.training,
-        seed=config.seed, pretraining=config.pretraining,
-    )  # fmt: skip
+    same = {key: getattr(config, key) for key in ("model", "training", "seed", "pretraining")}
+    run = TrainConfig(frames=str(out / "frames"), hmm=str(out / "hmm"), **same)
     made, settings = out / "frames" / _MADE, _settings(data, config)
     if restart or not made.exists():
         shutil.rmtree(out / "frames", ignore_errors=True)
@@ -94,7 +90,7 @@ def _settings(data: DataDir, config: PretrainConfig) -> dict[str, Any]:
         "features": _features(config.features).model_dump(mode="json"),
         "labels": [pretraining.clusters, pretraining.targets] if masked else _window(config.model),
         "seed and share held out": [config.seed, config.heldout],
-    }  # fmt: skip
+    }
 
 
 def _features(preset: str) -> FeatureConfig:
@@ -127,10 +123,9 @@ def _pack(data: DataDir, out: Path, config: PretrainConfig) -> None:
     except Speech3Error:  # so few speakers that a part would have none
         parts = split_by_utterance(used, shares, config.seed)
     for name, part in parts.items():
-        write_frames(
-            out / "frames" / f"{name}.frames", feats, labels, outputs, utterances=list(part.utterances),
-            dtype=config.training.dtype, info={"data": str(data.path), "labels": pretraining.task},
-        )  # fmt: skip
+        path, info = out / "frames" / f"{name}.frames", {"data": str(data.path), "labels": pretraining.task}
+        utterances, dtype = list(part.utterances), config.training.dtype
+        write_frames(path, feats, labels, outputs, utterances=utterances, dtype=dtype, info=info)
     shutil.copyfile(features / "network" / "features.yaml", out / "frames" / "features.yaml")
     (out / "hmm").mkdir(exist_ok=True)
     PdfsOnly(outputs, _NO_SENONES).save(out / "hmm")

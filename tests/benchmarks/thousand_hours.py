@@ -119,7 +119,8 @@ def reading(out: Path) -> None:
 
 def lengths(out: Path) -> None:
     """The hours, from which sizes follow, and what `--dry-run` finds."""
-    from speech3.recipe.plan import hours_of_speech, planned_steps
+    from speech3.recipe.costs import hours_of_speech
+    from speech3.recipe.plan import planned_steps
     from speech3.recipe.steps import make_plan
 
     e = experiment(out)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from speech3 import cli
+from speech3 import __version__, cli
 from speech3.errors import Speech3Error
 
 
@@ -72,3 +72,8 @@ cli.main()
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert process.returncode == 130
     assert process.stderr == "interrupted; finished work is kept: run the same command again to resume\n"
+
+
+def test_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "speech3", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"speech3 {__version__}\n"

@@ -12,8 +12,9 @@ from speech3.corpora.commonvoice import prepare
 from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
 from speech3.errors import DataError, FormatError, MismatchError, Speech3Error
+from speech3.recipe.costs import hours_of_speech
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import hours_of_speech, planned_steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 
 HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tlocale\n"

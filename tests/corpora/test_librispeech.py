@@ -14,8 +14,9 @@ import soundfile
 from speech3.corpora.librispeech import PARTS, prepare
 from speech3.data.datadir import read_datadir
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
+from speech3.recipe.costs import hours_of_speech
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import hours_of_speech, planned_steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import read_json
 

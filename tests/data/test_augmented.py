@@ -199,3 +199,15 @@ def test_what_is_refused(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"no audio: the directory has features"):
         augment_data(DataDir(tmp_path / "f", {}, data.utterances, {"u00": "x"}), tmp_path / "out", EVERYTHING)
     assert not (tmp_path / "out" / "wav.scp").exists()
+
+
+def test_a_line_may_be_uncoded_and_a_gain_fixed(directory: Path) -> None:
+    data = read_datadir(directory)
+    wave_S = np.random.default_rng(1).uniform(-0.5, 0.5, 6000).astype(np.float32)
+
+    def heard(**keys: object) -> np.ndarray:
+        return make_augmenter(AugmentConfig(**keys), data, 1)(wave_S, RATE_HZ, data.utterances["u05"])[0]
+
+    coded, uncoded = (heard(telephone_prob=1.0, telephone_mu_law=mu_law) for mu_law in (True, False))
+    assert len(np.unique(coded)) <= 256 < len(np.unique(uncoded)), "8 bits"
+    assert np.allclose(heard(volume_prob=1.0, volume_db=(-6.0, -6.0)), 10 ** (-6 / 20) * wave_S, atol=1e-6)

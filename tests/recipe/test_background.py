@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
+from speech3.recipe.costs import Cost, totals_table
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import Cost, totals_table
 from speech3.recipe.plan import planned_steps as steps_of
 from speech3.recipe.steps import Step, make_plan, run_plan
 

@@ -10,7 +10,7 @@ from speech3 import Aligner
 from speech3.config.reading import shipped
 from speech3.data.datadir import DataDir, Utterance
 from speech3.evaluate.boundaries import read_times
-from speech3.recipe.english import english_for
+from speech3.recipe.aligner import english_for
 
 TIMIT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "timit_sample"
 Run = Callable[..., subprocess.CompletedProcess[str]]

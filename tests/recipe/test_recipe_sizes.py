@@ -7,8 +7,9 @@ import pytest
 from speech3.config import RecipeConfig, TrainConfig, load_config, shipped
 from speech3.config.training import NOT_COMPUTED
 from speech3.errors import Speech3Error
-from speech3.recipe.experiment import open_experiment, open_sizes, with_sizes
+from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
+from speech3.recipe.sizes import open_sizes, with_sizes
 
 RECIPE = shipped("recipes") / "librispeech" / "recipe.yaml"
 

@@ -10,8 +10,9 @@ from speech3.frames.packed import open_packed
 from speech3.hmm.kaldi.transforms import read_spk2utt, read_transforms
 from speech3.hmm.sat import load_adapted, load_projection
 from speech3.io.ark import ArkReader
+from speech3.recipe.costs import Speech, expected_costs
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import Speech, expected_costs, planned_steps
+from speech3.recipe.plan import planned_steps
 from speech3.runtime.files import read_json
 
 SMALL = "iterations: 4, leaves: 80, gaussians: 100, transform: [2], realign: [3]"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from timit_tree import make_timit
 
+from speech3.recipe.costs import expected_costs, hours_of_speech
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import expected_costs, hours_of_speech, planned_steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import read_json
 

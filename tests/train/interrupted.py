@@ -19,7 +19,7 @@ def both_runs(config: TrainConfig, root: Path, monkeypatch: pytest.MonkeyPatch, 
 
     def save_and_stop(run: Any) -> None:
         save(run)
-        saved.append(run.standing.epoch)
+        saved.append(run.state.epoch)
         if len(saved) == saves:
             raise KeyboardInterrupt
 

@@ -271,10 +271,10 @@ def test_a_simulation_resumes_inside_an_epoch(corpus, tmp_path, monkeypatch, met
                      simulation={"compute_s": 0.01, "sync_s": 0.001, "method": method})  # fmt: skip
     save, saves = RunDirectory.save, []
 
-    def killed(directory, standing, *arguments):
-        save(directory, standing, *arguments)
-        saves.append(standing.minibatch)
-        if standing.epoch == 2 and standing.minibatch >= 40:
+    def killed(directory, state, *arguments):
+        save(directory, state, *arguments)
+        saves.append(state.minibatch)
+        if state.epoch == 2 and state.minibatch >= 40:
             raise ZeroDivisionError
 
     monkeypatch.setattr(RunDirectory, "save", killed)
@@ -297,9 +297,9 @@ def test_a_run_resumes_with_another_number_of_workers(corpus, tmp_path, monkeypa
             "simulation": {"compute_s": 0.01, "sync_s": 0.001, "method": method}}  # fmt: skip
     save = RunDirectory.save
 
-    def killed(directory, standing, *arguments):
-        save(directory, standing, *arguments)
-        if standing.minibatch >= 40:
+    def killed(directory, state, *arguments):
+        save(directory, state, *arguments)
+        if state.minibatch >= 40:
             raise ZeroDivisionError
 
     monkeypatch.setattr(RunDirectory, "save", killed)

@@ -132,10 +132,10 @@ def test_a_killed_run_ends_as_one_that_was_not(corpus, tmp_path, monkeypatch):
     save = RunDirectory.save
 
     def killed_before(epoch):
-        def saved(self, standing, *arguments):
-            if standing.epoch >= epoch:
+        def saved(self, state, *arguments):
+            if state.epoch >= epoch:
                 raise Killed
-            save(self, standing, *arguments)
+            save(self, state, *arguments)
 
         monkeypatch.setattr(RunDirectory, "save", saved)
         with pytest.raises(Killed):

@@ -8,7 +8,7 @@ from speech3.engine.interface import Progress
 from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 from speech3.train.records import epoch_record
-from speech3.train.rundir import Standing
+from speech3.train.rundir import RunState
 from speech3.train.schedule import Schedule
 
 
@@ -55,8 +55,8 @@ def test_only_shards_fetch():
 
 def test_bytes_of_a_minibatch():
     done = Progress(used=3, stale=1, up=400, down=4000)
-    standing = Standing(epoch=1, schedule=Schedule(0.1), done=done)
-    assert epoch_record(TrainingConfig(), standing, 1.0, 0.5)["bytes_per_minibatch"] == {"up": 100, "down": 1000}
-    nothing = Standing(epoch=1, schedule=Schedule(0.1), done=Progress(used=3))
+    state = RunState(epoch=1, schedule=Schedule(0.1), done=done)
+    assert epoch_record(TrainingConfig(), state, 1.0, 0.5)["bytes_per_minibatch"] == {"up": 100, "down": 1000}
+    nothing = RunState(epoch=1, schedule=Schedule(0.1), done=Progress(used=3))
     assert "bytes_per_minibatch" not in epoch_record(TrainingConfig(), nothing, 1.0, 0.5)
     assert (done + done).up == 800

@@ -61,7 +61,7 @@ def test_a_run_says_its_phone_errors(corpus):
     model, log_prior, _ = load_network(home / "out")
     packed, loop = open_packed(home / "frames" / "heldout.frames"), loop_phones(_hmm())
     frames = open_packed(home / "frames" / "train.frames")
-    made = module.phone_errors(_hmm(), frames, packed, log_prior, 1, torch.device("cpu"))
+    made = module.phone_errors(_hmm(), {"train": frames, "heldout": packed}, log_prior, 1, torch.device("cpu"))
     hypotheses = []
     for feats in np.split(packed.frames_NF, packed.offsets_U1[1:-1]):
         scores = loop.scores(logits(model, torch.from_numpy(feats.copy())).numpy(), log_prior)
@@ -92,7 +92,9 @@ def test_what_is_decoded_is_drawn_and_bounded(corpus, monkeypatch):
 
     def drawn(frames, seed):
         monkeypatch.setattr(module, "DECODED_FRAMES", frames)
-        made = module.phone_errors(_hmm(), train_frames, heldout, prior, seed, torch.device("cpu"))
+        made = module.phone_errors(
+            _hmm(), {"train": train_frames, "heldout": heldout}, prior, seed, torch.device("cpu")
+        )
         return made.utterances.tolist()
 
     assert drawn(10**9, 1) == list(range(12))
@@ -101,7 +103,9 @@ def test_what_is_decoded_is_drawn_and_bounded(corpus, monkeypatch):
     assert drawn(half, 1) == drawn(half, 1) and len({tuple(drawn(half, seed)) for seed in range(5)}) > 1
     assert drawn(1, 1) == [int(lengths.argmin())]
     monkeypatch.setattr(module, "MOST_PHONES", 3)
-    assert module.phone_errors(_hmm(), train_frames, heldout, prior, 1, torch.device("cpu")) is None
+    assert (
+        module.phone_errors(_hmm(), {"train": train_frames, "heldout": heldout}, prior, 1, torch.device("cpu")) is None
+    )
 
 
 def test_the_report_has_a_figure_and_a_table(tmp_path):

@@ -26,7 +26,7 @@ from speech3.runtime.files import write_text
 from speech3.train import run as run_module
 from speech3.train import train
 from speech3.train.parts import log_priors
-from speech3.train.rundir import RunDirectory, Standing
+from speech3.train.rundir import RunDirectory, RunState
 from speech3.train.schedule import Schedule
 
 DIM, SENONES = 6, 6
@@ -158,10 +158,10 @@ def test_a_killed_run_ends_bitwise_as_one_that_was_not(corpus, monkeypatch, mode
                 raise Killed
             step(self, *arguments)
 
-        def killed_before_save(self, standing, *arguments):
-            if before_save and standing.minibatch == 0:
+        def killed_before_save(self, state, *arguments):
+            if before_save and state.minibatch == 0:
                 raise Killed
-            save(self, standing, *arguments)
+            save(self, state, *arguments)
 
         monkeypatch.setattr(sgd.Sgd, "step", counted)
         monkeypatch.setattr(RunDirectory, "save", killed_before_save)
@@ -309,12 +309,12 @@ def test_a_damaged_checkpoint_is_passed_over(corpus, monkeypatch, capsys):
 
 def test_a_damaged_newest_checkpoint_does_not_outlive_the_next_good_one(tmp_path, capsys):
     directory = RunDirectory(tmp_path, {}, keep=1)
-    standing, tensors = Standing(Schedule(0.1)), {"parameters": np.ones(3, np.float32)}
-    directory.save(standing, tensors, "stock")
+    state, tensors = RunState(Schedule(0.1)), {"parameters": np.ones(3, np.float32)}
+    directory.save(state, tensors, "stock")
     (damaged := tmp_path / "checkpoints" / "e0002-m00000000.safetensors").write_bytes(b"torn")
-    assert directory.newest()[0] == standing
+    assert directory.newest()[0] == state
     assert "e0002-m00000000.damaged" in capsys.readouterr().err and not damaged.exists()
-    directory.save(later := replace(standing, done=Progress(used=7)), tensors, "stock")
+    directory.save(later := replace(state, done=Progress(used=7)), tensors, "stock")
     assert directory.newest()[0] == later
     assert [path.name for path in sorted(damaged.parent.glob("*.safetensors"))] == ["e0001-m00000007.safetensors"]
 

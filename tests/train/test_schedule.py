@@ -5,6 +5,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.trainer import rate_of
+from speech3.train.rundir import RunDirectory, RunState
 from speech3.train.schedule import Schedule, advance
 
 
@@ -80,3 +81,11 @@ def test_warmup_rises_linearly_from_a_tenth_and_then_lets_the_schedule_be():
 
 def test_the_rate_is_the_schedules_not_the_configs():
     assert rate_of(0.1, 9, 3, TrainingConfig(learning_rate=0.8))(2) == 0.1
+
+
+def test_the_last_few_checkpoints_are_kept(tmp_path):
+    directory, tensors = RunDirectory(tmp_path, {}, keep=2), {"parameters": np.zeros(1, np.float32)}
+    for epoch in (1, 2, 3):
+        directory.save(RunState(Schedule(0.1), epoch=epoch), tensors, "stock")
+    assert sorted(path.name[:5] for path in (tmp_path / "checkpoints").iterdir()) == ["e0002", "e0003"]
+    assert directory.newest()[0].epoch == 3

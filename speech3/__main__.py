@@ -1,0 +1,3 @@
+from speech3.cli import main
+
+main()
