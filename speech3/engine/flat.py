@@ -1,10 +1,10 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
 After the parameters come the frozen parameters (``requires_grad=False``) and the model's buffers (such as the running
-means of batch normalisation): the model computes with them, but no gradient changes them. Those that are float32 are
-views of the vector like the parameters. The others (counts, masks, float64 statistics), and masks with infinite values,
-are in the vector only as codes, so that the vector is finite and all of it travels in one piece: every two bytes are a
-whole number from -32,768 to 32,767, which float32 represents exactly.
+means of batch normalisation), which no gradient changes. Those that are float32 are views of the vector like the
+parameters. The others (counts, masks, float64 statistics), and masks with infinite values, are in the vector only as
+codes, so that it is finite and travels in one piece: every two bytes are a whole number from -32,768 to 32,767, which
+float32 represents exactly.
 
 Axes: K all values: first the P values of the trained parameters and the padding between them, then the others.
 """
@@ -180,10 +180,8 @@ def flatten(model: nn.Module) -> Flat:
         tensor.data = view
         views.append(view)
     guarded = [place for place in coded if not isinstance(place.tensor, nn.Parameter) and _guard(place.tensor)]
-    flat = Flat(
-        vector_K, tuple(views[: len(parameters)]), num_parameters,
-        UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if untrained else None,
-    )  # fmt: skip
+    rest = UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if untrained else None
+    flat = Flat(vector_K, tuple(views[: len(parameters)]), num_parameters, rest)
     flat.collect()
     return flat
 

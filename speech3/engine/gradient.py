@@ -1,17 +1,12 @@
 """How a worker computes the gradient of one minibatch: device, precision, both passes, clipping, CUDA graphs.
 
 PyTorch's own default precision on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix
-products do not. Here either both do or neither does, and no other module sets this. With the precisions ``float32`` and
-``bf16``, tf32 is off, so operations that autocast does not cover are computed in full float32.
+products do not. Here either both do or neither does, and no other module sets this.
 
-With CUDA graphs, forward and backward passes are recorded once and replayed for every minibatch of the same shape: the
-host starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than a GPU
-needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
-gradient is valid only until the next one is computed. A graph also has fixed operations: the model's Python code runs
-only once, while it is captured. So a graph is replayed only for minibatches that equal the captured one in
-everything except the values of its tensors: shapes, types, and other inputs of the model, such as the position of a
-chunk in its utterance. Where these keep changing (sequences), minibatches are computed directly, and a warning says so.
-Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
+With CUDA graphs, both passes are recorded once and replayed for every minibatch of the same kind: the host makes one
+call instead of some hundred kernel launches. The model's Python code runs only during the recording, so a graph is
+replayed only for minibatches that equal the recorded one in everything except the values of tensors. Its gradient is
+valid until the next one is computed. Each replay draws random numbers from the current state of the generator.
 """
 
 import math
@@ -31,6 +26,7 @@ from speech3.engine.flat import trained
 from speech3.engine.interface import (
     Microbatches,
     Passes,
+    Progress,
     Results,
     Targets,
     WorkerParts,
@@ -67,7 +63,7 @@ def precision(name: str) -> Iterator[None]:
 
 
 def use_precision(name: str) -> None:
-    """Set the precision for the rest of this process, which is a worker."""
+    """Set the precision for the rest of a worker's process."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
@@ -152,6 +148,12 @@ class Step:
         return int(self.read[1])
 
     @property
+    def progress(self) -> Progress:
+        """The progress that using the minibatch is."""
+        loss_sum = self.loss * self.frames
+        return Progress(used=1, frames=self.frames, loss_sum=loss_sum, correct=self.correct, left_out=self.left_out)
+
+    @property
     def finite(self) -> bool:
         """Whether the loss and, where it was computed, the norm of the gradient are finite."""
         loss, _, *norm = self.read
@@ -207,7 +209,7 @@ def _of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, 
 
 
 def _of_microbatches(parts: WorkerParts, inputs: Microbatches) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The same of a minibatch in portions: the means over its items, whatever the sizes of the portions."""
+    """The same of a minibatch in portions: means over its items, whatever the sizes of the portions."""
     items = sum(len(targets) for _, targets in inputs.microbatches)
     sums: list[Tensor] = []
     for number, (microbatch, targets) in enumerate(inputs.microbatches):
@@ -242,7 +244,7 @@ def stacked_scalars(scalars: Sequence[Tensor]) -> Tensor:
 def clip(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
 ) -> Tensor:
-    """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013); `norm` computes the norm.
+    """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013).
 
     Returns
     -------
@@ -306,10 +308,7 @@ class CudaGraphs:
             if not self._due(kind):
                 return work(inputs, targets)
             graph = self.graphs[kind] = self._capture(work, inputs, targets)
-        for there, here in zip(
-            [*tensors(graph.inputs), *tensors(graph.targets)], [*tensors(inputs), *tensors(targets)],
-            strict=True,
-        ):  # fmt: skip
+        for there, here in zip(tensors((graph.inputs, graph.targets)), tensors((inputs, targets)), strict=True):
             there.copy_(here)
         return graph.replay()
 
@@ -322,8 +321,9 @@ class CudaGraphs:
                 f"training.cuda_graph=true: {_KINDS} minibatches were of different kinds (in shapes or other inputs of "
                 f"the model), so further kinds are computed without a graph; CUDA graphs suit models of windows, such "
                 f"as dnn and cnn; for this model, set it to false",
-                RuntimeWarning, stacklevel=4,
-            )  # fmt: skip
+                RuntimeWarning,
+                stacklevel=4,
+            )
         return self.seen[kind] > _WARM
 
     def _capture(self, work: Passes, inputs: Any, targets: Any) -> _Graph:

@@ -437,12 +437,12 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
     return scheduler
 
 
-def optimizer_of(parts: WorkerParts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
+def optimizer_of(parts: WorkerParts, *, momentum: float = 0.0) -> Sgd | AdamW:
     """The optimizer of a worker, for the parameters of ``parts.model``; `momentum` is that of SGD."""
     proximal = parts.proximal(parts.model) if parts.proximal else None
     if isinstance(parts.optimizer, OwnOptimizer):
         return TorchOptimizer(parts.model, parts.optimizer, proximal=proximal)
     if parts.optimizer == "sgd":
-        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay, proximal=proximal)
+        return Sgd(parts.model, momentum=momentum, weight_decay=parts.weight_decay, proximal=proximal)
     kind = Muon if parts.optimizer == "muon" else AdamW
-    return kind(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal)
+    return kind(parts.model, parts.betas, weight_decay=parts.weight_decay, proximal=proximal)

@@ -175,7 +175,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     penalty = config.training.group_lasso
     return WorkerParts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
-        optimizer=config.training.optimizer, betas=config.training.betas,
+        optimizer=config.training.optimizer, betas=config.training.betas, weight_decay=config.training.weight_decay,
         autocast=autocast_of(config.training), cuda_graphs=CudaGraphs() if config.training.cuda_graph else None,
         proximal=partial(GroupLasso, penalty) if penalty else None,
     )  # fmt: skip

@@ -39,8 +39,8 @@ class Build(tiny.Build):
 
 @pytest.fixture(scope="module")
 def world():
-    build = Build(BATCHES)
-    world = Ddp(build, workers=2, device="cpu", momentum=0.5, weight_decay=0.01)
+    build = Build(BATCHES, weight_decay=0.01)
+    world = Ddp(build, workers=2, device="cpu", momentum=0.5)
     yield world
     world.close()
     assert not any(tiny.state(process.pid) for process in world.processes)

@@ -69,7 +69,7 @@ def test_clock_equals_one_computed_by_hand(workers):
     assert group.seconds() - before == pytest.approx(0.02 + size / 1e3 + PORTIONS / workers * (2.0 + 0.02))
     assert (group.up, group.down) == (0, workers * size) and done.keepers == tuple(range(workers))
     before = group.seconds()
-    _through(group.operate(Gather(1, done.keepers, done.frames, 0.0)))
+    _through(group.operate(Gather(1, done.keepers, done.progress.frames, 0.0)))
     assert group.seconds() - before == pytest.approx(0.01 + size / 1e3 + 0.02 + 0.3 / workers)
     assert (group.up, group.down) == (workers * size, workers * size)
     # Of those who ended at the same moment, all but the last have begun with a backup task.

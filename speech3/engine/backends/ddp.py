@@ -1,17 +1,14 @@
 """Backend ddp: PyTorch's own synchronous data parallelism, as a baseline.
 
-Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel`, with gloo on CPUs and
-NCCL on GPUs. In each step every process computes one minibatch, and all copies are updated with the mean gradient (Li
-et al. 2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
+Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel` (Li et al. 2020, "PyTorch
+Distributed"), with gloo on CPUs and NCCL on GPUs. In each step every process computes one minibatch, and all copies are
+updated with the mean gradient, to which gradient clipping applies. Gradients may be sent as ternary codes
 (`codecs.mean`).
 
 There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
-hangs would block all others, so a watchdog (`Deadline`) stops the run if no process has begun a step for many times the
-usual time of a step.
-
-On a GPU, a process does not wait for each step: results stay on the device until the processes report, and are checked
-only then. So a loss or gradient that is not finite is noticed some steps late, but before a process sends anything that
-was computed from it to the coordinator.
+hangs would block all others, so a watchdog (`Deadline`) stops the run. On a GPU, results stay on the device until the
+processes report, and are checked only then: a loss or gradient that is not finite is noticed some steps late, but
+before a process sends anything that was computed from it to the coordinator.
 
 Axes: N processes, M minibatches of an epoch, R steps since the last report.
 """
@@ -24,7 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -100,7 +97,7 @@ class UncheckedSteps:
     results_R3
         float64, on the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
     sums
-        Totals of the checked steps: frames, loss times frames, frames classified correctly, frames left out.
+        Totals of the checked steps: loss times frames, frames, frames classified correctly, frames left out.
     steps
         For each unchecked step, the minibatch's number, and its numbers of frames and of frames left out, or 0 if its
         loss has weight 0.
@@ -131,7 +128,7 @@ class UncheckedSteps:
             if not (math.isfinite(loss) and math.isfinite(length)):
                 return step, number, loss
             if frames or left_out:
-                new = (frames, loss * frames, right, left_out)
+                new = (loss * frames, frames, right, left_out)
                 self.sums = [old + each for old, each in zip(self.sums, new, strict=True)]
         return 0, 0, 0
 
@@ -148,23 +145,24 @@ class ModelWithLoss(nn.Module):
 
 
 def run_ddp_process(
-    member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
-    pipe: Connection,
-) -> None:  # fmt: skip
+    member: Member, store: str, build: BuildOn, momentum: float, codec: CodecConfig, pipe: Connection
+) -> None:
     """The main function of a process: work on the epochs that the coordinator sends, until the coordinator exits."""
     coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
     parts = build(member.device)
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
-        world_size=member.workers, timeout=_RENDEZVOUS, device_id=torch.device(member.device) if on_gpu else None,
-    )  # fmt: skip
-    sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
+    group: dict[str, Any] = {"init_method": Path(store).as_uri(), "rank": member.rank, "world_size": member.workers}
+    device_id = torch.device(member.device) if on_gpu else None
+    dist.init_process_group("nccl" if on_gpu else "gloo", **group, timeout=_RENDEZVOUS, device_id=device_id)
+    sgd = optimizer_of(parts, momentum=momentum)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
-            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False,
+            ModelWithLoss(parts),
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            init_sync=False,
             find_unused_parameters=parts.skips,
-        )  # fmt: skip
+        )
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":
         both.register_comm_hook(exchange, mean_of_codes)
@@ -178,9 +176,16 @@ def run_ddp_process(
 
 
 def run_epoch(
-    member: Member, parts: WorkerParts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
-    epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
-) -> Iterator[tuple[str, Any]]:  # fmt: skip
+    member: Member,
+    parts: WorkerParts,
+    sgd: Sgd | AdamW,
+    both: DistributedDataParallel,
+    exchange: Exchange,
+    epoch: int,
+    states_M: np.ndarray,
+    rate: Rate,
+    arrays: Mapping[str, np.ndarray | Tensor],
+) -> Iterator[tuple[str, Any]]:
     """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
 
     Yields
@@ -243,7 +248,11 @@ def run_epoch(
             keep = ended or now - saved >= _SNAPSHOT_S
             saved = now if keep else saved
             state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
-            yield "ended" if ended else "moved", (_progress(used, sums, now - began), state, states.copy())
+            loss_sum, *counts = sums
+            frames, classified, left_out, up, down = map(int, counts)
+            done = Progress(used=used, frames=frames, loss_sum=loss_sum, correct=classified, seconds=now - began)
+            done = replace(done, up=up, down=down, left_out=left_out)
+            yield "ended" if ended else "moved", (done, state, states.copy())
 
 
 def _added_up(
@@ -275,14 +284,6 @@ def _added_up(
     return list(sums)
 
 
-def _progress(used: int, sums: list[float], seconds: float) -> Progress:
-    frames, loss_sum, correct, left_out, up, down = sums
-    return Progress(
-        used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
-        down=int(down), left_out=int(left_out),
-    )  # fmt: skip
-
-
 @dataclass
 class Deadline(Clock):
     """The watchdog's deadline for the next heartbeat of any process; the beginning of each half step is a heartbeat."""
@@ -305,11 +306,6 @@ class Deadline(Clock):
 class Ddp:
     """The backend of synchronous processes.
 
-    Parameters
-    ----------
-    build
-        Makes the parts of a worker in its process.
-
     Raises
     ------
     Speech3Error
@@ -317,15 +313,14 @@ class Ddp:
     """
 
     def __init__(
-        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, weight_decay: float = 0.0,
-        codec: CodecConfig | None = None,
-    ) -> None:  # fmt: skip
+        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, codec: CodecConfig | None = None
+    ) -> None:
         self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
         self.deadline, heartbeats = Deadline(), multiprocessing.get_context("spawn").RawArray("d", 2 * workers)
         self.heartbeats_N2 = np.frombuffer(heartbeats).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
-        to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
+        to_all = f"{self.meeting.name}/store", build, momentum, codec or CodecConfig()
         members = [Member(rank, workers, device_for(device, rank), heartbeats) for rank in range(workers)]
         tasks = [Task(run_ddp_process, (member, *to_all), member.device) for member in members]
         self.workers, self.error = Workers(["world ddp"], "step", lambda _: tasks), ""

@@ -323,6 +323,7 @@ class Build:
         return WorkerParts(
             ByName(model) if self.by_name else model, self.source(on, read_ahead=read_ahead), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, optimizer=self.optimizer or training.optimizer, betas=training.betas,
+            weight_decay=training.weight_decay,
             autocast=autocast_of(training), cuda_graphs=CudaGraphs() if training.cuda_graph else None,
             evaluated=_evaluated(self.model, "model" * self.by_name), skips=True,
         )  # fmt: skip

@@ -2,24 +2,9 @@
 
 Parameters, history and each worker's sum of gradients lie in memory that all workers of a group see (`Vectors`). A
 group assigns the portions of a gradient to its workers on demand, and applies operations to the server partitions. Both
-kinds have the same methods: `begin`, `evaluate`, `operate`, `seconds`, `reports`, `close`; and the same counts of the
-epoch: `up` and `down` (bytes, 0 where nothing is sent), `returned` (portions that dead workers returned), `restarts`
-(workers that replaced a dead one), `note` (the last remark about a worker that hung; may be empty).
-
-**Processes.** The messages are small: portion numbers, frames and losses, coefficients and inner products. The
-coordinator assigns a task to any free worker, so a slow worker delays the others only while it operates on a partition.
-A worker adds a portion's gradient to its sum only when the coordinator says so. A worker that dies may leave its sum
-half written: that sum is ignored, its portions are computed again, and another process takes its place.
-
-**Virtual.** Real gradients in one process, so that 64 workers run on a laptop. Time is charged for a minibatch of a
-portion (`compute_s` of its worker), for an operation on the partitions (`sync_s` divided by their number, as for the
-sync of a server of that size), and for messages: two latencies for every portion and for every operation. With its
-first portion of an evaluation a worker also fetches the point (`4 K / bandwidth` and two latencies), and at the end all
-workers send their sums to the partitions at the same time (`4 K / bandwidth` and one latency). Partitions are machines
-of their own, as in the paper (in `Processes`, any free worker serves them), and there are as many as workers, so no
-partition's link is busier than a worker's. The gradient of a portion is computed when the first worker that was
-assigned it finishes; its backup task costs only virtual time. As in `Processes`, a worker finishes a portion even when
-it is no longer needed.
+kinds have the same methods, `begin`, `evaluate`, `operate`, `seconds`, `reports` and `close`; and the same counts of
+the epoch: `up` and `down` (bytes, 0 where nothing is sent), `returned` (portions that dead workers returned),
+`restarts` (workers that replaced a dead one), `note` (the last remark about a worker that hung; may be empty).
 
 Axes: K values of the model, N workers.
 """
@@ -110,10 +95,13 @@ class _Worker:
 class Processes:
     """The worker group of processes, and the memory that they share.
 
+    The messages are small: portion numbers, frames and losses, coefficients and inner products. The coordinator assigns
+    a task to any free worker, so a slow worker delays the others only while it operates on a partition. A worker adds a
+    portion's gradient to its sum only when the coordinator says so. A worker that dies may leave its sum half written:
+    that sum is ignored, its portions are computed again, and another process takes its place.
+
     Parameters
     ----------
-    build
-        Makes the parts of a worker in its process.
     device
         ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on the
         host.
@@ -155,7 +143,6 @@ class Processes:
 
     @property
     def note(self) -> str:
-        """The last remark about a worker that hung in the epoch; may be empty."""
         return self.processes.note
 
     def seconds(self) -> float:
@@ -187,7 +174,7 @@ class Processes:
                             self.workers[index].free = True  # the next portion is queued behind `Keep`
             if self._due():
                 yield
-        return summed(kept.values(), portions.keepers)
+        return summed(kept, portions.keepers)
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         """Apply an operation to every partition; returns the sum of the results, always added in the same order."""
@@ -208,7 +195,6 @@ class Processes:
         return sum((answers[part] for part in range(1, len(answers))), start=answers[0])
 
     def close(self) -> None:
-        """Stop the processes; the memory is freed with the last of them."""
         self.processes.close()
         self.stack.close()
 
@@ -294,12 +280,15 @@ def _operate(order: Operate, vectors: Vectors, layout: VectorLayout) -> Operated
 
 
 class Virtual:
-    """The worker group on a virtual clock; `layout` and ``times.compute_s`` have the same number of workers.
+    """The worker group on a virtual clock: real gradients in one process, so that 64 workers run on a laptop.
 
-    Parameters
-    ----------
-    parts
-        Parts of one worker; each worker gets a copy of its model.
+    Time is charged for a minibatch of a portion (`compute_s` of its worker), for an operation on the partitions
+    (`sync_s` divided by their number), and for messages: two latencies for every portion and for every operation. With
+    its first portion of an evaluation a worker also fetches the point (`4 K / bandwidth` and two latencies), and at the
+    end all workers send their sums to the partitions at the same time (`4 K / bandwidth` and one latency). Partitions
+    are machines of their own, as in the paper, and there are as many as workers, so no partition's link is busier than
+    a worker's. The gradient of a portion is computed when the first worker that was assigned it finishes; its backup
+    task costs only virtual time. A worker finishes a portion even when it is no longer needed.
     """
 
     note = ""
@@ -338,7 +327,6 @@ class Virtual:
         return with_waits(self.done_N, self.now)
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Compute loss and gradient at point `at`; yields after every portion."""
         self.evaluation += 1
         portions, kept = Portions(len(numbers)), dict[int, ComputedPortion]()
         for worker, portion in self._first_to_finish(portions, numbers):
@@ -350,11 +338,10 @@ class Virtual:
             self.workspaces[worker].keep(self.evaluation)
             kept[portion] = done
             yield
-        return summed(kept.values(), portions.keepers)
+        return summed(kept, portions.keepers)
 
     @torch.no_grad()
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
-        """Apply an operation to all partitions at the same time; returns the sum of the results."""
         while self.failures and self.failures[0][0] <= self.now:
             self._die()
         if isinstance(operation, Gather):

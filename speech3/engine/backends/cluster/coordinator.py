@@ -124,13 +124,19 @@ class Cluster:
     """
 
     def __init__(
-        self, build: BuildOn, parts: WorkerParts, config: AsgdConfig, *,
-        workers: int, device: str = "cpu", weight_decay: float = 0.0, codec: CodecConfig | None = None,
+        self,
+        build: BuildOn,
+        parts: WorkerParts,
+        config: AsgdConfig,
+        *,
+        workers: int,
+        device: str = "cpu",
+        codec: CodecConfig | None = None,
         address: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         own, codec = flatten(parts.model), codec or CodecConfig()
         self.facts, self.gpus = facts_of(parts, own), int(device == "cuda")
-        self.to_prepare = (build, device, config, codec, workers, weight_decay)
+        self.to_prepare = (build, device, config, codec, workers)
         self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
         self.clock, self.most_pushed = Clock(), config.max_distance
         plans = plans_of(parts, own, config, workers, codec)
@@ -371,18 +377,13 @@ class Cluster:
                 worker.go = True
 
     def _progress(self, states: MinibatchStates, versions: int) -> Progress:
-        each = [
-            sum(
-                (work for incarnation, work in self.work.items() if self.incarnations[incarnation] == number),
-                ShardWork(),
-            )
-            for number in range(len(self.workers))
-        ]
-        return replace(
-            states.progress(self.before), versions=versions, seconds=max(0.0, self.last_used - self.began),
-            returned=self.returned, restarts=self.restarts, up=sum(work.up for work in each),
-            down=sum(work.down for work in each), shards=tuple(work.report for work in each), note=self._note(),
-        )  # fmt: skip
+        each = [ShardWork() for _ in self.workers]
+        for incarnation, work in self.work.items():
+            each[self.incarnations[incarnation]] += work
+        total = sum(each, start=ShardWork())
+        seconds, shards = max(0.0, self.last_used - self.began), tuple(work.report for work in each)
+        done = replace(states.progress(self.before), versions=versions, seconds=seconds, up=total.up, down=total.down)
+        return replace(done, returned=self.returned, restarts=self.restarts, shards=shards, note=self._note())
 
     def _note(self) -> str:
         said = [self.hang] if self.hang else []
