@@ -19,15 +19,17 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from speech3.config import TrainingConfig
 from speech3.engine.flat import trained
 from speech3.engine.interface import (
+    Loss,
     Microbatches,
     Passes,
     Progress,
     Results,
+    Source,
     Targets,
     WorkerParts,
     each_tensor,
@@ -67,11 +69,6 @@ def use_precision(name: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
-def autocast_of(training: TrainingConfig) -> torch.dtype | None:
-    """Type to which the inputs of products are rounded in forward and backward passes; None: they are not rounded."""
-    return torch.bfloat16 if training.precision == "bf16" else None
-
-
 def device_of(name: str) -> torch.device:
     """The device with this name; raises `Speech3Error` if this machine does not have it."""
     try:
@@ -85,6 +82,21 @@ def device_of(name: str) -> torch.device:
         usable = f"use cuda:0 to cuda:{count - 1}" if count > 1 else "use cuda:0" if count else "use cpu"
         raise MachineError(f"device {name!r}: PyTorch finds {count or 'no'} GPU{'s' * (count != 1)} here; {usable}")
     return device
+
+
+def worker_parts(
+    training: TrainingConfig, model: nn.Module, source: Source, loss: Loss, seed: int, **more: Any
+) -> WorkerParts:
+    """The parts of a worker with the settings of a config; `more` are further fields, or replace these."""
+    settings: dict[str, Any] = {
+        "max_norm": training.gradient_clip or math.inf,
+        "optimizer": training.optimizer,
+        "betas": training.betas,
+        "weight_decay": training.weight_decay,
+        "autocast": torch.bfloat16 if training.precision == "bf16" else None,
+        "cuda_graphs": CudaGraphs() if training.cuda_graph else None,
+    }
+    return WorkerParts(model, source, loss, seed, **(settings | more))
 
 
 def use_device(name: str) -> None:
@@ -175,11 +187,8 @@ def gradient(
     drawn
         The minibatch, if it is already drawn.
 
-    Returns
-    -------
-    step, gradient
-        The gradient must not be used if `step.finite` is false. With CUDA graphs it is valid only until the next
-        gradient is computed.
+    The gradient must not be used if `step.finite` is false. With CUDA graphs it is valid only until the next
+    gradient is computed.
     """
     inputs, targets = drawn or parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
@@ -246,11 +255,8 @@ def clip(
 ) -> Tensor:
     """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013).
 
-    Returns
-    -------
-    length
-        The norm before clipping, a scalar on the gradient's device; the host does not wait for it. It is not finite if
-        a value of the gradient is not; the gradient is then left unchanged.
+    Returns the norm before clipping, a scalar on the gradient's device; the host does not wait for it. It is not finite
+    if a value of the gradient is not; the gradient is then left unchanged.
     """
     length = norm(g)
     if max_norm < math.inf:
@@ -297,10 +303,7 @@ class CudaGraphs:
         place
             What else must be equal for a graph to be valid: the address of the parameters, and how `work` computes.
 
-        Raises
-        ------
-        Speech3Error
-            The model or the loss cannot be recorded.
+        Raises `Speech3Error`: the model or the loss cannot be recorded.
         """
         kind = (place, described(inputs), described(targets))
         graph = self.graphs.get(kind)

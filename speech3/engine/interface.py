@@ -127,11 +127,8 @@ BuildOn = Callable[[str], WorkerParts]  # makes the parts on a device, called on
 class Rate:
     """The learning rate in one epoch: a function of the minibatch's number, whichever worker draws it.
 
-    Attributes
-    ----------
-    last
-        The epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning rate,
-        the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
+    `last`: the epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning
+    rate, the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
     """
 
     base: float
@@ -267,11 +264,8 @@ def turns(states_M: np.ndarray, workers: int, rows: Rows) -> list[tuple[int, lis
     The minibatches of a step have consecutive numbers; with rows, each worker has a stretch of the epoch of its own, so
     that it can carry the state of a recurrent model.
 
-    Returns
-    -------
-    turns
-        For each step, the number of the epoch's minibatches that precede it, which determines the learning rate, and
-        the numbers of its minibatches.
+    Returns for each step, the number of the epoch's minibatches that precede it, which determines the learning rate,
+    and the numbers of its minibatches.
     """
     waiting = np.flatnonzero(states_M == WAITING)
     if rows is None or workers == 1:

@@ -34,11 +34,8 @@ Lock = AbstractContextManager[object]
 class MinibatchStates:
     """The rows, in memory that all processes of a host share, or in that of one process.
 
-    Attributes
-    ----------
-    frames_M, loss_M, correct_M
-        Its number of frames, their mean loss and the number classified correctly, all before the update; zero until
-        they are computed.
+    `frames_M`, `loss_M`, `correct_M`: its number of frames, their mean loss and the number classified correctly, all
+    before the update; zero until they are computed.
     """
 
     states_M: np.ndarray  # int32: WAITING, USED, STALE, REFUSED, or s + 1 while the minibatch is assigned to shard s

@@ -95,12 +95,9 @@ class ServerOptimizer:
     ) -> float:
         """Write the updated state into `new`, and its parameters into `own`; the push is zero afterwards.
 
-        Returns
-        -------
-        length
-            How far the parameters moved: the Euclidean norm of the change divided by that of the parameters. The
-            divisor is at least the norm of parameters of size `_SMALL`, since a partition may hold only biases, which
-            begin at zero. Not finite if a value of the push or of the change is not.
+        Returns how far the parameters moved: the Euclidean norm of the change divided by that of the parameters. The
+        divisor is at least the norm of parameters of size `_SMALL`, since a partition may hold only biases, which begin
+        at zero. Not finite if a value of the push or of the change is not.
         """
         step = _step_of(old, own)
         along = _along(own.push(), old.velocity_P) if self.projection and old.velocity_P is not None else 0.0

@@ -273,11 +273,8 @@ class Shard:
 
     Its rounds of syncs begin with a partition that depends on `number`, so that workers do not all begin with the same.
 
-    Attributes
-    ----------
-    accumulated
-        Without local updates, the learning rate times the sum of the gradients, of which each push is a slice; with
-        local updates, None.
+    `accumulated`: without local updates, the learning rate times the sum of the gradients, of which each push is a
+    slice; with local updates, None.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ Axes: S senones, U utterances (U1: and the end of the last), U units of a layer.
 
 import copy
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from speech3.config import (
     parse,
     read_yaml,
 )
-from speech3.engine import CudaGraphs, Loss, WorkerParts, autocast_of, use_precision
+from speech3.engine import Loss, WorkerParts, use_precision, worker_parts
 from speech3.errors import DataError, MismatchError, MissingError, SettingError, TrainingError
 from speech3.frames import (
     Chunks,
@@ -173,12 +172,8 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         model, loss, seed = _own_units(model, device, config.seed)
     source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
     penalty = config.training.group_lasso
-    return WorkerParts(
-        model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
-        optimizer=config.training.optimizer, betas=config.training.betas, weight_decay=config.training.weight_decay,
-        autocast=autocast_of(config.training), cuda_graphs=CudaGraphs() if config.training.cuda_graph else None,
-        proximal=partial(GroupLasso, penalty) if penalty else None,
-    )  # fmt: skip
+    proximal = partial(GroupLasso, penalty) if penalty else None
+    return worker_parts(config.training, model.to(device), source, loss, seed, proximal=proximal)
 
 
 def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:

@@ -162,8 +162,9 @@ def test_between_two_reports_no_process_waits_for_the_device(monkeypatch):
         ("moved", 4, 64, False), ("moved", 8, 128, False), ("ended", 11, 11 * 16, True)
     ]  # fmt: skip
     # Of each report: what the steps did, the sums of all; of the last the state, too.
-    report = ["tolist", "cpu", "tolist", "tolist"]
-    expected = [*report, "report", *report, "report", *report, "cpu", "numpy", "report"]
+    sums = ["cpu", "tolist", "tolist"]
+    first, last = [*["tolist"] * 4, *sums, "report"], [*["tolist"] * 3, *sums, "cpu", "numpy", "report"]
+    expected = [*first, *first, *last]
     assert [name for name in seen if name == "report" or name in waits(seen)] == expected
 
 

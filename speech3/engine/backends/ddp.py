@@ -19,9 +19,9 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,7 +39,7 @@ from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Unkil
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.mean import Exchange, SharedCodes, mean_of_codes
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, clip, device_for, loss_of, stacked_scalars
+from speech3.engine.gradient import Diverged, Step, clip, device_for, loss_of, stacked_scalars
 from speech3.engine.interface import (
     USED,
     BuildOn,
@@ -70,11 +70,8 @@ _RESUME = ", which stopped training: run it again (`speech3 train` resumes from 
 class Member:
     """One process of the group.
 
-    Attributes
-    ----------
-    heartbeats
-        Heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half steps that it
-        has begun, and when it began the last of them, on the clock `time.monotonic`.
+    `heartbeats`: heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half
+    steps that it has begun, and when it began the last of them, on the clock `time.monotonic`.
     """
 
     rank: int
@@ -86,51 +83,6 @@ class Member:
         """Write a heartbeat: a half step begins (draw a minibatch and compute its loss; or exchange gradients)."""
         heartbeats_N2 = np.frombuffer(self.heartbeats).reshape(-1, 2)
         heartbeats_N2[self.rank] = heartbeats_N2[self.rank, _STEPS] + 1, time.monotonic()
-
-
-@dataclass
-class UncheckedSteps:
-    """The results of this process's steps, which stay on the device until they are checked.
-
-    Attributes
-    ----------
-    results_R3
-        float64, on the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
-    sums
-        Totals of the checked steps: loss times frames, frames, frames classified correctly, frames left out.
-    steps
-        For each unchecked step, the minibatch's number, and its numbers of frames and of frames left out, or 0 if its
-        loss has weight 0.
-    """
-
-    results_R3: Tensor
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
-        self.results_R3[len(self.steps)] = stacked_scalars([loss, correct, length])
-        self.steps.append((number, frames, left_out))
-
-    def check(self) -> tuple[float, float, float]:
-        """Check and add up the steps since the last call; waits for the device.
-
-        Returns
-        -------
-        step, number, loss
-            The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and its loss; zeros if
-            there is none.
-        """
-        results = self.results_R3[: len(self.steps)].tolist()
-        steps, self.steps = self.steps, []
-        for step, ((number, frames, left_out), (loss, right, length)) in enumerate(
-            zip(steps, results, strict=True), start=1
-        ):
-            if not (math.isfinite(loss) and math.isfinite(length)):
-                return step, number, loss
-            if frames or left_out:
-                new = (loss * frames, frames, right, left_out)
-                self.sums = [old + each for old, each in zip(self.sums, new, strict=True)]
-        return 0, 0, 0
 
 
 class ModelWithLoss(nn.Module):
@@ -196,51 +148,37 @@ def run_epoch(
     sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
     parts.begin_training()
     groups = turns(states_M, member.workers, parts.source.rows)
-    expect(parts.source, epoch, [(group[member.rank] if member.rank < len(group) else group[0]) for _, group in groups])
-    unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
+    mine = [group[member.rank] if member.rank < len(group) else group[0] for _, group in groups]
+    expect(parts.source, epoch, mine)
+    unread: list[tuple[int, Step]] = []  # minibatch, and its step, whose results may still be on their way
     exchange.up = exchange.down = 0
-    began, used = time.perf_counter(), 0
-    saved = reported = began
+    began = saved = reported = time.perf_counter()
     last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
-    states = states_M.copy()
-    for turn, (before, group) in enumerate(groups, start=1):
+    done, states = Progress(), states_M.copy()
+    for turn, (number, (before, group)) in enumerate(zip(mine, groups, strict=True), start=1):
         member.began()
-        # DDP divides by the number of workers. If the last group is smaller, the surplus workers compute with weight 0,
-        # and the weights of the others correct the divisor.
-        in_group = member.rank < len(group)
-        weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
-        # 1. Forward pass; of all microbatches but the last also the backward pass, without an exchange of gradients.
+        # 1. Both passes. DDP divides by the number of workers. If the last group is smaller, the surplus workers
+        # compute with weight 0, and the weights of the others correct the divisor.
+        weight = member.workers / len(group) if member.rank < len(group) else 0.0
         inputs, targets = parts.source.draw(epoch, number)
         seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-        for parameter in trained(parts.model):
-            parameter.grad = None
-        *others, final = inputs.microbatches if isinstance(inputs, Microbatches) else [(inputs, targets)]
-        loss, correct = torch.zeros((), device=parts.device), torch.zeros((), device=parts.device)
-        for microbatch, its_targets in others:
-            with both.no_sync():
-                part, right = both(microbatch, its_targets)
-                share = len(its_targets) / len(targets)
-                (part * (weight * share)).backward()
-            loss, correct = loss + share * part.detach(), correct + right
-        part, right = both(*final)
-        # 2. The last backward pass, in which DDP exchanges the gradients, and the update.
         exchange.begin(key_of(parts.seed, epoch, before, member.rank))
-        member.began()
-        share = len(final[1]) / len(targets)
-        (part * (weight * share)).backward()
-        loss, correct = (loss + share * part, correct + right) if others else (part, right)
+        loss, correct = _passes(member, parts, both, weight, inputs, targets)
+        # 2. The update.
         g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
         length = clip(g, parts.max_norm)
         sgd.step(g, rate(before))
         # 3. Note the results; now and then, all processes add theirs up and the first reports.
         frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
-        unchecked.add(number, frames, left_out, loss.detach(), correct, length)
+        unread.append((number, Step.started(frames, stacked_scalars([loss, correct, length]), left_out)))
         states[group] = USED
-        used += len(group)
+        done += Progress(used=len(group))
         if turn < min(due, len(groups)):
             continue
-        *sums, took_ms = _added_up(member, unchecked, exchange, reported, epoch, rate)
+        results, took_ms = _added_up(member, parts, unread, exchange, reported, epoch, rate)
+        unread.clear()
         now = reported = time.perf_counter()
+        done = replace(done + results, seconds=now - began)
         steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
         last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
         if member.rank == 0:
@@ -248,40 +186,64 @@ def run_epoch(
             keep = ended or now - saved >= _SNAPSHOT_S
             saved = now if keep else saved
             state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
-            loss_sum, *counts = sums
-            frames, classified, left_out, up, down = map(int, counts)
-            done = Progress(used=used, frames=frames, loss_sum=loss_sum, correct=classified, seconds=now - began)
-            done = replace(done, up=up, down=down, left_out=left_out)
             yield "ended" if ended else "moved", (done, state, states.copy())
 
 
+def _passes(
+    member: Member, parts: WorkerParts, both: DistributedDataParallel, weight: float, inputs: Any, targets: Any
+) -> tuple[Tensor, Tensor]:
+    """Both passes of a minibatch whose loss has this weight; returns its loss, and the number classified correctly."""
+    for parameter in trained(parts.model):
+        parameter.grad = None
+    portions = inputs.microbatches if isinstance(inputs, Microbatches) else ((inputs, targets),)
+    loss = correct = torch.zeros((), device=parts.device)
+    for number, (microbatch, its_targets) in enumerate(portions, start=1):
+        last, share = number == len(portions), len(its_targets) / len(targets)
+        with nullcontext() if last else both.no_sync():
+            part, right = both(microbatch, its_targets)
+            if last:
+                member.began()  # in the last backward pass, DDP exchanges the gradients
+            (part * (weight * share)).backward()
+        loss, correct = loss + share * part.detach(), correct + right
+    return loss, correct
+
+
 def _added_up(
-    member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
-) -> list[float]:
-    """Totals over all processes: `UncheckedSteps.sums`, bytes up and down, milliseconds spent.
+    member: Member,
+    parts: WorkerParts,
+    unread: Sequence[tuple[int, Step]],
+    exchange: Exchange,
+    since: float,
+    epoch: int,
+    rate: Rate,
+) -> tuple[Progress, float]:
+    """The results of all processes' steps since the last report, and the milliseconds spent; waits for the device.
 
     The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
     exactly the same in all processes.
 
-    Raises
-    ------
-    Diverged
-        A loss or gradient is not finite. The same error is raised in every process; it names the minibatch whose loss
-        is not finite, rather than one of those that were in the same mean gradient.
+    Raises `Diverged`: a loss or gradient is not finite. The same error is raised in every process; it names the
+    minibatch whose loss is not finite, rather than one of those that were in the same mean gradient.
     """
-    troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
-    troubles_N3[member.rank] = list(unchecked.check())
-    took_ms = round(1000 * (time.perf_counter() - since))  # after `check`, which waits for the device
-    counts = [*unchecked.sums, exchange.up, exchange.down, took_ms]
-    mine = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
-    all_of_them = torch.tensor(mine, dtype=torch.float64, device=unchecked.results_R3.device)
+    # Of each process: the first step (from 1) whose loss or gradient is not finite, its minibatch and its loss.
+    bad = [(float(turn), float(number), step.loss) for turn, (number, step) in enumerate(unread, 1) if not step.finite]
+    troubles_N3 = [(0.0, 0.0, 0.0) for _ in range(member.workers)]
+    troubles_N3[member.rank] = next(iter(bad), (0.0, 0.0, 0.0))
+    mine = sum((step.progress for _, step in unread if step.frames or step.left_out), Progress())
+    took_ms = round(1000 * (time.perf_counter() - since))  # now that the steps are read
+    counts = [mine.loss_sum, mine.frames, mine.correct, mine.left_out, exchange.up, exchange.down, took_ms]
+    exchange.up = exchange.down = 0
+    values = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
+    all_of_them = torch.tensor(values, dtype=torch.float64, device=parts.device)
     dist.all_reduce(all_of_them)
     sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * member.workers]))
     troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
     if troubles:
         _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))
         raise Diverged(epoch, int(number), loss, rate(int(number)))
-    return list(sums)
+    loss_sum, (frames, correct, left_out, up, down) = sums[0], map(int, sums[1:6])
+    results = Progress(frames=frames, loss_sum=loss_sum, correct=correct, left_out=left_out, up=up, down=down)
+    return results, sums[6]
 
 
 @dataclass
@@ -306,10 +268,7 @@ class Deadline(Clock):
 class Ddp:
     """The backend of synchronous processes.
 
-    Raises
-    ------
-    Speech3Error
-        A process fails, dies or hangs; raised by `epoch`.
+    Raises `Speech3Error`: a process fails, dies or hangs; raised by `epoch`.
     """
 
     def __init__(

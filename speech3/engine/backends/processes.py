@@ -11,9 +11,6 @@ any shard that died. A shard that waits for a lock has a later deadline than the
 killed first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped or too busy
 to check.
 
-The memory is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel
-frees it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
-
 Axes: N shards.
 """
 
@@ -78,15 +75,9 @@ class Hang:
 
 @dataclass(kw_only=True)
 class Clock:
-    """Measures how long ago a heartbeat was; time in which the coordinator was stopped or busy does not count.
+    """Measures how long ago a heartbeat was; time in which the coordinator was stopped or busy does not count."""
 
-    Attributes
-    ----------
-    looked
-        When the coordinator last checked, on the clock `time.monotonic`.
-    """
-
-    looked: float = field(default_factory=time.monotonic)
+    looked: float = field(default_factory=time.monotonic)  # when the coordinator last checked
     since: float = 0.0  # time before this moment does not count
 
     def look(self, now: float) -> None:
@@ -102,16 +93,10 @@ class Clock:
 
 @dataclass
 class Watchdog(Clock):
-    """Learns how long each shard's minibatches take, and reports a shard that is past its deadline.
-
-    Attributes
-    ----------
-    before_N
-        Minibatches of the epoch that were computed in the shard's place before its process was started.
-    """
+    """Learns how long each shard's minibatches take, and reports a shard that is past its deadline."""
 
     usual_N: np.ndarray  # each shard's usual seconds per minibatch, as last measured; 0: not known yet for this process
-    before_N: np.ndarray = field(init=False)
+    before_N: np.ndarray = field(init=False)  # minibatches computed in its place before its process was started
 
     def __post_init__(self) -> None:
         self.before_N = np.zeros_like(self.usual_N)
@@ -123,12 +108,7 @@ class Watchdog(Clock):
     def find(self, shards_N: np.ndarray, work: bool) -> Hang | None:
         """Return the shard that hangs, if any; of several, the one that has hung longest: others may wait for it.
 
-        Parameters
-        ----------
-        shards_N
-            See `ServerMemory`.
-        work
-            Whether there is an epoch to work on in which minibatches are waiting.
+        `work` says whether there is an epoch to work on in which minibatches are waiting.
         """
         self.look(time.monotonic())
         done_N = shards_N[:, Status.MINIBATCHES] > self.before_N
@@ -245,16 +225,7 @@ def run_task(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, 
 
 
 class Workers:
-    """A fixed number of workers.
-
-    Parameters
-    ----------
-    names
-        The workers' names in error messages.
-    unit
-        The word for the unit of their progress.
-    tasks
-        Maps a worker's number to the tasks of its processes.
+    """A fixed number of workers: their `names` and the `unit` of their progress in messages, and the `tasks` of each.
 
     Attributes
     ----------
@@ -282,7 +253,6 @@ class Workers:
 
     @property
     def pipes(self) -> list[Any]:
-        """This process's ends of their pipes."""
         return [pipe for group in self.groups for _, pipe in group]
 
     def start_all(self) -> None:
@@ -323,10 +293,7 @@ class Workers:
     def check_killed(self) -> None:
         """Kill workers again that hung, were killed and are still there; call now and then.
 
-        Raises
-        ------
-        Unkillable
-            Several attempts were in vain.
+        Raises `Unkillable`: several attempts were in vain.
         """
         for number, (attempts, last) in list(self._kills.items()):
             left = self._alive(number)
@@ -380,10 +347,7 @@ class Workers:
     def replace(self, number: int, death: Death, *, progressed: bool) -> None:
         """Start a worker in place of one that died, and had made progress or not.
 
-        Raises
-        ------
-        Speech3Error
-            It died `DEATHS` times without progress in between.
+        Raises `Speech3Error`: it died `DEATHS` times without progress in between.
         """
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         hang = self._hung.pop(number, "")
@@ -435,10 +399,10 @@ def open_memory(path: str, size: int) -> mmap.mmap:
 def memory_file(name: str, size: int) -> Iterator[str]:
     """Path of a new zeroed block of `size` bytes, allocated at once so that no access fails for lack of memory later.
 
-    Raises
-    ------
-    Speech3Error
-        There is not enough memory.
+    It is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel frees
+    it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
+
+    Raises `Speech3Error`: there is not enough memory.
     """
     named = not hasattr(os, "memfd_create")
     descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")

@@ -27,23 +27,12 @@ from speech3.engine.trainer import asynchronous, check_epoch, check_workers, sim
 from speech3.errors import MachineError, SettingError, Speech3Error, listed
 from speech3.runtime import available_jobs
 
-_OF_PRESETS = {
-    "world",
-    "workers",
-    "asgd",
-    "codec",
-    "lbfgs",
-    "warmup",
-    "gradient_clip",
-}  # the other keys of presets were chosen for speech
-STRATEGIES = (
-    "sgd", "ddp", "terngrad_ddp", "terngrad_momentum", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour",
-    "downpour_adagrad", "sandblaster",
-)  # fmt: skip
-OPTIONS = (
-    "asgd", "codec", "lbfgs", "betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph",
-    "simulation",
-)  # fmt: skip
+# The keys that a strategy takes from its preset; the others were chosen for speech.
+_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs", "warmup", "gradient_clip"}
+_ASYNCHRONOUS = ("asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad")
+STRATEGIES = ("sgd", "ddp", "terngrad_ddp", "terngrad_momentum", *_ASYNCHRONOUS, "sandblaster")
+_NUMBERS = ("betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph")
+OPTIONS = ("asgd", "codec", "lbfgs", *_NUMBERS, "simulation")
 _ARGUMENTS = ("optimizer", "schedule", "gradient_clip", "precision", "learning_rate", "minibatch", "workers", "device")
 _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
 
@@ -51,10 +40,7 @@ _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to 
 def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
     """The config of a call of `fit`; `arguments` are keys of `training`, None where the preset's value is used.
 
-    Raises
-    ------
-    Speech3Error
-        The strategy, an argument or an option is unknown or out of range.
+    Raises `Speech3Error`: the strategy, an argument or an option is unknown or out of range.
     """
     if strategy not in STRATEGIES:
         raise SettingError(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
@@ -62,9 +48,6 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
         raise SettingError(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise SettingError(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
-    for name in ("workers", "max_epochs", "minibatch"):
-        if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
-            raise SettingError(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
     if arguments.get("precision") == "auto":
         raise SettingError("precision=auto is for speech3 train; give float32, tf32 or bf16")
     clock = options.get("simulation") or {}
@@ -77,9 +60,8 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
             "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
             "and early stopping by on_epoch"
         )
-    preset = TrainingConfig(world="ddp", workers=2) if strategy == "ddp" else load_preset(
-        TrainingConfig, "training", strategy
-    )  # fmt: skip
+    ddp = strategy == "ddp"
+    preset = TrainingConfig(world="ddp", workers=2) if ddp else load_preset(TrainingConfig, "training", strategy)
     given = {name: value for name, value in arguments.items() if value is not None}
     values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
     if arguments.get("gradient_clip") == math.inf:

@@ -94,10 +94,7 @@ class History:
 def coefficients(dots_JJ: np.ndarray) -> np.ndarray:
     """The quasi-Newton direction -H g in terms of s_1 .. s_k, y_1 .. y_k, g; float64 (J,).
 
-    Parameters
-    ----------
-    dots_JJ
-        Inner products of these vectors; each s_i . y_i is above 0.
+    `dots_JJ`: inner products of these vectors; each s_i . y_i is above 0.
     """
     pairs = len(dots_JJ) // 2
     c_J = np.zeros(len(dots_JJ))
@@ -117,15 +114,9 @@ def coefficients(dots_JJ: np.ndarray) -> np.ndarray:
 def descend(objective: Objective, iterations: int, history: History, first: float) -> Generator[None, None, str]:
     """Run iterations of L-BFGS on one objective, updating `history`; yields while it waits, and after each iteration.
 
-    Parameters
-    ----------
-    first
-        Initial trial step along the gradient where there is no history.
+    `first`: initial trial step along the gradient where there is no history.
 
-    Returns
-    -------
-    reason
-        Why it stopped before `iterations`; empty if it did not.
+    Returns why it stopped before `iterations`; empty if it did not.
     """
     loss = yield from objective.begin()
     for _ in range(iterations):
@@ -260,10 +251,7 @@ class Sandblaster:
     parts
         Parts of this process; only the size of the model is used.
 
-    Raises
-    ------
-    Speech3Error
-        Whatever the worker group raises.
+    Raises `Speech3Error`: whatever the worker group raises.
     """
 
     def __init__(
@@ -289,10 +277,8 @@ class Sandblaster:
 
         The learning rate is the initial trial step, as a multiple of the gradient, where there is no history.
 
-        Raises
-        ------
-        Speech3Error
-            The loss or its gradient is not finite where a batch begins; whatever the worker group raises.
+        Raises `Speech3Error`: the loss or its gradient is not finite where a batch begins; whatever the worker group
+        raises.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         for _ in self._epoch(epoch, rate):

@@ -13,7 +13,6 @@ result of the first worker to finish a portion is kept, so none counts twice.
 Axes: K values of the model, P of them parameters, H slots of the history, N workers, J vectors of the recursion.
 """
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -252,7 +251,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ComputePortion:
-    """To a worker: compute the gradient of the minibatches `numbers` at the point `at`."""
+    """The order to compute the gradient of the minibatches `numbers` at the point `at`."""
 
     evaluation: int
     at: int
@@ -263,12 +262,11 @@ class ComputePortion:
 
 @dataclass(frozen=True)
 class ComputedPortion:
-    """From a worker: the result of an order, and the seconds it took; `bad` as in `Evaluation`."""
+    """The result of an order; `bad` as in `Evaluation`."""
 
     order: ComputePortion
     progress: Progress
     bad: int | None
-    seconds: float
 
 
 def summed(kept: Mapping[int, ComputedPortion], keepers: tuple[int, ...]) -> Evaluation:
@@ -294,7 +292,6 @@ class Workspace:
     @torch.no_grad()
     def compute(self, order: ComputePortion) -> ComputedPortion:
         """Compute the gradient of a portion, summed over its frames."""
-        begun = time.perf_counter()
         if self.loaded != order.evaluation:
             self.own.load(self.vectors.points_2K[order.at])
             self.loaded = order.evaluation
@@ -309,7 +306,7 @@ class Workspace:
             for view, each in zip(self.portion.views, g, strict=True):
                 view.add_(each, alpha=step.frames)
             done += step.progress
-        return ComputedPortion(order, done, bad, time.perf_counter() - begun)
+        return ComputedPortion(order, done, bad)
 
     @torch.no_grad()
     def keep(self, evaluation: int) -> None:
@@ -323,3 +320,7 @@ class Workspace:
         self.own.collect()
         sum_K[num_parameters:].copy_(self.own.buffers)
         self.summed = evaluation
+
+    @torch.no_grad()
+    def operate(self, operation: Operation, partition: int) -> np.ndarray:
+        return operation(self.vectors, self.layout.partition(partition))

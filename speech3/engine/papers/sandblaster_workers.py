@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.multiprocessing
 
 from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Workers, memory_file, open_memory, patience_s
 from speech3.engine.backends.synchronous import Times
@@ -44,31 +42,12 @@ from speech3.engine.papers.sandblaster_vectors import (
 
 
 @dataclass(frozen=True)
-class Keep:
-    """To a worker: add the gradient computed last to your sum. The worker sends the same back when it has."""
+class Done:
+    """From a worker: the result of a method of its `Workspace`, and the seconds it took; `ready`: it can begin."""
 
-    evaluation: int
-
-
-@dataclass(frozen=True)
-class Operate:
-    """To a worker: apply an operation to a partition."""
-
-    operation: Operation
-    partition: int
-
-
-@dataclass(frozen=True)
-class Operated:
-    """From a worker: the result of an operation and the seconds it took."""
-
-    answer: np.ndarray
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Ready:
-    """From a worker: it has built its parts."""
+    method: str
+    result: Any = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +59,7 @@ class Died:
 class _Worker:
     ready: bool = False
     free: bool = False
-    keeping: bool = False  # was sent `Keep`, and has not replied
+    keeping: bool = False  # was told to keep a portion, and has not replied
     progressed: bool = False  # since it was started
     report: ShardReport = field(default_factory=ShardReport)
     since: float = field(default_factory=time.monotonic)  # the last message to or from it
@@ -106,10 +85,7 @@ class Processes:
         ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on the
         host.
 
-    Raises
-    ------
-    Speech3Error
-        There is no memory for the vectors; a worker fails, or dies repeatedly.
+    Raises `Speech3Error`: there is no memory for the vectors; a worker fails, or dies repeatedly.
     """
 
     up = down = 0  # the memory is shared
@@ -159,19 +135,20 @@ class Processes:
         while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
                 if worker.free and (portion := portions.assign(index)) is not None:
-                    self._send(index, ComputePortion(self.evaluation, at, self.epoch, portion, numbers[portion]))
+                    order = ComputePortion(self.evaluation, at, self.epoch, portion, numbers[portion])
+                    self._send(index, "compute", order)
             for index, message in self._receive():
                 match message:
                     case Died():
                         self.returned += portions.lost(index)
-                    case ComputedPortion(order=order) if order.evaluation == self.evaluation:
-                        if message.bad is not None:
-                            return Evaluation(bad=message.bad)
-                        if portions.computed(index, order.portion):
-                            kept[order.portion] = message
+                    case Done("compute", done) if done.order.evaluation == self.evaluation:
+                        if done.bad is not None:
+                            return Evaluation(bad=done.bad)
+                        if portions.computed(index, done.order.portion):
+                            kept[done.order.portion] = done
                             self.workers[index].keeping = True
-                            self._send(index, Keep(self.evaluation))
-                            self.workers[index].free = True  # the next portion is queued behind `Keep`
+                            self._send(index, "keep", self.evaluation)
+                            self.workers[index].free = True  # the next portion is queued behind this
             if self._due():
                 yield
         return summed(kept, portions.keepers)
@@ -183,12 +160,12 @@ class Processes:
             for index, worker in enumerate(self.workers):
                 if worker.free and waiting:
                     out[index] = waiting.popleft()
-                    self._send(index, Operate(operation, out[index]))
+                    self._send(index, "operate", operation, out[index])
             for index, message in self._receive():
                 match message:
                     case Died() if index in out:
                         waiting.append(out.pop(index))
-                    case Operated(answer) if index in out:
+                    case Done("operate", answer) if index in out:
                         answers[out.pop(index)] = answer
             if self._due():
                 yield
@@ -205,11 +182,12 @@ class Processes:
         self.looked = now
         return True
 
-    def _send(self, index: int, order: ComputePortion | Keep | Operate) -> None:
+    def _send(self, index: int, method: str, *args: Any) -> None:
+        """Have a worker call a method of its workspace."""
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
         with suppress(OSError):  # it died, which `_receive` notices next
-            self.processes.pipes[index].send(order)
+            self.processes.pipes[index].send((method, args))
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
@@ -233,14 +211,14 @@ class Processes:
             match message:
                 case Failed():
                     self.processes.end(index, [message])
-                case Ready():
+                case Done("ready"):
                     worker.ready = worker.free = True
-                case Keep():
+                case Done("keep"):
                     worker.keeping = False
-                case ComputedPortion(seconds=seconds):
+                case Done("compute", done, seconds):
                     worker.free = worker.progressed = True
-                    worker.report += ShardReport(len(message.order.numbers), compute_s=seconds)
-                case Operated(seconds=seconds):
+                    worker.report += ShardReport(len(done.order.numbers), compute_s=seconds)
+                case Done("operate", _, seconds):
                     worker.free = True
                     worker.report += ShardReport(sync_s=seconds)
             yield index, message
@@ -257,26 +235,15 @@ class Processes:
 
 
 def _run_worker_process(worker: int, path: str, layout: VectorLayout, build: BuildOn, device: str, pipe: Any) -> None:
-    """A worker's process: carry out orders until the pipe is closed."""
+    """A worker's process: call the methods of its workspace until the pipe is closed."""
     vectors = Vectors.over(layout, open_memory(path, layout.bytes))
     workspace = Workspace(build(device), vectors, layout, worker)
-    pipe.send(Ready())
+    pipe.send(Done("ready"))
     while True:
-        match pipe.recv():
-            case ComputePortion() as order:
-                pipe.send(workspace.compute(order))
-            case Keep(evaluation) as order:
-                workspace.keep(evaluation)
-                pipe.send(order)
-            case Operate() as order:
-                pipe.send(_operate(order, vectors, layout))
-
-
-@torch.no_grad()
-def _operate(order: Operate, vectors: Vectors, layout: VectorLayout) -> Operated:
-    begun = time.perf_counter()
-    answer = order.operation(vectors, layout.partition(order.partition))
-    return Operated(answer, time.perf_counter() - begun)
+        method, args = pipe.recv()
+        begun = time.perf_counter()
+        result = getattr(workspace, method)(*args)
+        pipe.send(Done(method, result, time.perf_counter() - begun))
 
 
 class Virtual:
@@ -340,7 +307,6 @@ class Virtual:
             yield
         return summed(kept, portions.keepers)
 
-    @torch.no_grad()
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         while self.failures and self.failures[0][0] <= self.now:
             self._die()
@@ -350,7 +316,7 @@ class Virtual:
         partitions = range(self.layout.workers)
         self.now += 2 * self.times.latency_s + self.times.sync_s / len(partitions)
         yield
-        answers = [operation(self.vectors, self.layout.partition(part)) for part in partitions]
+        answers = [self.workspaces[part].operate(operation, part) for part in partitions]
         return sum(answers[1:], start=answers[0])
 
     def close(self) -> None:

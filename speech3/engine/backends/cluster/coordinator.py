@@ -64,25 +64,18 @@ JOIN_S = 20.0  # how long shards that are ready wait for the others before they 
 
 @dataclass(eq=False)
 class ShardHandle:
-    """A shard, as the coordinator sees it.
-
-    Attributes
-    ----------
-    pending
-        The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
-    started, heard
-        When its actor was created, and when the last news of its work came, by `time.monotonic`.
-    """
+    """A shard, as the coordinator sees it."""
 
     actor: Any
+    # The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
     pending: Any
     placed: Facts | None = None  # its facts, once it has replied to `ping`, so a node has room for it
     prepared: bool = False
     incarnation: int = -1  # the incarnation under which it was last set to work; -1: none yet
     go: bool = True  # whether it must be set to work when it is idle
     deaths: int = 0  # deaths of its predecessors in succession
-    started: float = field(default_factory=time.monotonic)
-    heard: float = 0.0
+    started: float = field(default_factory=time.monotonic)  # when its actor was created
+    heard: float = 0.0  # when the last news of its work came
 
     @property
     def idle(self) -> bool:
@@ -113,14 +106,9 @@ class Cluster:
         Parts of this process, with which those on other nodes are compared.
     device
         ``cpu``: a shard takes a CPU of a node; ``cuda``: also a GPU. The server is on CPUs.
-    address
-        See `connect`.
 
-    Raises
-    ------
-    Speech3Error
-        There is no Ray cluster at the address, or it has no room; a shard differs from the others, fails, or dies
-        repeatedly.
+    Raises `Speech3Error`: there is no Ray cluster at the address (see `connect`), or it has no room; a shard differs
+    from the others, fails, or dies repeatedly.
     """
 
     def __init__(
