@@ -44,20 +44,12 @@ class UntrainedTensor:
 
 @dataclass(frozen=True, eq=False)
 class UntrainedTensors:
-    """The frozen parameters and buffers of a model.
-
-    Attributes
-    ----------
-    coded
-        Those that are in the vector only as codes, by descending size of their values, so that all are aligned.
-    codes
-        The part of the vector with the codes. Its first value is 0, or NaN if a guarded buffer is not finite.
-    """
+    """The frozen parameters and buffers of a model."""
 
     views: list[UntrainedTensor]  # those that are views of the vector
-    coded: list[UntrainedTensor]
+    coded: list[UntrainedTensor]  # the others, by descending size of their values, so that all are aligned
     guarded: list[UntrainedTensor]  # buffers among `coded` that must stay finite
-    codes: Tensor
+    codes: Tensor  # the part with the codes; its first value is 0, or NaN if a guarded buffer is not finite
 
     @torch.no_grad()
     def collect(self) -> None:

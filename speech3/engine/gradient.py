@@ -112,21 +112,12 @@ def device_for(device: str, worker: int) -> str:
 
 @dataclass(eq=False)
 class Step:
-    """Results of one minibatch before the update, which on a GPU may still be under way: the host waits to read them.
+    """Results of one minibatch before the update; on a GPU it may still be under way, and whoever reads them waits."""
 
-    Attributes
-    ----------
-    results
-        float64 in the host's memory: their mean loss, the number classified correctly and, if it was computed, the norm
-        of the gradient.
-    left_out
-        Number of further frames that the loss could not use (`left_out` of the targets, if they have it).
-    """
-
-    frames: int  # number of frames
-    results: Tensor
+    frames: int
+    results: Tensor  # float64 on the host: mean loss, number classified correctly and, if computed, gradient's norm
     copied: torch.cuda.Event | None = None  # recorded on the GPU when `results` are there; None if they are
-    left_out: int = 0
+    left_out: int = 0  # number of further frames that the loss could not use
 
     @classmethod
     def started(cls, frames: int, results: Tensor, left_out: int = 0) -> "Step":

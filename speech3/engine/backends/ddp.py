@@ -96,6 +96,122 @@ class ModelWithLoss(nn.Module):
         return loss_of(self.parts, inputs, targets)
 
 
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """What a process computes with; `both` is its copy of the model with the loss, in DDP's wrapper."""
+
+    member: Member
+    parts: WorkerParts
+    sgd: Sgd | AdamW
+    both: DistributedDataParallel
+    exchange: Exchange
+
+    def epoch(
+        self, epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor]
+    ) -> Iterator[tuple[str, Any]]:
+        """Compute the share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
+
+        Yields
+        ------
+        In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None
+        in most reports), and what became of the minibatches.
+        """
+        member, parts, sgd, exchange = self.member, self.parts, self.sgd, self.exchange
+        sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
+        parts.begin_training()
+        groups = turns(states_M, member.workers, parts.source.rows)
+        mine = [group[member.rank] if member.rank < len(group) else group[0] for _, group in groups]
+        expect(parts.source, epoch, mine)
+        unread: list[tuple[int, Step]] = []  # minibatch, and its step, whose results may still be on their way
+        exchange.up = exchange.down = 0
+        began = saved = reported = time.perf_counter()
+        last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
+        done, states = Progress(), states_M.copy()
+        for turn, (number, (before, group)) in enumerate(zip(mine, groups, strict=True), start=1):
+            member.began()
+            # 1. Both passes. DDP divides by the number of workers. If the last group is smaller, the surplus workers
+            # compute with weight 0, and the weights of the others correct the divisor.
+            weight = member.workers / len(group) if member.rank < len(group) else 0.0
+            inputs, targets = parts.source.draw(epoch, number)
+            seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
+            exchange.begin(key_of(parts.seed, epoch, before, member.rank))
+            loss, correct = self._passes(weight, inputs, targets)
+            # 2. The update.
+            g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
+            length = clip(g, parts.max_norm)
+            sgd.step(g, rate(before))
+            # 3. Note the results; now and then, all processes add theirs up and the first reports.
+            frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
+            unread.append((number, Step.started(frames, stacked_scalars([loss, correct, length]), left_out)))
+            states[group] = USED
+            done += Progress(used=len(group))
+            if turn < min(due, len(groups)):
+                continue
+            results, took_ms = self._added_up(unread, reported, epoch, rate)
+            unread.clear()
+            now = reported = time.perf_counter()
+            done = replace(done + results, seconds=now - began)
+            steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
+            last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
+            if member.rank == 0:
+                ended = turn == len(groups)
+                keep = ended or now - saved >= _SNAPSHOT_S
+                saved = now if keep else saved
+                state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
+                yield "ended" if ended else "moved", (done, state, states.copy())
+
+    def _passes(self, weight: float, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        """Both passes of a minibatch whose loss has a weight; returns its loss and the number classified correctly."""
+        parts, both = self.parts, self.both
+        for parameter in trained(parts.model):
+            parameter.grad = None
+        portions = inputs.microbatches if isinstance(inputs, Microbatches) else ((inputs, targets),)
+        loss = correct = torch.zeros((), device=parts.device)
+        for number, (microbatch, its_targets) in enumerate(portions, start=1):
+            last, share = number == len(portions), len(its_targets) / len(targets)
+            with nullcontext() if last else both.no_sync():
+                part, right = both(microbatch, its_targets)
+                if last:
+                    self.member.began()  # in the last backward pass, DDP exchanges the gradients
+                (part * (weight * share)).backward()
+            loss, correct = loss + share * part.detach(), correct + right
+        return loss, correct
+
+    def _added_up(
+        self, unread: Sequence[tuple[int, Step]], since: float, epoch: int, rate: Rate
+    ) -> tuple[Progress, float]:
+        """The results of all processes' steps since the last report, and the milliseconds spent; waits for the device.
+
+        The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
+        exactly the same in all processes.
+
+        Raises `Diverged`: a loss or gradient is not finite. The same error is raised in every process; it names the
+        minibatch whose loss is not finite, rather than one of those that were in the same mean gradient.
+        """
+        workers, exchange = self.member.workers, self.exchange
+        # Of each process: the first step (from 1) whose loss or gradient is not finite, its minibatch and its loss.
+        bad = [
+            (float(turn), float(number), step.loss) for turn, (number, step) in enumerate(unread, 1) if not step.finite
+        ]
+        troubles_N3 = [(0.0, 0.0, 0.0) for _ in range(workers)]
+        troubles_N3[self.member.rank] = next(iter(bad), (0.0, 0.0, 0.0))
+        mine = sum((step.progress for _, step in unread if step.frames or step.left_out), Progress())
+        took_ms = round(1000 * (time.perf_counter() - since))  # now that the steps are read
+        counts = [mine.loss_sum, mine.frames, mine.correct, mine.left_out, exchange.up, exchange.down, took_ms]
+        exchange.up = exchange.down = 0
+        values = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
+        all_of_them = torch.tensor(values, dtype=torch.float64, device=self.parts.device)
+        dist.all_reduce(all_of_them)
+        sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * workers]))
+        troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
+        if troubles:
+            _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))
+            raise Diverged(epoch, int(number), loss, rate(int(number)))
+        loss_sum, (frames, correct, left_out, up, down) = sums[0], map(int, sums[1:6])
+        results = Progress(frames=frames, loss_sum=loss_sum, correct=correct, left_out=left_out, up=up, down=down)
+        return results, sums[6]
+
+
 def run_ddp_process(
     member: Member, store: str, build: BuildOn, momentum: float, codec: CodecConfig, pipe: Connection
 ) -> None:
@@ -120,130 +236,12 @@ def run_ddp_process(
         both.register_comm_hook(exchange, mean_of_codes)
         codes = SharedCodes(sgd.parameters, codec)
         codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its compiled code now
+    worker = Worker(member, parts, sgd, both, exchange)
     dist.barrier()
     while os.getppid() == coordinator:
         if pipe.poll(1.0):
-            for message in run_epoch(member, parts, sgd, both, exchange, *pipe.recv()):
+            for message in worker.epoch(*pipe.recv()):
                 pipe.send(message)
-
-
-def run_epoch(
-    member: Member,
-    parts: WorkerParts,
-    sgd: Sgd | AdamW,
-    both: DistributedDataParallel,
-    exchange: Exchange,
-    epoch: int,
-    states_M: np.ndarray,
-    rate: Rate,
-    arrays: Mapping[str, np.ndarray | Tensor],
-) -> Iterator[tuple[str, Any]]:
-    """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
-
-    Yields
-    ------
-    In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None in
-    most reports), and what became of the minibatches.
-    """
-    sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
-    parts.begin_training()
-    groups = turns(states_M, member.workers, parts.source.rows)
-    mine = [group[member.rank] if member.rank < len(group) else group[0] for _, group in groups]
-    expect(parts.source, epoch, mine)
-    unread: list[tuple[int, Step]] = []  # minibatch, and its step, whose results may still be on their way
-    exchange.up = exchange.down = 0
-    began = saved = reported = time.perf_counter()
-    last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
-    done, states = Progress(), states_M.copy()
-    for turn, (number, (before, group)) in enumerate(zip(mine, groups, strict=True), start=1):
-        member.began()
-        # 1. Both passes. DDP divides by the number of workers. If the last group is smaller, the surplus workers
-        # compute with weight 0, and the weights of the others correct the divisor.
-        weight = member.workers / len(group) if member.rank < len(group) else 0.0
-        inputs, targets = parts.source.draw(epoch, number)
-        seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-        exchange.begin(key_of(parts.seed, epoch, before, member.rank))
-        loss, correct = _passes(member, parts, both, weight, inputs, targets)
-        # 2. The update.
-        g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
-        length = clip(g, parts.max_norm)
-        sgd.step(g, rate(before))
-        # 3. Note the results; now and then, all processes add theirs up and the first reports.
-        frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
-        unread.append((number, Step.started(frames, stacked_scalars([loss, correct, length]), left_out)))
-        states[group] = USED
-        done += Progress(used=len(group))
-        if turn < min(due, len(groups)):
-            continue
-        results, took_ms = _added_up(member, parts, unread, exchange, reported, epoch, rate)
-        unread.clear()
-        now = reported = time.perf_counter()
-        done = replace(done + results, seconds=now - began)
-        steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
-        last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
-        if member.rank == 0:
-            ended = turn == len(groups)
-            keep = ended or now - saved >= _SNAPSHOT_S
-            saved = now if keep else saved
-            state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
-            yield "ended" if ended else "moved", (done, state, states.copy())
-
-
-def _passes(
-    member: Member, parts: WorkerParts, both: DistributedDataParallel, weight: float, inputs: Any, targets: Any
-) -> tuple[Tensor, Tensor]:
-    """Both passes of a minibatch whose loss has this weight; returns its loss, and the number classified correctly."""
-    for parameter in trained(parts.model):
-        parameter.grad = None
-    portions = inputs.microbatches if isinstance(inputs, Microbatches) else ((inputs, targets),)
-    loss = correct = torch.zeros((), device=parts.device)
-    for number, (microbatch, its_targets) in enumerate(portions, start=1):
-        last, share = number == len(portions), len(its_targets) / len(targets)
-        with nullcontext() if last else both.no_sync():
-            part, right = both(microbatch, its_targets)
-            if last:
-                member.began()  # in the last backward pass, DDP exchanges the gradients
-            (part * (weight * share)).backward()
-        loss, correct = loss + share * part.detach(), correct + right
-    return loss, correct
-
-
-def _added_up(
-    member: Member,
-    parts: WorkerParts,
-    unread: Sequence[tuple[int, Step]],
-    exchange: Exchange,
-    since: float,
-    epoch: int,
-    rate: Rate,
-) -> tuple[Progress, float]:
-    """The results of all processes' steps since the last report, and the milliseconds spent; waits for the device.
-
-    The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
-    exactly the same in all processes.
-
-    Raises `Diverged`: a loss or gradient is not finite. The same error is raised in every process; it names the
-    minibatch whose loss is not finite, rather than one of those that were in the same mean gradient.
-    """
-    # Of each process: the first step (from 1) whose loss or gradient is not finite, its minibatch and its loss.
-    bad = [(float(turn), float(number), step.loss) for turn, (number, step) in enumerate(unread, 1) if not step.finite]
-    troubles_N3 = [(0.0, 0.0, 0.0) for _ in range(member.workers)]
-    troubles_N3[member.rank] = next(iter(bad), (0.0, 0.0, 0.0))
-    mine = sum((step.progress for _, step in unread if step.frames or step.left_out), Progress())
-    took_ms = round(1000 * (time.perf_counter() - since))  # now that the steps are read
-    counts = [mine.loss_sum, mine.frames, mine.correct, mine.left_out, exchange.up, exchange.down, took_ms]
-    exchange.up = exchange.down = 0
-    values = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
-    all_of_them = torch.tensor(values, dtype=torch.float64, device=parts.device)
-    dist.all_reduce(all_of_them)
-    sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * member.workers]))
-    troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
-    if troubles:
-        _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))
-        raise Diverged(epoch, int(number), loss, rate(int(number)))
-    loss_sum, (frames, correct, left_out, up, down) = sums[0], map(int, sums[1:6])
-    results = Progress(frames=frames, loss_sum=loss_sum, correct=correct, left_out=left_out, up=up, down=down)
-    return results, sums[6]
 
 
 @dataclass

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ from speech3.engine.server import Status
 from speech3.errors import MachineError, Speech3Error
 from speech3.runtime import NOT_BEGUN, end_processes, end_with_parent, memory_left, starting_workers
 
-IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
 LEAST_S = 20.0  # shortest deadline for a minibatch, for waiting for a lock, and for being idle while there is work
@@ -54,6 +54,12 @@ _MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, sin
 _KILLS = 3  # attempts to kill a worker that hangs
 _DIES_S = 10.0  # time for it to exit after each
 _REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
+
+
+class Activity(IntEnum):
+    """What a shard does, as it writes with each heartbeat."""
+
+    IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)
 
 
 def patience_s(usual_s: float) -> float:
@@ -127,12 +133,12 @@ class Watchdog(Clock):
         usual_s, doing = float(self.usual_N[worker]), int(row[Status.DOING])
         if not row[Status.READY]:
             return math.inf  # it is still building its parts, which takes long for a large corpus
-        if doing == COMPUTES:
+        if doing == Activity.COMPUTES:
             return patience_s(usual_s)
         usual_sync_s = float(row[Status.SYNC_S]) / max(1.0, float(row[Status.MINIBATCHES]))
-        if doing in (DRAWS, SYNCS):
+        if doing in (Activity.DRAWS, Activity.SYNCS):
             return max(HELD_S, _TIMES * usual_sync_s)
-        if doing == WAITS:
+        if doing == Activity.WAITS:
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
         if row[Status.EPOCH]:  # it has ended the epoch and waits for the other members of its replica
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
@@ -207,7 +213,6 @@ def coordinator() -> int:
 
 
 def run_task(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, str] | None = None) -> None:
-    """The main function of a process."""
     if environment is not None:
         os.environ.update(environment)  # the server's is older
     if not coordinator:
@@ -291,10 +296,7 @@ class Workers:
         self._kill(number)
 
     def check_killed(self) -> None:
-        """Kill workers again that hung, were killed and are still there; call now and then.
-
-        Raises `Unkillable`: several attempts were in vain.
-        """
+        """Kill workers again that hung, were killed and are still there; in the end, raises `Unkillable`."""
         for number, (attempts, last) in list(self._kills.items()):
             left = self._alive(number)
             if left and time.monotonic() - last > _DIES_S:
@@ -345,10 +347,7 @@ class Workers:
         return first
 
     def replace(self, number: int, death: Death, *, progressed: bool) -> None:
-        """Start a worker in place of one that died, and had made progress or not.
-
-        Raises `Speech3Error`: it died `DEATHS` times without progress in between.
-        """
+        """Start a worker in place of one that died; an error if it died `DEATHS` times without progress in between."""
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         hang = self._hung.pop(number, "")
         if self.deaths[number] >= DEATHS and hang:

@@ -29,11 +29,7 @@ from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.backends.processes import (
-    COMPUTES,
-    DRAWS,
-    IDLE,
-    SYNCS,
-    WAITS,
+    Activity,
     FileLock,
     Task,
     Unkillable,
@@ -179,11 +175,11 @@ def run_shard(
         try:
             request = loop.send(answer)
         except StopIteration:
-            row[Status.SINCE], row[Status.DOING] = time.monotonic(), IDLE
+            row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.IDLE
             return
         match request:
             case Draw(after):
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), DRAWS
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.DRAWS
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[Status.DRAW_S] += time.perf_counter() - begun
@@ -191,7 +187,7 @@ def run_shard(
                     expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.COMPUTES
                 computed.append((number, shard.compute(rate.epoch, number, rate)))
                 row[Status.MINIBATCHES] += 1
                 row[Status.COMPUTE_S] += time.perf_counter() - begun
@@ -213,12 +209,12 @@ def run_shard(
                     if not wait:
                         note(("busy", None, number))
                         continue
-                    row[Status.SINCE], row[Status.DOING] = time.monotonic(), WAITS
+                    row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.WAITS
                     answer = lock.acquire()
                     row[Status.WAIT_S] += time.perf_counter() - begun
                 # 3. The sync itself; decode what was fetched after the lock is released.
                 begun = time.perf_counter()
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), SYNCS
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.SYNCS
                 _enter(partition)
                 met = partition.version
                 partition.sync(push)
@@ -228,7 +224,10 @@ def run_shard(
                 push.unpack()
                 row[[Status.UP, Status.DOWN]] += push.wire.counted()
                 row[Status.SYNC_S] += time.perf_counter() - begun
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES  # the next request follows at once
+                row[Status.SINCE], row[Status.DOING] = (
+                    time.monotonic(),
+                    Activity.COMPUTES,
+                )  # the next request follows at once
 
 
 class Shared:
@@ -395,7 +394,6 @@ class Shared:
         return np.stack([server.memory.shards_N[:, field] for server in self.servers])
 
     def _states(self) -> MinibatchStates:
-        """The minibatch states of the whole server."""
         states_of_parts = [server.states for server in self.servers]
         return states_of_parts[0] if self.slices is None else combined(states_of_parts)
 

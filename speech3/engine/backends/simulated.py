@@ -30,8 +30,6 @@ _NOTICED = object()
 
 
 class Simulated:
-    """The backend of virtual workers."""
-
     def __init__(
         self, parts: WorkerParts, config: AsgdConfig, times: Times, *, codec: CodecConfig | None = None
     ) -> None:

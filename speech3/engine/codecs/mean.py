@@ -110,8 +110,7 @@ class SharedCodes:
     ) -> tuple[Sequence[Tensor], int, int]:
         """The mean gradient, and the bytes that each worker sends and receives for it.
 
-        `gradients` are those of the first workers, parameter by parameter; the other workers code zeros, as in `ddp`.
-        `key` are numbers that select the random numbers, together with the worker's number.
+        `gradients` are those of the first workers; the others code zeros, as in `ddp`. `key` selects random numbers.
         """
         where, weight = self.layout, workers / len(gradients)
         limits_NB = torch.zeros(len(gradients), len(where.sizes_B), device=self.values_P.vector_K.device)

@@ -195,8 +195,7 @@ def may_start_processes() -> None:
 class Loaders:
     """Processes that read minibatches before they are needed, as the workers of PyTorch's `DataLoader` do.
 
-    `read` reads a minibatch and is pickled once for every process; `init` is called in each process with its number, as
-    ``worker_init_fn`` of a `DataLoader`.
+    `read` is pickled once for every process; `init` is called in each with its number, as ``worker_init_fn``.
     """
 
     def __init__(self, read: Read, dataset: Any, count: int, init: Callable[[int], None] | None, seed: int) -> None:

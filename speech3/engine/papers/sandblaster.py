@@ -293,7 +293,6 @@ class Sandblaster:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set base and history; without a saved history it begins empty."""
         self.began = seconds
         vectors, pairs = self.workers.vectors, tensors.get("lbfgs.pairs")
         vectors.points_2K[self.base].copy_(tensors["parameters"])

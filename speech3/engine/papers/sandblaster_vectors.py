@@ -33,8 +33,6 @@ _NOTHING = np.zeros(0)
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """Numbers of values, parameters, history slots and workers."""
-
     values: int
     parameters: int
     history: int
@@ -160,7 +158,6 @@ class Remember:
 
 
 def reset_buffers(vectors: Vectors, base: int) -> None:
-    """Set the buffers of the trial point to those of the base."""
     num_parameters = vectors.gradients_2P.shape[1]
     vectors.points_2K[1 - base, num_parameters:] = vectors.points_2K[base, num_parameters:]
 

@@ -79,11 +79,8 @@ class Processes:
     portion's gradient to its sum only when the coordinator says so. A worker that dies may leave its sum half written:
     that sum is ignored, its portions are computed again, and another process takes its place.
 
-    Parameters
-    ----------
-    device
-        ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on the
-        host.
+    `device`: ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on
+    the host.
 
     Raises `Speech3Error`: there is no memory for the vectors; a worker fails, or dies repeatedly.
     """

@@ -68,7 +68,6 @@ class Point:
 
     @property
     def gain(self) -> float:
-        """Speed-up from ternary gradients."""
         return self.ternary / self.float32
 
 

@@ -173,8 +173,6 @@ class Order:
 
 @dataclass(frozen=True)
 class OrderResult:
-    """The outcome of an order."""
-
     work: ShardWork
     lost: str = ""  # why a partition could not be reached; empty: all were reached
     expelled: bool = False  # whether the shard's incarnation had been expelled
@@ -284,7 +282,6 @@ class PartitionActor:
         return report
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], PartitionReport]:
-        """The published state, and a report of everything up to it."""
         return {name: tensor.numpy() for name, tensor in self.server.tensors().items()}, self.report()
 
     def _push(self) -> Push:

@@ -64,8 +64,6 @@ JOIN_S = 20.0  # how long shards that are ready wait for the others before they 
 
 @dataclass(eq=False)
 class ShardHandle:
-    """A shard, as the coordinator sees it."""
-
     actor: Any
     # The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
     pending: Any
@@ -251,7 +249,6 @@ class Cluster:
             self.workers[self.incarnations[incarnation]].heard = time.monotonic()
 
     def _copy(self) -> None:
-        """Take a copy of the server, with what became of the minibatches."""
         begun = time.monotonic()
         tensors = self.server.copy()
         if self.states.ended > self.copied.states.ended:

@@ -167,10 +167,7 @@ def failure(who: str, error: RayTaskError) -> Speech3Error:
 
 
 def check(who: str, facts: Facts, ours: Facts) -> None:
-    """Check that a process has the same code, model and minibatches.
-
-    Raises `Speech3Error`: the message names the node and what differs.
-    """
+    """Check that a process has the same code, model and minibatches; the error names the node and what differs."""
     if differs := facts.differs(ours):
         raise MachineError(
             f"{who} on node {facts.node} differs from the others: {differs}; install the same speech3 on all nodes, "
@@ -196,10 +193,7 @@ class RemoteServer:
         self.polled = 0.0
 
     def begin(self, tensors: dict[str, Tensor], states_M: np.ndarray) -> None:
-        """Begin from a state, restarting dead partitions; no incarnation is admitted.
-
-        Raises `Speech3Error`: there is no node with room for the partitions, or they keep dying.
-        """
+        """Begin from a state, restarting dead partitions; raises `Speech3Error` if they keep dying or find no room."""
         arrays = [
             {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
             for stretch in self.bounds
@@ -220,10 +214,7 @@ class RemoteServer:
             time.sleep(_REST_S)
 
     def ask(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all partitions and return the results; earlier reports are processed first.
-
-        Raises `Lost`: a partition is dead or cannot be reached.
-        """
+        """Call a method of all partitions; earlier reports are processed first. Raises `Lost` if one is dead."""
         polls = [(number, poll) for number, poll in enumerate(self.polls) if poll is not None]
         self.polls = [None] * len(self.actors)
         for (number, _), report in zip(polls, self._get([poll for _, poll in polls]), strict=True):
@@ -231,7 +222,6 @@ class RemoteServer:
         return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
     def ask_queue(self, method: str, *args: Any) -> Any:
-        """Call a method of the partition that has the queue."""
         return self._get([getattr(self.actors[0], method).remote(*args)])[0]
 
     def poll(self) -> None:
