@@ -186,9 +186,8 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
             stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
         )
-        place = shared.ServerAddress(
-            memory, tuple(paths), queue_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
-        )  # fmt: skip
+        files = memory, tuple(paths), queue_lock
+        place = shared.ServerAddress(*files, sizes, config, 1, os.getpid(), None, None, BOTH_WAYS)
         server, locks = place.attach(own, None)
         probes = [FileLock(path) for path in paths]
 
