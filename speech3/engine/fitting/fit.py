@@ -161,6 +161,7 @@ def fit(
     KeyboardInterrupt
         Ctrl-C was pressed; `model` has the newest published parameters.
     """
+    # 1. The arguments: the caller's data, and the config of the strategy.
     arguments.check_guard()
     numbers = {"accumulate": accumulate, "steps_per_epoch": steps_per_epoch, "minibatch": minibatch}
     arguments.check_numbers(**numbers, epochs=epochs, workers=workers)
@@ -180,6 +181,7 @@ def fit(
         optimizer="sgd" if own else optimizer,
         schedule="constant" if callable(schedule) else schedule,
     )
+    # 2. Try out model and loss on the first minibatch before any process is started; then train.
     with (
         arguments.as_arguments(own=own),
         torch.random.fork_rng(_gpus(training)),

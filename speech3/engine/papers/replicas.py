@@ -59,13 +59,11 @@ class Group:
             dist.barrier()
 
     def agreed(self, number: int | None) -> int | None:
-        """The number of the minibatch that the first member has drawn; those that the others pass are ignored."""
         values = torch.tensor(-1 if number is None else number)
         dist.broadcast(values, 0)
         return None if int(values) < 0 else int(values)
 
     def norm(self, g: Sequence[Tensor]) -> Tensor:
-        """The norm of the whole gradient, of which every member has a slice."""
         square = torch.nn.utils.get_total_norm(g).square()
         dist.all_reduce(square)
         return square.sqrt()
