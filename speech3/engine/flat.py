@@ -146,7 +146,7 @@ def _rest(model: nn.Module) -> Iterator[UntrainedTensor]:
 def flatten(model: nn.Module) -> Flat:
     """Move the model's parameters and buffers into one vector, and replace those that are float32 by views of it.
 
-    Raises `ValueError`: a trained parameter is not float32.
+    Raises `ValueError` if a trained parameter is not float32.
     """
     parameters, untrained = trained(model), list(_rest(model))
     if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
@@ -178,7 +178,7 @@ def flatten(model: nn.Module) -> Flat:
 def partition_bounds(flat: Flat, count: int) -> list[slice]:
     """Divide a vector into partitions of whole cache lines, of nearly equal size; the last also has the buffers.
 
-    Raises `Speech3Error`: there are fewer cache lines of parameters than partitions.
+    Raises `Speech3Error` if there are fewer cache lines of parameters than partitions.
     """
     lines = flat.num_parameters // _ALIGN
     if count > max(1, lines):

@@ -264,7 +264,7 @@ def turns(states_M: np.ndarray, workers: int, rows: Rows) -> list[tuple[int, lis
     The minibatches of a step have consecutive numbers; with rows, each worker has a stretch of the epoch of its own, so
     that it can carry the state of a recurrent model.
 
-    Returns for each step, the number of the epoch's minibatches that precede it, which determines the learning rate,
+    Returns, for each step, the number of the epoch's minibatches that precede it, which determines the learning rate,
     and the numbers of its minibatches.
     """
     waiting = np.flatnonzero(states_M == WAITING)

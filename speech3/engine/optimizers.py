@@ -323,7 +323,7 @@ def settings_of(
     `optimizer` is one of the caller's, which must not be used again. `factor` maps the number of a minibatch to a
     factor of the learning rates; in its place, `make` makes a scheduler, of which each minibatch is a step.
 
-    Raises `Speech3Error`: the scheduler needs something that is not known before training.
+    Raises `Speech3Error` if the scheduler needs something that is not known before training.
     """
     groups = optimizer.param_groups
     if make is None:

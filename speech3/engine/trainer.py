@@ -333,7 +333,7 @@ class Trainer:
     def epoch(self, rate: Rate, seconds: float = 0.0) -> Iterator[Progress]:
         """Compute the rest of an epoch that began after `seconds` of training; yields its progress.
 
-        Raises `Speech3Error`: too many minibatches were refused, or the parameters are not finite; also whatever the
+        Raises `Speech3Error` if too many minibatches were refused, or the parameters are not finite; also whatever the
         backends raise.
         """
         warm = self.warm_minibatches - (rate.epoch - 1) * self.minibatches
@@ -353,7 +353,7 @@ class Trainer:
     def take(self) -> None:
         """Take the newest consistent state from the backend that is running, without stopping its workers.
 
-        Raises `Speech3Error`: a value of the state is not finite.
+        Raises `Speech3Error` if a value of the state is not finite.
         """
         if self._at_work is not None:
             backend, before, upto = self._at_work

@@ -70,7 +70,7 @@ _RESUME = ", which stopped training: run it again (`speech3 train` resumes from 
 class Member:
     """One process of the group.
 
-    `heartbeats`: heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half
+    `heartbeats`: 2 N values in memory shared with the coordinator: for each process the number of half
     steps that it has begun, and when it began the last of them, on the clock `time.monotonic`.
     """
 
@@ -185,7 +185,7 @@ class Worker:
         The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
         exactly the same in all processes.
 
-        Raises `Diverged`: a loss or gradient is not finite. The same error is raised in every process; it names the
+        Raises `Diverged` if a loss or gradient is not finite. The same error is raised in every process; it names the
         minibatch whose loss is not finite, rather than one of those that were in the same mean gradient.
         """
         workers, exchange = self.member.workers, self.exchange
@@ -266,7 +266,7 @@ class Deadline(Clock):
 class Ddp:
     """The backend of synchronous processes.
 
-    Raises `Speech3Error`: a process fails, dies or hangs; raised by `epoch`.
+    Raises `Speech3Error` if a process fails, dies or hangs; raised by `epoch`.
     """
 
     def __init__(

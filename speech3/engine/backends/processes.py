@@ -401,7 +401,7 @@ def memory_file(name: str, size: int) -> Iterator[str]:
     It is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel frees
     it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
 
-    Raises `Speech3Error`: there is not enough memory.
+    Raises `Speech3Error` if there is not enough memory.
     """
     named = not hasattr(os, "memfd_create")
     descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")

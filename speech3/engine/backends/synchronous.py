@@ -36,7 +36,7 @@ class OneWorker:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Run an epoch; yields progress after every minibatch, when the parameters are consistent.
 
-        Raises `Speech3Error`: a loss or a gradient is not finite; the parameters stay as they were before that
+        Raises `Speech3Error` if a loss or a gradient is not finite; the parameters stay as they were before that
         minibatch.
         """
         self.states_M, self.progress = states_M.copy(), Progress()

@@ -57,7 +57,7 @@ def sum_codes(words_NM: Tensor) -> Tensor:
 def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
     """The words (Q), int32, that code the digits; the most significant digit of word q is digit q, the next is Q + q.
 
-    Raises `Speech3Error`: there are too many workers: see `check_levels`.
+    Raises `Speech3Error` if there are too many workers: see `check_levels`.
     """
     check_levels(levels // 2)
     count = digits_in_word(levels)

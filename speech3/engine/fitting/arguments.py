@@ -40,7 +40,7 @@ _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to 
 def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
     """The config of a call of `fit`; `arguments` are keys of `training`, None where the preset's value is used.
 
-    Raises `Speech3Error`: the strategy, an argument or an option is unknown or out of range.
+    Raises `Speech3Error` if the strategy, an argument or an option is unknown or out of range.
     """
     if strategy not in STRATEGIES:
         raise SettingError(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")

@@ -139,7 +139,7 @@ class FitDirectory:
     def alone(self) -> Iterator[None]:
         """Lock the directory against a second process; the lock is released if this one is killed.
 
-        Raises `Speech3Error`: another process is training there, or the directory cannot be made.
+        Raises `Speech3Error` if another process is training there, or the directory cannot be made.
         """
         with locked_directory(self.path, f"out={self.path}: another process is training there; give another out"):
             yield
@@ -147,7 +147,7 @@ class FitDirectory:
     def load(self) -> Saved | None:
         """The last state; None if there is none.
 
-        Raises `Speech3Error`: it is damaged, or of a training with other arguments.
+        Raises `Speech3Error` if it is damaged, or of a training with other arguments.
         """
         if not self.checkpoint.exists():
             return None

@@ -251,7 +251,7 @@ class Sandblaster:
     parts
         Parts of this process; only the size of the model is used.
 
-    Raises `Speech3Error`: whatever the worker group raises.
+    Raises whatever the worker group raises.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class Sandblaster:
 
         The learning rate is the initial trial step, as a multiple of the gradient, where there is no history.
 
-        Raises `Speech3Error`: the loss or its gradient is not finite where a batch begins; whatever the worker group
+        Raises `Speech3Error` if the loss or its gradient is not finite where a batch begins; whatever the worker group
         raises.
         """
         self.states_M, self.progress = states_M.copy(), Progress()

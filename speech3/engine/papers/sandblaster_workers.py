@@ -82,7 +82,7 @@ class Processes:
     `device`: ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on
     the host.
 
-    Raises `Speech3Error`: there is no memory for the vectors; a worker fails, or dies repeatedly.
+    Raises `Speech3Error` if there is no memory for the vectors; a worker fails, or dies repeatedly.
     """
 
     up = down = 0  # the memory is shared

@@ -105,7 +105,7 @@ class Cluster:
     device
         ``cpu``: a shard takes a CPU of a node; ``cuda``: also a GPU. The server is on CPUs.
 
-    Raises `Speech3Error`: there is no Ray cluster at the address (see `connect`), or it has no room; a shard differs
+    Raises `Speech3Error` if there is no Ray cluster at the address (see `connect`), or it has no room; a shard differs
     from the others, fails, or dies repeatedly.
     """
 

@@ -67,7 +67,7 @@ def connect(address: str | None, workers: int) -> bool:
     `address` is ``host:port`` of the head node, or ``auto``: the cluster of this host. None: start a cluster, which
     ends with this process. Returns False if this process was connected before; that connection is kept.
 
-    Raises `Speech3Error`: no Ray cluster can be reached there, or it does not accept this process.
+    Raises `Speech3Error` if no Ray cluster can be reached there, or it does not accept this process.
     """
     if ray.is_initialized():
         return False
