@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from speech3.engine import fit
-from speech3.engine.fitting import arguments
+from speech3.engine import fit, trainer
 from speech3.errors import MachineError, Speech3Error, TrainingError
 
 DATA = moons.moons(600)
@@ -111,7 +110,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
     ],
 )  # fmt: skip
 def test_contradicting_arguments_are_refused(message, keys, monkeypatch):
-    monkeypatch.setattr(arguments, "available_jobs", lambda: 2)
+    monkeypatch.setattr(trainer, "available_jobs", lambda: 2)
     with pytest.raises(Speech3Error, match=message) as caught:
         fitted(**keys)
     assert "training." not in str(caught.value)

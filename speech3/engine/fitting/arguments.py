@@ -24,8 +24,7 @@ from speech3.engine.fitting.dataset import Data
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
 from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
-from speech3.errors import MachineError, SettingError, Speech3Error, listed
-from speech3.runtime import available_jobs
+from speech3.errors import SettingError, Speech3Error, listed
 
 # The keys that a strategy takes from its preset; the others were chosen for speech.
 _OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs", "warmup", "gradient_clip"}
@@ -155,12 +154,6 @@ def check_training(model: nn.Module, data: Data, training: TrainingConfig, seed:
             f"workers={workers}: an epoch has only {minibatches} minibatches ({items}minibatch={training.minibatch}"
             f"{parts}); use fewer workers, or smaller minibatches"
         )
-    on_cores = training.world not in ("sgd", "simulated") and not training.device.startswith("cuda")
-    if on_cores and workers > available_jobs():
-        raise MachineError(
-            f"workers={workers}: this machine has {available_jobs()} cores for training; use fewer workers, or "
-            f"simulate more of them with simulate=True"
-        )
     check_workers(training)
     check_epoch(training, minibatches, warm_start_of(training))
 
@@ -235,7 +228,8 @@ def as_arguments(*, own: bool) -> Iterator[None]:
     try:
         yield
     except Speech3Error as error:
-        text = re.sub(r"(?<![\w./])training\.(max_(?=epochs\b))?(?=[a-z])", "", str(error))
+        text = str(error).replace("--world simulated", "simulate=True")
+        text = re.sub(r"(?<![\w./])training\.(max_(?=epochs\b))?(?=[a-z])", "", text)
         if own:
             text = re.sub(r"the learning rate \([^)]*\)", "the learning rate", text)
             text = text.replace("lower learning_rate", "lower the lr of your optimizer")
