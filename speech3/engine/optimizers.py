@@ -284,12 +284,12 @@ def made(make: MakeOptimizer, model: nn.Module) -> torch.optim.Optimizer:
         optimizer = make([parameter for _, parameter in names])
     except Exception as error:
         raise SettingError(
-            f"optimizer: raised {type(error).__name__}: {error}; give a function that takes a list of parameters and "
+            f"optimizer: raised {type(error).__name__}: {error}; pass a function that takes a list of parameters and "
             f"returns an optimizer of them, such as functools.partial(torch.optim.AdamW, lr=1e-3)"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
-            f"optimizer: returned a {type(optimizer).__name__}, not a torch.optim.Optimizer; give a function that "
+            f"optimizer: returned a {type(optimizer).__name__}, not a torch.optim.Optimizer; pass a function that "
             f"takes a list of parameters and returns an optimizer of them"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -371,7 +371,7 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
         scheduler = make(optimizer)
     except Exception as error:
         raise SettingError(
-            f"schedule: raised {type(error).__name__}: {error}; give a function that takes the optimizer and returns a "
+            f"schedule: raised {type(error).__name__}: {error}; pass a function that takes the optimizer and returns a "
             f"scheduler, such as functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1000)"
         ) from error
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -381,7 +381,7 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
         )
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
         raise SettingError(
-            f"schedule: returned a {type(scheduler).__name__}, not a torch.optim.lr_scheduler.LRScheduler; give a "
+            f"schedule: returned a {type(scheduler).__name__}, not a torch.optim.lr_scheduler.LRScheduler; pass a "
             f"function that takes the optimizer and returns a scheduler"
         )
     return scheduler

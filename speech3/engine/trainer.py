@@ -286,7 +286,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
 def _check_simulation(given: SimulationConfig, workers: int) -> None:
     if isinstance(given.compute_s, tuple) and len(given.compute_s) != workers:
         raise SettingError(
-            f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; give one for "
+            f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; set one for "
             f"all workers, or one for each worker"
         )
     if given.method == "synchronous" and given.failures:

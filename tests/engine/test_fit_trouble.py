@@ -73,7 +73,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
         (r"needs simulate=True", {"options": {"simulation": {"jitter": 0.1}}}),
         (r"workers=0: must be a whole number of at least 1", {"strategy": "asgd", "workers": 0}),
         (r"workers='2': must be a whole number", {"strategy": "asgd", "workers": "2"}),
-        (r"precision=auto is for speech3 train; give float32", {"precision": "auto"}),
+        (r"precision=auto is for speech3 train; use float32", {"precision": "auto"}),
         (r"epochs=0: must be a whole number of at least 1", {"epochs": 0}),
         (r"minibatch=-3: must be a whole number of at least 1", {"minibatch": -3}),
         (r"learning_rate: .*greater than 0", {"learning_rate": -1.0}),

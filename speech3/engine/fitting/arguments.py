@@ -44,11 +44,11 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     if strategy not in STRATEGIES:
         raise SettingError(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
     if arguments_of_fit := [name for name in _ARGUMENTS if name in options]:
-        raise SettingError(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
+        raise SettingError(f"options: {', '.join(arguments_of_fit)}: pass it as an argument of fit, not in options")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise SettingError(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
     if arguments.get("precision") == "auto":
-        raise SettingError("precision=auto is for speech3 train; give float32, tf32 or bf16")
+        raise SettingError("precision=auto is for speech3 train; use float32, tf32 or bf16")
     clock = options.get("simulation") or {}
     if clock and not simulate:
         raise SettingError("options: simulation sets the virtual clock, which needs simulate=True")
@@ -114,13 +114,13 @@ def check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None, 
     """Refuse arguments that contradict each other; returns whether the optimizer is the caller's own."""
     if isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
-            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; give "
+            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; pass "
             f"a function that makes it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=1e-3)"
         )
     if not callable(optimizer):
         if callable(schedule):
             raise SettingError(
-                "schedule: a scheduler needs an optimizer of torch.optim; give that as a function, too, for example "
+                "schedule: a scheduler needs an optimizer of torch.optim; pass that as a function, too, for example "
                 "optimizer=functools.partial(torch.optim.SGD, lr=0.1), or a schedule by its name"
             )
         return False

@@ -31,7 +31,7 @@ MINIBATCH = 256
 Collate = Callable[[list[Any]], Any]
 _STEPS = (
     "steps_per_epoch: is for an IterableDataset, whose length may be unknown; an epoch of any other dataset is one "
-    "pass over it, so remove it (and give more epochs)"
+    "pass over it, so remove it (and train more epochs)"
 )
 
 
@@ -88,7 +88,7 @@ class Reader:
             long = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
             raise SettingError(
                 f"a minibatch is a {type(batch).__name__}{long}; it must be a pair (inputs, targets), where either may "
-                f"be a tuple or a dictionary, or a dictionary with {LABELS!r}: give collate_fn a function that returns "
+                f"be a tuple or a dictionary, or a dictionary with {LABELS!r}: pass collate_fn a function that returns "
                 f"one"
             )
         return inputs, Targets(targets, _count(batch) if items is None else items)
@@ -283,7 +283,7 @@ class MeanLoss:
         if self.loss is None and value is None:
             raise SettingError(
                 f"loss: was left out, but the model returned a {type(outputs).__name__} without an entry or attribute "
-                f"'loss'; give a loss, or let the model return a dictionary with one"
+                f"'loss'; pass a loss, or let the model return a dictionary with one"
             )
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         if not isinstance(value, Tensor) or value.dim():
@@ -382,7 +382,7 @@ class Stream:
         if batch is _END:
             raise SettingError(
                 f"dataset: the stream ended after {self._read} minibatches, but an epoch has {self.batches}; "
-                + ("it must not be empty" if self.continues else "correct its __len__, or give steps_per_epoch")
+                + ("it must not be empty" if self.continues else "correct its __len__, or pass steps_per_epoch")
             )
         self._at, self._read = (self._at[0], self._at[1] + 1), self._read + 1
         return batch
@@ -470,13 +470,13 @@ def _of_loader(
         if isinstance(sampler, DistributedSampler):
             raise SettingError(
                 "dataset: the DataLoader has a DistributedSampler, which chooses the share of one process; fit "
-                "distributes the minibatches itself: leave the sampler out and give shuffle=True"
+                "distributes the minibatches itself: leave the sampler out and pass shuffle=True"
             )
     try:
         batches = len(loader)
     except TypeError as error:
         raise SettingError(
-            f"dataset: the DataLoader has no length ({error}); give its sampler a __len__, which is the number of "
+            f"dataset: the DataLoader has no length ({error}); define __len__ of its sampler, which is the number of "
             f"minibatches in an epoch"
         ) from error
     if not batches:
@@ -496,7 +496,7 @@ def _of_stream(loader: DataLoader[Any], steps: int | None, accumulate: int) -> D
         batches = None
     if steps is None and batches is None:
         raise SettingError(
-            f"dataset: a {type(loader.dataset).__name__} has no length, so nobody knows when an epoch ends; give "
+            f"dataset: a {type(loader.dataset).__name__} has no length, so nobody knows when an epoch ends; pass "
             f"steps_per_epoch, the number of minibatches in an epoch"
         )
     if steps is None and not batches:

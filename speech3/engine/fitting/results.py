@@ -141,7 +141,7 @@ class FitDirectory:
 
         Raises `Speech3Error` if another process is training there, or the directory cannot be made.
         """
-        with locked_directory(self.path, f"out={self.path}: another process is training there; give another out"):
+        with locked_directory(self.path, f"out={self.path}: another process is training there; choose another out"):
             yield
 
     def load(self) -> Saved | None:
@@ -157,8 +157,8 @@ class FitDirectory:
             if mine.get(name) != value:
                 raise OccupiedError(
                     f"out={self.path}: holds a training with {name}={_short(value)}, and this one has "
-                    f"{_short(mine.get(name))}; give another out, or remove that directory (workers, epochs and device "
-                    f"may differ)"
+                    f"{_short(mine.get(name))}; choose another out, or remove that directory (workers, epochs and "
+                    f"device may differ)"
                 )
         states_M = arrays.pop(_STATES)
         done = {**about["done"], "shards": tuple(ShardReport(**report) for report in about["done"]["shards"])}
