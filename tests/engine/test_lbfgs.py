@@ -29,15 +29,6 @@ def _at_once(function):
     return generator
 
 
-def _through(steps):
-    """What a generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
 class Driver:
     """The objective with float64 vectors of its own."""
 
@@ -47,7 +38,7 @@ class Driver:
         self.pairs = {}
 
     def run(self, iterations, first=0.1):
-        return _through(descend(self, iterations, self.history, first))
+        return convex.through(descend(self, iterations, self.history, first))
 
     def _evaluate(self, at_K):
         self.evaluations += 1
@@ -163,7 +154,7 @@ def _search(curve, first):
         tried.append(TrialPoint(step, *curve(step)))
         return tried[-1]
 
-    return start, _through(search(at, start, first)), tried
+    return start, convex.through(search(at, start, first)), tried
 
 
 @pytest.mark.parametrize("first", [1e-6, 1.0, 1e4])
