@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from speech3.engine.codecs.mean import check_levels
     from speech3.engine.fitting.fit import fit
     from speech3.engine.fitting.results import EpochResult, FitResult, StepResult
-    from speech3.engine.gradient import CudaGraphs, autocast_of, device_of, precision, threads, use_precision
+    from speech3.engine.gradient import device_of, precision, threads, use_precision, worker_parts
     from speech3.engine.interface import Backend, Loss, Progress, ShardReport, WorkerParts, shares
     from speech3.engine.papers.throughput import (
         LEVEL,
@@ -57,7 +57,6 @@ __all__ = [
     "Backend",
     "Conclusion",
     "Costs",
-    "CudaGraphs",
     "EpochResult",
     "FitResult",
     "Loss",
@@ -71,7 +70,6 @@ __all__ = [
     "Unkillable",
     "WorkerParts",
     "asynchronous",
-    "autocast_of",
     "check_epoch",
     "check_levels",
     "check_workers",
@@ -89,4 +87,5 @@ __all__ = [
     "throughputs",
     "times_of",
     "use_precision",
+    "worker_parts",
 ]

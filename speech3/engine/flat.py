@@ -1,10 +1,10 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
 After the parameters come the frozen parameters (``requires_grad=False``) and the model's buffers (such as the running
-means of batch normalisation): the model computes with them, but no gradient changes them. Those that are float32 are
-views of the vector like the parameters. The others (counts, masks, float64 statistics), and masks with infinite values,
-are in the vector only as codes, so that the vector is finite and all of it travels in one piece: every two bytes are a
-whole number from -32,768 to 32,767, which float32 represents exactly.
+means of batch normalisation), which no gradient changes. Those that are float32 are views of the vector like the
+parameters. The others (counts, masks, float64 statistics), and masks with infinite values, are in the vector only as
+codes, so that it is finite and travels in one piece: every two bytes are a whole number from -32,768 to 32,767, which
+float32 represents exactly.
 
 Axes: K all values: first the P values of the trained parameters and the padding between them, then the others.
 """
@@ -44,20 +44,12 @@ class UntrainedTensor:
 
 @dataclass(frozen=True, eq=False)
 class UntrainedTensors:
-    """The frozen parameters and buffers of a model.
-
-    Attributes
-    ----------
-    coded
-        Those that are in the vector only as codes, by descending size of their values, so that all are aligned.
-    codes
-        The part of the vector with the codes. Its first value is 0, or NaN if a guarded buffer is not finite.
-    """
+    """The frozen parameters and buffers of a model."""
 
     views: list[UntrainedTensor]  # those that are views of the vector
-    coded: list[UntrainedTensor]
+    coded: list[UntrainedTensor]  # the others, by descending size of their values, so that all are aligned
     guarded: list[UntrainedTensor]  # buffers among `coded` that must stay finite
-    codes: Tensor
+    codes: Tensor  # the part with the codes; its first value is 0, or NaN if a guarded buffer is not finite
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -154,10 +146,7 @@ def _rest(model: nn.Module) -> Iterator[UntrainedTensor]:
 def flatten(model: nn.Module) -> Flat:
     """Move the model's parameters and buffers into one vector, and replace those that are float32 by views of it.
 
-    Raises
-    ------
-    ValueError
-        A trained parameter is not float32.
+    Raises `ValueError` if a trained parameter is not float32.
     """
     parameters, untrained = trained(model), list(_rest(model))
     if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
@@ -180,10 +169,8 @@ def flatten(model: nn.Module) -> Flat:
         tensor.data = view
         views.append(view)
     guarded = [place for place in coded if not isinstance(place.tensor, nn.Parameter) and _guard(place.tensor)]
-    flat = Flat(
-        vector_K, tuple(views[: len(parameters)]), num_parameters,
-        UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if untrained else None,
-    )  # fmt: skip
+    rest = UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if untrained else None
+    flat = Flat(vector_K, tuple(views[: len(parameters)]), num_parameters, rest)
     flat.collect()
     return flat
 
@@ -191,10 +178,7 @@ def flatten(model: nn.Module) -> Flat:
 def partition_bounds(flat: Flat, count: int) -> list[slice]:
     """Divide a vector into partitions of whole cache lines, of nearly equal size; the last also has the buffers.
 
-    Raises
-    ------
-    Speech3Error
-        There are fewer cache lines of parameters than partitions.
+    Raises `Speech3Error` if there are fewer cache lines of parameters than partitions.
     """
     lines = flat.num_parameters // _ALIGN
     if count > max(1, lines):

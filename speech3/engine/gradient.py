@@ -1,17 +1,12 @@
 """How a worker computes the gradient of one minibatch: device, precision, both passes, clipping, CUDA graphs.
 
 PyTorch's own default precision on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix
-products do not. Here either both do or neither does, and no other module sets this. With the precisions ``float32`` and
-``bf16``, tf32 is off, so operations that autocast does not cover are computed in full float32.
+products do not. Here either both do or neither does, and no other module sets this.
 
-With CUDA graphs, forward and backward passes are recorded once and replayed for every minibatch of the same shape: the
-host starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than a GPU
-needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
-gradient is valid only until the next one is computed. A graph also has fixed operations: the model's Python code runs
-only once, while it is captured. So a graph is replayed only for minibatches that equal the captured one in
-everything except the values of its tensors: shapes, types, and other inputs of the model, such as the position of a
-chunk in its utterance. Where these keep changing (sequences), minibatches are computed directly, and a warning says so.
-Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
+With CUDA graphs, both passes are recorded once and replayed for every minibatch of the same kind: the host makes one
+call instead of some hundred kernel launches. The model's Python code runs only during the recording, so a graph is
+replayed only for minibatches that equal the recorded one in everything except the values of tensors. Its gradient is
+valid until the next one is computed. Each replay draws random numbers from the current state of the generator.
 """
 
 import math
@@ -24,14 +19,17 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from speech3.config import TrainingConfig
 from speech3.engine.flat import trained
 from speech3.engine.interface import (
+    Loss,
     Microbatches,
     Passes,
+    Progress,
     Results,
+    Source,
     Targets,
     WorkerParts,
     each_tensor,
@@ -67,13 +65,8 @@ def precision(name: str) -> Iterator[None]:
 
 
 def use_precision(name: str) -> None:
-    """Set the precision for the rest of this process, which is a worker."""
+    """Set the precision for the rest of a worker's process."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
-
-
-def autocast_of(training: TrainingConfig) -> torch.dtype | None:
-    """Type to which the inputs of products are rounded in forward and backward passes; None: they are not rounded."""
-    return torch.bfloat16 if training.precision == "bf16" else None
 
 
 def device_of(name: str) -> torch.device:
@@ -91,6 +84,21 @@ def device_of(name: str) -> torch.device:
     return device
 
 
+def worker_parts(
+    training: TrainingConfig, model: nn.Module, source: Source, loss: Loss, seed: int, **more: Any
+) -> WorkerParts:
+    """The parts of a worker with the settings of a config; `more` are further fields, or replace these."""
+    settings: dict[str, Any] = {
+        "max_norm": training.gradient_clip or math.inf,
+        "optimizer": training.optimizer,
+        "betas": training.betas,
+        "weight_decay": training.weight_decay,
+        "autocast": torch.bfloat16 if training.precision == "bf16" else None,
+        "cuda_graphs": CudaGraphs() if training.cuda_graph else None,
+    }
+    return WorkerParts(model, source, loss, seed, **(settings | more))
+
+
 def use_device(name: str) -> None:
     """Make a GPU the current one of this process, a worker; otherwise libraries would use the first GPU as well."""
     if name.startswith("cuda"):
@@ -104,21 +112,12 @@ def device_for(device: str, worker: int) -> str:
 
 @dataclass(eq=False)
 class Step:
-    """Results of one minibatch before the update, which on a GPU may still be under way: the host waits to read them.
+    """Results of one minibatch before the update; on a GPU it may still be under way, and whoever reads them waits."""
 
-    Attributes
-    ----------
-    results
-        float64 in the host's memory: their mean loss, the number classified correctly and, if it was computed, the norm
-        of the gradient.
-    left_out
-        Number of further frames that the loss could not use (`left_out` of the targets, if they have it).
-    """
-
-    frames: int  # number of frames
-    results: Tensor
+    frames: int
+    results: Tensor  # float64 on the host: mean loss, number classified correctly and, if computed, gradient's norm
     copied: torch.cuda.Event | None = None  # recorded on the GPU when `results` are there; None if they are
-    left_out: int = 0
+    left_out: int = 0  # number of further frames that the loss could not use
 
     @classmethod
     def started(cls, frames: int, results: Tensor, left_out: int = 0) -> "Step":
@@ -152,6 +151,12 @@ class Step:
         return int(self.read[1])
 
     @property
+    def progress(self) -> Progress:
+        """The progress that using the minibatch is."""
+        loss_sum = self.loss * self.frames
+        return Progress(used=1, frames=self.frames, loss_sum=loss_sum, correct=self.correct, left_out=self.left_out)
+
+    @property
     def finite(self) -> bool:
         """Whether the loss and, where it was computed, the norm of the gradient are finite."""
         loss, _, *norm = self.read
@@ -173,11 +178,8 @@ def gradient(
     drawn
         The minibatch, if it is already drawn.
 
-    Returns
-    -------
-    step, gradient
-        The gradient must not be used if `step.finite` is false. With CUDA graphs it is valid only until the next
-        gradient is computed.
+    The gradient must not be used if `step.finite` is false. With CUDA graphs it is valid only until the next
+    gradient is computed.
     """
     inputs, targets = drawn or parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
@@ -207,7 +209,7 @@ def _of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, 
 
 
 def _of_microbatches(parts: WorkerParts, inputs: Microbatches) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The same of a minibatch in portions: the means over its items, whatever the sizes of the portions."""
+    """The same of a minibatch in portions: means over its items, whatever the sizes of the portions."""
     items = sum(len(targets) for _, targets in inputs.microbatches)
     sums: list[Tensor] = []
     for number, (microbatch, targets) in enumerate(inputs.microbatches):
@@ -242,13 +244,10 @@ def stacked_scalars(scalars: Sequence[Tensor]) -> Tensor:
 def clip(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
 ) -> Tensor:
-    """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013); `norm` computes the norm.
+    """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013).
 
-    Returns
-    -------
-    length
-        The norm before clipping, a scalar on the gradient's device; the host does not wait for it. It is not finite if
-        a value of the gradient is not; the gradient is then left unchanged.
+    Returns the norm before clipping, a scalar on the gradient's device; the host does not wait for it. It is not finite
+    if a value of the gradient is not; the gradient is then left unchanged.
     """
     length = norm(g)
     if max_norm < math.inf:
@@ -295,10 +294,7 @@ class CudaGraphs:
         place
             What else must be equal for a graph to be valid: the address of the parameters, and how `work` computes.
 
-        Raises
-        ------
-        Speech3Error
-            The model or the loss cannot be recorded.
+        Raises `Speech3Error` if the model or the loss cannot be recorded.
         """
         kind = (place, described(inputs), described(targets))
         graph = self.graphs.get(kind)
@@ -306,10 +302,7 @@ class CudaGraphs:
             if not self._due(kind):
                 return work(inputs, targets)
             graph = self.graphs[kind] = self._capture(work, inputs, targets)
-        for there, here in zip(
-            [*tensors(graph.inputs), *tensors(graph.targets)], [*tensors(inputs), *tensors(targets)],
-            strict=True,
-        ):  # fmt: skip
+        for there, here in zip(tensors((graph.inputs, graph.targets)), tensors((inputs, targets)), strict=True):
             there.copy_(here)
         return graph.replay()
 
@@ -322,8 +315,9 @@ class CudaGraphs:
                 f"training.cuda_graph=true: {_KINDS} minibatches were of different kinds (in shapes or other inputs of "
                 f"the model), so further kinds are computed without a graph; CUDA graphs suit models of windows, such "
                 f"as dnn and cnn; for this model, set it to false",
-                RuntimeWarning, stacklevel=4,
-            )  # fmt: skip
+                RuntimeWarning,
+                stacklevel=4,
+            )
         return self.seen[kind] > _WARM
 
     def _capture(self, work: Passes, inputs: Any, targets: Any) -> _Graph:

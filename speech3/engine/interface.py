@@ -24,6 +24,8 @@ Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean l
 Results = tuple[Tensor, tuple[Tensor, ...]]  # loss, number correct and perhaps gradient norm (one tensor); gradient
 Passes = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
 
+Rows = Sequence[range] | None  # numbers of minibatches that one worker should compute in order (`Source.rows`)
+
 NUMBERED = -1
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
 
@@ -32,7 +34,7 @@ class Source(Protocol):
     """A source of minibatches; a minibatch is identified by (epoch, number) alone."""
 
     @property
-    def rows(self) -> tuple[range, ...] | None:
+    def rows(self) -> "Rows":
         """Numbers of minibatches that one worker should compute in order; None: the order does not matter.
 
         A recurrent model carries its state from each of them to the next.
@@ -79,7 +81,7 @@ class WorkerParts:
 
     Attributes
     ----------
-    optimizer, betas
+    optimizer, betas, weight_decay
         The optimizer with which every worker updates its own parameters, by its name or as what it is made of
         (`speech3.engine.optimizers.OwnOptimizer`); the betas are those of AdamW and Muon.
     autocast
@@ -100,6 +102,7 @@ class WorkerParts:
     group: ReplicaGroup | None = None  # the processes that share the model, if each holds only a slice of it
     optimizer: Literal["sgd", "adamw", "muon"] | Any = "sgd"
     betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
     autocast: torch.dtype | None = None
     cuda_graphs: Callable[[Passes, Any, Any, Hashable], Results] | None = None
     proximal: Callable[[nn.Module], Proximal] | None = None
@@ -124,11 +127,8 @@ BuildOn = Callable[[str], WorkerParts]  # makes the parts on a device, called on
 class Rate:
     """The learning rate in one epoch: a function of the minibatch's number, whichever worker draws it.
 
-    Attributes
-    ----------
-    last
-        The epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning rate,
-        the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
+    `last`: the epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning
+    rate, the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
     """
 
     base: float
@@ -172,7 +172,6 @@ class ShardReport:
         return (self.sync_s + self.wait_s) / self.total_s if self.total_s else 0.0
 
     def __add__(self, other: "ShardReport") -> "ShardReport":
-        """Add two parts of one epoch."""
         return ShardReport(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -187,8 +186,6 @@ class Progress:
 
     Attributes
     ----------
-    used, stale, refused
-        Numbers of minibatches.
     frames, loss_sum, correct
         Of the used minibatches: number of frames, sum of their losses, and number classified correctly.
     returned, restarts
@@ -220,16 +217,15 @@ class Progress:
         return self.used + self.stale + self.refused
 
     def __add__(self, other: "Progress") -> "Progress":
-        """Add two parts of one epoch."""
-
         def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
 
-        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:14]}
-        return Progress(
-            **values, staleness=sums(self.staleness, other.staleness, 0),
-            shards=sums(self.shards, other.shards, ShardReport()), note=other.note or self.note,
-        )  # fmt: skip
+        values: dict[str, Any] = {
+            each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[:14]
+        }
+        values["staleness"] = sums(self.staleness, other.staleness, 0)
+        values["shards"] = sums(self.shards, other.shards, ShardReport())
+        return Progress(**values, note=other.note or self.note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,17 +258,14 @@ class Backend(Protocol):
         """Stop processes and free memory."""
 
 
-def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> list[tuple[int, list[int]]]:
-    """ReplicaGroup the waiting minibatches into steps of synchronous training, with one minibatch per worker.
+def turns(states_M: np.ndarray, workers: int, rows: Rows) -> list[tuple[int, list[int]]]:
+    """Group the waiting minibatches into steps of synchronous training, with one minibatch per worker.
 
     The minibatches of a step have consecutive numbers; with rows, each worker has a stretch of the epoch of its own, so
     that it can carry the state of a recurrent model.
 
-    Returns
-    -------
-    turns
-        For each step, the number of the epoch's minibatches that precede it, which determines the learning rate, and
-        the numbers of its minibatches.
+    Returns, for each step, the number of the epoch's minibatches that precede it, which determines the learning rate,
+    and the numbers of its minibatches.
     """
     waiting = np.flatnonzero(states_M == WAITING)
     if rows is None or workers == 1:
@@ -284,7 +277,7 @@ def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> l
     return list(zip(before, groups, strict=False))
 
 
-def position(number: int, rows: Sequence[range] | None, workers: int) -> int:
+def position(number: int, rows: Rows, workers: int) -> int:
     """Approximate number of minibatches of the epoch computed before this one, which determines its learning rate.
 
     As many rows are computed at once as there are workers, so most minibatches are computed earlier or later than their
@@ -313,7 +306,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Targets:
-    """The stacked targets of a minibatch; its `len` is the number of items, whatever the targets are."""
+    """The stacked targets of a minibatch; `len` is the number of items, whatever the targets are."""
 
     stacked: Any
     items: int

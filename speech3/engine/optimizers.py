@@ -5,22 +5,18 @@ weight decay this equals the server's step with the push d = learning rate g; at
 `torch.optim.SGD`.
 
 **AdamW** (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"). A shard of an asynchronous backend
-keeps its own moments, those of the gradients that it computed itself; a fetch does not change them. Its pushes are
-differences of parameters, as always with local updates. The server does not hold the moments, so a shard that is
-restarted, or resumed from a checkpoint, begins with moments of zero.
+keeps its own moments, those of the gradients that it computed itself; a fetch does not change them. The server does not
+hold them, so a shard that is restarted, or resumed from a checkpoint, begins with moments of zero.
 
-**Muon** (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for the rest. The
-update of a hidden layer's matrix is its averaged gradient with all singular values set to about one: the nearest
-semi-orthogonal matrix. So directions in which gradients are rare or small are learnt as fast as the others, as with the
-natural gradient of Kaldi's time-delay networks (Povey et al. 2014), but without statistics to keep. A pass over the
-data then gains what two passes of AdamW do (recipes/minilibri/lfmmi.md). An update is as long as one of AdamW (Liu et
-al. 2025, "Muon is scalable for LLM training"), so one learning rate and weight decay serve both. Biases, normalisation
-and the output layers are left to AdamW.
+**Muon** (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for biases,
+normalisation and output layers. The update of a hidden layer's matrix is its averaged gradient with all singular values
+set to about one, so directions in which gradients are rare or small are learnt as fast as the others, as with the
+natural gradient of Kaldi's time-delay networks (Povey et al. 2014). An update is as long as one of AdamW (Liu et al.
+2025, "Muon is scalable for LLM training"), so one learning rate and weight decay serve both.
 
-**The caller's own** `torch.optim` optimizer: its parameters are those of the model, which are views of the flat vector,
-so its steps change the vector in place, and everything else works as with the engine's optimizers. A scheduler has a
-state of its own, but the workers need the learning rate of any minibatch, in any order. So the scheduler is run once
-before training, and what it sets is written into a table with a row for each minibatch.
+**The caller's own** `torch.optim` optimizer: its parameters are views of the flat vector, which its steps change. The
+workers need the learning rate of any minibatch, in any order, so a scheduler is run once before training, and what it
+sets is written into a table with a row for each minibatch.
 
 Axes: N matrices of the same shape, R rows, C columns, of which there are no fewer than rows; T minibatches of the whole
 training.
@@ -48,22 +44,13 @@ _STEPS = 5
 _SMALLEST = 8  # fewest rows, and columns, of a matrix
 _LENGTH = 0.2  # root mean square of an update of AdamW at a learning rate of one, as Liu et al. measured it
 STATE = "optimizer"  # its name among the tensors of a state
+Betas = tuple[float, float]  # decay factors per step of the moving averages of the gradient and of its square
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 
 class Sgd:
-    """The parameters of a model and the SGD step.
-
-    Attributes
-    ----------
-    parameters
-        The flat vector that the model computes with.
-    velocity
-        The vector v, or None without momentum.
-    proximal
-        Called after each step with the learning rate, if it is not None.
-    """
+    """The parameters of a model and the SGD step; `proximal` is called after each step with the learning rate."""
 
     def __init__(
         self, model: nn.Module, *, momentum: float = 0.0, weight_decay: float = 0.0, proximal: Proximal | None = None
@@ -95,39 +82,23 @@ class Sgd:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Load parameters and velocity; if the velocity is missing, it becomes zero."""
         self.parameters.load(tensors["parameters"])
         if self.velocity:
-            self.velocity.vector_K.copy_(
-                tensors["velocity"]
-            ) if "velocity" in tensors else self.velocity.vector_K.zero_()
+            v_P = self.velocity.vector_K
+            v_P.copy_(tensors["velocity"]) if "velocity" in tensors else v_P.zero_()
 
 
 class AdamW:
-    """The parameters of a model and the AdamW step, with the same interface as `speech3.engine.optimizers.Sgd`.
+    """The parameters of a model and the AdamW step, with the same interface as `Sgd`.
 
-    Parameters
-    ----------
-    betas
-        Decay factors per step of the moving averages of the gradient and of its square.
-    weight_decay
-        Applied to all parameters, including biases and normalisation, as in `torch.optim.AdamW`; it is multiplied by
-        the learning rate.
-    proximal
-        Called after each step with the learning rate, if it is not None.
-
-    Attributes
-    ----------
-    mean, square
-        Moving averages of the gradient and of its square, without bias correction.
-    steps
-        Number of steps so far.
+    As in `torch.optim.AdamW`, the weight decay applies to all parameters, including biases and normalisation, and is
+    multiplied by the learning rate. `mean` and `square` are the moving averages of the gradient and of its square,
+    without bias correction.
     """
 
     def __init__(
-        self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0,
-        proximal: Proximal | None = None,
-    ) -> None:  # fmt: skip
+        self, model: nn.Module, betas: Betas, *, weight_decay: float = 0.0, proximal: Proximal | None = None
+    ) -> None:
         self.betas, self.weight_decay, self.proximal = betas, weight_decay, proximal
         self.parameters: Flat = flatten(model)
         self.mean, self.square = self.parameters.zeros_like(), self.parameters.zeros_like()
@@ -157,10 +128,9 @@ class AdamW:
 
     def state(self) -> dict[str, Tensor]:
         self.parameters.collect()
-        return {
-            "parameters": self.parameters.vector_K.clone(), "adam.mean": self.mean.vector_K.clone(),
-            "adam.square": self.square.vector_K.clone(), "adam.steps": torch.tensor([float(self.steps)]),
-        }  # fmt: skip
+        vectors = {"parameters": self.parameters, "adam.mean": self.mean, "adam.square": self.square}
+        tensors = {name: flat.vector_K.clone() for name, flat in vectors.items()}
+        return {**tensors, "adam.steps": torch.tensor([float(self.steps)])}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
@@ -173,20 +143,12 @@ class AdamW:
 class Muon(AdamW):
     """The parameters of a model and the Muon step, with the same interface and slots as `AdamW`.
 
-    The first of the betas is also the momentum of the matrices, in Nesterov's form.
-
-    Attributes
-    ----------
-    groups
-        Indices of the matrices among the trained parameters, and the axis of their rows; those of a group have one
-        shape.
+    The first of the betas is also the momentum of the matrices, in Nesterov's form. Each of the `groups` has the
+    indices of the matrices of one shape among the trained parameters, and the axis of their rows.
     """
 
-    def __init__(
-        self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0,
-        proximal: Proximal | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(model, betas, weight_decay=weight_decay, proximal=proximal)
+    def __init__(self, model: nn.Module, betas: Betas, **more: Any) -> None:
+        super().__init__(model, betas, **more)
         groups: dict[tuple[torch.Size, int], list[int]] = {}
         for index, axis in hidden_matrices(model):
             groups.setdefault((self.parameters.views[index].shape, axis), []).append(index)
@@ -253,10 +215,7 @@ def hidden_matrices(model: nn.Module) -> Iterator[tuple[int, int]]:
 class Settings:
     """What a schedule sets for each minibatch: the learning rates, and with some schedulers the momentum or the betas.
 
-    Attributes
-    ----------
-    groups
-        For each parameter group the values that change, by their names: (T,), or (T, 2) for betas.
+    `groups` has for each parameter group the values that change, by their names: (T,), or (T, 2) for betas.
     """
 
     groups: tuple[dict[str, np.ndarray], ...]
@@ -318,22 +277,19 @@ class TorchOptimizer(Sgd):
 def made(make: MakeOptimizer, model: nn.Module) -> torch.optim.Optimizer:
     """Make the caller's optimizer for the trained parameters of a model.
 
-    Raises
-    ------
-    Speech3Error
-        What was made is not an optimizer, or not one of exactly these parameters.
+    Raises `Speech3Error`: what was made is not an optimizer, or not one of exactly these parameters.
     """
     names = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     try:
         optimizer = make([parameter for _, parameter in names])
     except Exception as error:
         raise SettingError(
-            f"optimizer: raised {type(error).__name__}: {error}; give a function that takes a list of parameters and "
+            f"optimizer: raised {type(error).__name__}: {error}; pass a function that takes a list of parameters and "
             f"returns an optimizer of them, such as functools.partial(torch.optim.AdamW, lr=1e-3)"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
-            f"optimizer: returned a {type(optimizer).__name__}, not a torch.optim.Optimizer; give a function that "
+            f"optimizer: returned a {type(optimizer).__name__}, not a torch.optim.Optimizer; pass a function that "
             f"takes a list of parameters and returns an optimizer of them"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -356,24 +312,18 @@ def made(make: MakeOptimizer, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def settings_of(
-    optimizer: torch.optim.Optimizer, minibatches: int, *, factor: Callable[[int], float] | None = None,
+    optimizer: torch.optim.Optimizer,
+    minibatches: int,
+    *,
+    factor: Callable[[int], float] | None = None,
     make: MakeSchedule | None = None,
-) -> Settings:  # fmt: skip
+) -> Settings:
     """Run a schedule before training, and note what it sets for each of `minibatches` minibatches.
 
-    Parameters
-    ----------
-    optimizer
-        One of the caller's, which must not be used again.
-    factor
-        Maps the number of a minibatch to a factor of the learning rates.
-    make
-        In place of `factor`, makes a scheduler, of which each minibatch is a step.
+    `optimizer` is one of the caller's, which must not be used again. `factor` maps the number of a minibatch to a
+    factor of the learning rates; in its place, `make` makes a scheduler, of which each minibatch is a step.
 
-    Raises
-    ------
-    Speech3Error
-        The scheduler needs something that is not known before training.
+    Raises `Speech3Error` if the scheduler needs something that is not known before training.
     """
     groups = optimizer.param_groups
     if make is None:
@@ -409,11 +359,11 @@ def _numbers(value: Any) -> bool:
 
 def _changing(groups: tuple[dict[str, np.ndarray], ...]) -> Settings:
     """Without what never changes, except learning rates, of which one value is kept."""
-    return Settings(tuple(
-        {name: values if (values != values[0]).any() else values[:1]
-         for name, values in group.items() if name == "lr" or (values != values[0]).any()}
-        for group in groups
-    ))  # fmt: skip
+    kept: list[dict[str, np.ndarray]] = []
+    for group in groups:
+        changing = {name: values for name, values in group.items() if (values != values[0]).any()}
+        kept.append({"lr": group["lr"][:1], **changing} if "lr" in group else changing)
+    return Settings(tuple(kept))
 
 
 def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
@@ -421,7 +371,7 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
         scheduler = make(optimizer)
     except Exception as error:
         raise SettingError(
-            f"schedule: raised {type(error).__name__}: {error}; give a function that takes the optimizer and returns a "
+            f"schedule: raised {type(error).__name__}: {error}; pass a function that takes the optimizer and returns a "
             f"scheduler, such as functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1000)"
         ) from error
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -431,18 +381,18 @@ def _scheduler(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> 
         )
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
         raise SettingError(
-            f"schedule: returned a {type(scheduler).__name__}, not a torch.optim.lr_scheduler.LRScheduler; give a "
+            f"schedule: returned a {type(scheduler).__name__}, not a torch.optim.lr_scheduler.LRScheduler; pass a "
             f"function that takes the optimizer and returns a scheduler"
         )
     return scheduler
 
 
-def optimizer_of(parts: WorkerParts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
+def optimizer_of(parts: WorkerParts, *, momentum: float = 0.0) -> Sgd | AdamW:
     """The optimizer of a worker, for the parameters of ``parts.model``; `momentum` is that of SGD."""
     proximal = parts.proximal(parts.model) if parts.proximal else None
     if isinstance(parts.optimizer, OwnOptimizer):
         return TorchOptimizer(parts.model, parts.optimizer, proximal=proximal)
     if parts.optimizer == "sgd":
-        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay, proximal=proximal)
+        return Sgd(parts.model, momentum=momentum, weight_decay=parts.weight_decay, proximal=proximal)
     kind = Muon if parts.optimizer == "muon" else AdamW
-    return kind(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal)
+    return kind(parts.model, parts.betas, weight_decay=parts.weight_decay, proximal=proximal)

@@ -1,23 +1,17 @@
 """What becomes of the minibatches of an epoch: their states, and the one queue from which all shards draw them.
 
-A minibatch is waiting, assigned to a shard, used (it is in a published version) or dropped (stale or refused). Progress
-is a sum over the rows of the used minibatches, so no minibatch can be counted twice, or be counted without being in the
-parameters. Only the shard to which a minibatch is assigned writes its results; each change of state is a single store,
-so a shard that is killed at any instruction leaves the minibatch in one state or the other.
+A minibatch is waiting, assigned to a shard, used (in a published version) or dropped (stale or refused). Only the shard
+to which it is assigned writes its results, and each change of state is a single store, so a shard that is killed at any
+instruction leaves it in one state or the other. Progress is a sum over the rows of the used minibatches, so none is
+counted twice, or counted without being in the parameters.
 
-If the server has several partitions, a minibatch is used as soon as one partition has published it, and dropped if none
-of them has applied it; its staleness is the largest among the partitions that published it. On one host all partitions
-write the same states. Where each has its own (the partitions of backend cluster, and the slices of a model that
-replicas share), `combined` makes those of the whole server.
+With several partitions of the server, a minibatch is used as soon as one of them has published it, and dropped if none
+has applied it. On one host all partitions write the same states; where each has its own (backend cluster, and the
+slices of a model that replicas share), `combined` makes those of the whole server.
 
-All shards draw from one queue, so a slow shard draws fewer. Where a recurrent model carries its state from one
-minibatch to the next, minibatches form rows. A shard computes its row to the end, then begins another; when all rows
-have been begun, it takes over the second half of the longest stretch that is still waiting. So all shards are busy to
-the end, and each such split loses only one state. The minibatches that were assigned to a shard when it died return to
-the queue.
-
-While one shard draws, the others cannot, so a draw does not search the epoch: two cursors say where to begin, and move
-back only when a shard dies.
+Where a recurrent model carries its state from one minibatch to the next, minibatches form rows. A shard computes its
+row to the end, then begins another; when all are begun, it takes over the second half of the longest stretch that still
+waits. So all shards are busy to the end, and each such split loses only one state.
 
 Axes: M minibatches of an epoch, R rows of them, L states of different parts, G members of a replica.
 """
@@ -30,24 +24,18 @@ import numba
 import numpy as np
 
 from speech3.engine.gradient import Step
-from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Progress
+from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Progress, Rows
 
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
-STATE_ARRAYS = {
-    "states_M": np.int32, "frames_M": np.int32, "loss_M": np.float64, "correct_M": np.int32, "refusals_M": np.int32,
-    "staleness_M": np.int32, "left_out_M": np.int32,
-}  # fmt: skip
+Lock = AbstractContextManager[object]
 
 
 @dataclass(frozen=True, eq=False)
 class MinibatchStates:
     """The rows, in memory that all processes of a host share, or in that of one process.
 
-    Attributes
-    ----------
-    frames_M, loss_M, correct_M
-        Its number of frames, their mean loss and the number classified correctly, all before the update; zero until
-        they are computed.
+    `frames_M`, `loss_M`, `correct_M`: its number of frames, their mean loss and the number classified correctly, all
+    before the update; zero until they are computed.
     """
 
     states_M: np.ndarray  # int32: WAITING, USED, STALE, REFUSED, or s + 1 while the minibatch is assigned to shard s
@@ -56,11 +44,10 @@ class MinibatchStates:
     correct_M: np.ndarray
     refusals_M: np.ndarray  # number of server partitions that did not apply it
     staleness_M: np.ndarray  # staleness of its push, once that is published
-    left_out_M: np.ndarray  # number of its frames that the loss could not use
+    left_out_M: np.ndarray  # number of its frames that the loss could not use; like all but loss_M (float64) int32
 
     @classmethod
     def of(cls, minibatches: int) -> "MinibatchStates":
-        """Minibatch states in this process's memory, with every minibatch waiting."""
         return cls(**{name: np.zeros(minibatches, dtype) for name, dtype in STATE_ARRAYS.items()})
 
     def __len__(self) -> int:
@@ -73,7 +60,7 @@ class MinibatchStates:
         self.states_M[:] = states_M
 
     def computed(self, number: int, step: Step) -> None:
-        """Write a minibatch's results; called by the shard that computed it."""
+        """Write a minibatch's results; only the shard that computed it may."""
         self.frames_M[number], self.loss_M[number], self.correct_M[number] = step.frames, step.loss, step.correct
         self.left_out_M[number] = step.left_out
         self.refusals_M[number] = self.staleness_M[number] = 0
@@ -115,22 +102,22 @@ class MinibatchStates:
         return self.ended == len(self)
 
     def counts(self) -> dict[int, int]:
-        """How many minibatches are USED, STALE and REFUSED."""
         return {state: int(np.count_nonzero(self.states_M == state)) for state in (USED, STALE, REFUSED)}
 
     def progress(self, before: dict[int, int]) -> Progress:
         """Minibatches used and dropped since `counts` returned `before`, and the results of those used."""
-        counts = {state: count - before[state] for state, count in self.counts().items()}
+        used, stale, refused = (count - before[state] for state, count in self.counts().items())
         bins = np.zeros(STALENESS_BINS, np.int64)
-        frames, loss_sum, correct, missed, left_out = _sums(
-            self.states_M, self.frames_M, self.loss_M, self.correct_M, self.refusals_M, self.staleness_M,
-            self.left_out_M, bins,
-        )  # fmt: skip
-        last = int(np.flatnonzero(bins).max(initial=-1))
-        return Progress(
-            used=counts[USED], stale=counts[STALE], refused=counts[REFUSED], frames=frames, loss_sum=loss_sum,
-            correct=correct, missed=missed, staleness=tuple(bins[: last + 1].tolist()), left_out=left_out,
-        )  # fmt: skip
+        arrays = [*(getattr(self, name) for name in STATE_ARRAYS), bins]
+        frames, loss_sum, correct, missed, left_out = _sums(*arrays)
+        staleness = tuple(bins[: int(np.flatnonzero(bins).max(initial=-1)) + 1].tolist())
+        counts = used, stale, refused, frames, loss_sum, correct
+        return Progress(*counts, missed=missed, left_out=left_out, staleness=staleness)
+
+
+STATE_ARRAYS: dict[str, type] = {
+    field.name: np.float64 if field.name == "loss_M" else np.int32 for field in fields(MinibatchStates)
+}
 
 
 def combined(states_of_parts: Sequence[MinibatchStates]) -> MinibatchStates:
@@ -143,15 +130,14 @@ def combined(states_of_parts: Sequence[MinibatchStates]) -> MinibatchStates:
         return np.stack([getattr(states, name) for states in states_of_parts])
 
     states_LM = rows("states_M")
-    used_M, dropped_LM = (states_LM == USED).any(0), np.isin(states_LM, (STALE, REFUSED))
+    states_M = np.where((states_LM == USED).any(0), USED, states_LM.max(0))
+    refusals_M = np.isin(states_LM, (STALE, REFUSED)).sum(0)
     wrote_1M = rows("frames_M").argmax(0)[None]  # all parts that have written results wrote the same
     frames_M, loss_M, correct_M = (
         np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
     )
-    return MinibatchStates(
-        np.where(used_M, USED, states_LM.max(0)), frames_M, loss_M, correct_M, dropped_LM.sum(0),
-        rows("staleness_M").max(0), rows("left_out_M").max(0),
-    )  # fmt: skip
+    staleness_M, left_out_M = rows("staleness_M").max(0), rows("left_out_M").max(0)
+    return MinibatchStates(states_M, frames_M, loss_M, correct_M, refusals_M, staleness_M, left_out_M)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -172,26 +158,19 @@ def _sums(states, frames, loss, correct, refusals, staleness, left_out, bins):  
 
 
 class MinibatchQueue:
-    """The minibatches of an epoch.
+    """The minibatches of an epoch; two cursors say where to search, so that a draw does not search the epoch.
 
     Parameters
     ----------
-    states
-        Says which minibatches are waiting.
     cursor
         int64 (2,): the number of a minibatch, and that of a row; no minibatch before the first is waiting, and no row
         before the second has its first minibatch waiting.
     lock
         Held while minibatches are drawn or returned, by processes that draw from the same memory.
-    rows
-        Minibatches that one shard should compute in order; None: the order does not matter.
     """
 
-    def __init__(
-        self, states: MinibatchStates, cursor: np.ndarray, lock: AbstractContextManager[object],
-        rows: Sequence[range] | None = None,
-    ) -> None:  # fmt: skip
-        self.states, self.states_M, self.cursor, self.lock = (states, states.states_M, cursor, lock)
+    def __init__(self, states: MinibatchStates, cursor: np.ndarray, lock: Lock, rows: Rows = None) -> None:
+        self.states, self.states_M, self.cursor, self.lock = states, states.states_M, cursor, lock
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
         self.begins_M = np.zeros(len(states) + 1, np.bool_)  # where a row begins, or the epoch ends
         self.begins_M[-1] = True
@@ -199,7 +178,6 @@ class MinibatchQueue:
             self.begins_M[self.starts_R] = True
 
     def fill(self, states_M: np.ndarray) -> None:
-        """Begin an epoch, or the rest of one; `states_M` is the state of each minibatch."""
         self.states.begin(states_M)
         self.cursor[:] = 0
 
@@ -255,7 +233,6 @@ class MinibatchQueue:
         return int(begins[longest] + ends[longest]) // 2
 
     def give_back(self, shard: int) -> int:
-        """Return a dead shard's minibatches to the queue; returns their number."""
         return give_back([self], shard)
 
     def reopen(self, numbers: np.ndarray) -> None:

@@ -2,16 +2,14 @@
 
 Follows CMU's SPEECH3 (an update happens whenever a shard finds the server free) and Zhang et al. 2013, "Asynchronous
 stochastic gradient descent for DNN training" (version stamps). There is no server process: the shard that holds the
-lock applies its own push to the parameters and fetches the new ones. `shard.py` decides when a shard syncs and defines
-what it sends, and `server_optimizer.py` how a push changes the parameters.
+lock applies its own push to the parameters and fetches the new ones. The parameters may be divided into partitions
+(DistBelief, Dean et al. 2012), each a server of its own: a shard syncs with one after the other and skips those that
+are busy.
 
 The state has two buffers. A push is written into the buffer that is not published, together with the numbers of its
 minibatches (the journal); then a single store of the version publishes both. So a shard that is killed at any
 instruction leaves the last published version intact. If it died just after publishing, the next shard to hold the lock
 reads from the journal which minibatches are used, and marks them (`pool.MinibatchStates`).
-
-The parameters may be divided into partitions (DistBelief, Dean et al. 2012), each a server of its own: a shard syncs
-with one after the other and skips those that are busy.
 
 Axes: M minibatches of an epoch, N shards, S partitions, K values of the model or of a partition, of which P are
 parameters, J the most minibatches in a push plus two.
@@ -20,9 +18,9 @@ parameters, J the most minibatches in a push plus two.
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,19 +28,20 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
-from speech3.engine.interface import REFUSED, STALE, USED, Progress, ShardReport
-from speech3.engine.pool import STATE_ARRAYS, MinibatchQueue, MinibatchStates
+from speech3.engine.interface import REFUSED, STALE, USED, Progress, Rows, ShardReport
+from speech3.engine.pool import STATE_ARRAYS, Lock, MinibatchQueue, MinibatchStates
 from speech3.engine.server_optimizer import ServerOptimizer, ServerVectors, server_optimizer_of
 from speech3.engine.shard import Push
 
 _ALIGN = 64  # bytes: no two arrays share a cache line
 MemoryLayout = dict[str, tuple[type, tuple[int, ...]]]  # type and shape of each array of the server's memory
+GpuTensors = tuple[Tensor, Tensor, Tensor] | None  # see `tensors_on_gpu`
 
 
 class Status(IntEnum):
-    """The values in a shard's row of `ServerMemory.shards_N`: counts and seconds of the epoch up to `DRAW_S`."""
+    """The values in a shard's row of `ServerMemory.shards_N`: counts and seconds of the epoch up to `DOWN`."""
 
-    MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, DRAW_S = range(8)
+    MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, DRAW_S, UP, DOWN = range(8)
     READY, EPOCH, DOING, SINCE = range(8, 12)
 
 
@@ -82,7 +81,6 @@ class ServerMemory:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
-        """Build from arrays named as in `memory_layout`."""
         states = MinibatchStates(**{name: arrays[name] for name in STATE_ARRAYS})
         return cls(**{name: array for name, array in arrays.items() if name not in STATE_ARRAYS}, states=states)
 
@@ -92,18 +90,23 @@ def memory_layout(own: Flat, config: AsgdConfig, workers: int, minibatches: int)
     partitions, on_cpu = config.partitions, own.vector_K.device.type == "cpu"
     slots = [own.num_parameters if on_cpu and wanted else 0 for wanted in (config.momentum, config.adagrad)]
     return {
-        "version_S": (np.int64, (partitions,)), "state_2K": (np.float32, (2, own.vector_K.numel() * on_cpu)),
-        "velocity_2P": (np.float32, (2, slots[0])), "squares_2P": (np.float32, (2, slots[1])),
+        "version_S": (np.int64, (partitions,)),
+        "state_2K": (np.float32, (2, own.vector_K.numel() * on_cpu)),
+        "velocity_2P": (np.float32, (2, slots[0])),
+        "squares_2P": (np.float32, (2, slots[1])),
         "journal_S2J": (np.int64, (partitions, 2, 2 + config.max_distance)),
-        "ended_S": (np.float64, (partitions,)), "syncing_S": (np.int64, (partitions,)),
+        "ended_S": (np.float64, (partitions,)),
+        "syncing_S": (np.int64, (partitions,)),
         **{name: (dtype, (minibatches,)) for name, dtype in STATE_ARRAYS.items()},
-        "cursor": (np.int64, (2,)), "order": (np.float64, (5,)), "shards_N": (np.float64, (workers, len(Status))),
-    }  # fmt: skip
+        "cursor": (np.int64, (2,)),
+        "order": (np.float64, (5,)),
+        "shards_N": (np.float64, (workers, len(Status))),
+    }
 
 
 def private_memory(layout: MemoryLayout) -> ServerMemory:
     """The server's memory in a single process, such as the simulator."""
-    return ServerMemory.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in layout.items()})
+    return memory_over(layout, bytearray(memory_bytes(layout)))
 
 
 def memory_over(layout: MemoryLayout, block: object) -> ServerMemory:
@@ -131,12 +134,14 @@ class Partition:
 
     Attributes
     ----------
+    number
+        The index of its version and journal in `memory`.
     max_push
         How far a push may move the parameters, relative to their norm; a push that moves them further is refused.
     """
 
     memory: ServerMemory
-    number: int  # its number, the index of its version and journal in `memory`
+    number: int
     buffers: Sequence[ServerVectors]  # the two buffers, in the memory of the CPU or of a GPU
     optimizer: ServerOptimizer
     max_staleness: int | None  # pushes with a greater staleness are dropped; None: no push is too stale
@@ -211,6 +216,14 @@ class Partition:
         self.settle()
 
 
+@dataclass(frozen=True)
+class EpochStart:
+    """The server's version and its numbers of used, stale and refused minibatches when an epoch began or resumed."""
+
+    version: int
+    counts: dict[int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class Server:
     """One process's view of the whole parameter server; its partitions together hold the parameters."""
@@ -234,8 +247,55 @@ class Server:
         for partition in self.partitions:
             partition.settle()
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of the published parameters and slots; call with all locks held, or while all shards are idle."""
+        published = [partition.published for partition in self.partitions]
+        named = {
+            "parameters": [buffer.vector_K for buffer in published],
+            "server.velocity": [buffer.velocity_P for buffer in published if buffer.velocity_P is not None],
+            "server.squares": [buffer.squares_P for buffer in published if buffer.squares_P is not None],
+        }
+        tensors = {name: torch.cat(stretches) for name, stretches in named.items() if stretches}
+        wait_for_gpus(*tensors.values())
+        return tensors
 
-def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor] | None:
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Set the published state; call while all shards are idle. Missing slots become zero.
+
+        After a warm start the server continues with the momentum of plain SGD.
+        """
+        velocity_P = tensors.get("server.velocity", tensors.get("velocity"))
+        begin = 0
+        for published in (partition.published for partition in self.partitions):
+            parameters = slice(begin, begin + len(published.parameters_P))
+            end = begin + len(published.vector_K)
+            published.vector_K.copy_(tensors["parameters"][begin:end])
+            slots = (published.velocity_P, velocity_P), (published.squares_P, tensors.get("server.squares"))
+            for slot_P, saved_P in slots:
+                if slot_P is not None:
+                    slot_P.zero_() if saved_P is None else slot_P.copy_(saved_P[parameters])
+            wait_for_gpus(published.vector_K)
+            begin = end
+
+    def begin_epoch(self, states_M: np.ndarray) -> EpochStart:
+        """Fill the queue and reset the counts; call while all shards are idle."""
+        self.memory.journal_S2J[:] = 0
+        self.memory.ended_S[:] = 0
+        self.queue.fill(states_M)
+        self.memory.shards_N[:, : Status.READY] = 0
+        return EpochStart(self.version, self.states.counts())
+
+    def progress(self, before: EpochStart, **more: Any) -> Progress:
+        """Progress of the epoch since it began or resumed, from the published state; `more` are further fields."""
+        shards_N = self.memory.shards_N
+        rows = shards_N.tolist()
+        reports = tuple(ShardReport(int(row[0]), row[1], row[2], row[3], int(row[4]), row[5]) for row in rows)
+        up, down = shards_N[:, [Status.UP, Status.DOWN]].sum(0).astype(int).tolist()
+        done, versions = self.states.progress(before.counts), self.version - before.version
+        return replace(done, versions=versions, up=up, down=down, shards=reports, **more)
+
+
+def tensors_on_gpu(own: Flat, config: AsgdConfig) -> GpuTensors:
     """State (2, K), velocity and squares (2, P) on the GPU of `own`, shared by CUDA IPC; None if `own` is on a CPU.
 
     Velocity and squares have no values if the config does not need them.
@@ -249,89 +309,18 @@ def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tenso
 
 
 def make_server(
-    memory: ServerMemory, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
-    on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
-) -> Server:  # fmt: skip
+    memory: ServerMemory, config: AsgdConfig, own: Flat, lock: Lock, on_gpu: GpuTensors = None, rows: Rows = None
+) -> Server:
     """Make this process's view of the server, for a model like `own`; `lock` and `rows` are the queue's."""
     arrays = memory.state_2K, memory.velocity_2P, memory.squares_2P
-    state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
-    optimizer, partitions = server_optimizer_of(config, workers), []
+    state_2K, *slots_2P = on_gpu or map(torch.from_numpy, arrays)
+    optimizer, partitions = server_optimizer_of(config, len(memory.shards_N)), []
     for number, stretch in enumerate(partition_bounds(own, config.partitions)):
         parameters = slice(stretch.start, min(stretch.stop, own.num_parameters))
         buffers = []
         for index in (0, 1):
-            velocity_P, squares_P = (
-                slot_2P[index, parameters] if slot_2P.numel() else None for slot_2P in (velocity_2P, squares_2P)
-            )
-            values_K, num_parameters = state_2K[index, stretch], parameters.stop - parameters.start
-            buffers.append(ServerVectors(values_K, velocity_P, squares_P, num_parameters))
+            velocity_P, squares_P = (slot[index, parameters] if slot.numel() else None for slot in slots_2P)
+            num_parameters = parameters.stop - parameters.start
+            buffers.append(ServerVectors(state_2K[index, stretch], velocity_P, squares_P, num_parameters))
         partitions.append(Partition(memory, number, buffers, optimizer, config.max_staleness, config.max_push))
     return Server(memory, MinibatchQueue(memory.states, memory.cursor, lock, rows), tuple(partitions), optimizer)
-
-
-def published_tensors(server: Server) -> dict[str, Tensor]:
-    """Copies of the published parameters and slots; call with all locks held, or while all shards are idle."""
-    published = [partition.published for partition in server.partitions]
-    named = {
-        "parameters": [buffer.vector_K for buffer in published],
-        "server.velocity": [buffer.velocity_P for buffer in published if buffer.velocity_P is not None],
-        "server.squares": [buffer.squares_P for buffer in published if buffer.squares_P is not None],
-    }
-    tensors = {name: torch.cat(stretches) for name, stretches in named.items() if stretches}
-    wait_for_gpus(*tensors.values())
-    return tensors
-
-
-def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
-    """Set the published state; call while all shards are idle. Missing slots become zero.
-
-    After a warm start the server continues with the momentum of plain SGD.
-    """
-    begin = 0
-    for partition in server.partitions:
-        published = partition.published
-        stretch = slice(begin, begin + len(published.vector_K))
-        parameters = slice(begin, begin + len(published.parameters_P))
-        published.vector_K.copy_(tensors["parameters"][stretch])
-        for slot_P, saved in (
-            (published.velocity_P, tensors.get("server.velocity", tensors.get("velocity"))),
-            (published.squares_P, tensors.get("server.squares")),
-        ):
-            if slot_P is not None:
-                slot_P.zero_() if saved is None else slot_P.copy_(saved[parameters])
-        wait_for_gpus(published.vector_K)
-        begin = stretch.stop
-
-
-@dataclass(frozen=True)
-class EpochStart:
-    """The server's version and its numbers of used, stale and refused minibatches when an epoch began or resumed."""
-
-    version: int
-    counts: dict[int, int]
-
-
-def begin_epoch(server: Server, states_M: np.ndarray) -> EpochStart:
-    """Fill the queue and reset the counts; call while all shards are idle."""
-    server.memory.journal_S2J[:] = 0
-    server.memory.ended_S[:] = 0
-    server.queue.fill(states_M)
-    server.memory.shards_N[:, : Status.READY] = 0
-    return EpochStart(server.version, server.states.counts())
-
-
-def epoch_progress(server: Server, before: EpochStart, *, seconds: float, returned: int, restarts: int) -> Progress:
-    """Progress of the epoch since it began or resumed, from the published state."""
-    shards_N, at = server.memory.shards_N, Status
-    reports = (
-        ShardReport(
-            int(row[at.MINIBATCHES]), row[at.COMPUTE_S], row[at.SYNC_S], row[at.WAIT_S], int(row[at.BUSY]),
-            row[at.DRAW_S],
-        )
-        for row in shards_N.tolist()
-    )  # fmt: skip
-    return replace(
-        server.states.progress(before.counts), seconds=seconds, versions=server.version - before.version,
-        returned=returned, restarts=restarts, up=int(shards_N[:, at.UP].sum()), down=int(shards_N[:, at.DOWN].sum()),
-        shards=tuple(reports),
-    )  # fmt: skip

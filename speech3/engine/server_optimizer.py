@@ -69,7 +69,8 @@ class ShardVectors:
         return self.fetched_P - self.parameters_P
 
 
-Step = Callable[[ServerVectors, ServerVectors, ShardVectors, float, float, float, float], tuple[float, float, float]]
+Norms = tuple[float, float, float]  # of push, change and parameters
+Step = Callable[[ServerVectors, ServerVectors, ShardVectors, float, float, float, float], Norms]
 _Tensors = TypeVar("_Tensors", ServerVectors, ShardVectors)
 
 
@@ -94,12 +95,9 @@ class ServerOptimizer:
     ) -> float:
         """Write the updated state into `new`, and its parameters into `own`; the push is zero afterwards.
 
-        Returns
-        -------
-        length
-            How far the parameters moved: the Euclidean norm of the change divided by that of the parameters. The
-            divisor is at least the norm of parameters of size `_SMALL`, since a partition may hold only biases, which
-            begin at zero. Not finite if a value of the push or of the change is not.
+        Returns how far the parameters moved: the Euclidean norm of the change divided by that of the parameters. The
+        divisor is at least the norm of parameters of size `_SMALL`, since a partition may hold only biases, which begin
+        at zero. Not finite if a value of the push or of the change is not.
         """
         step = _step_of(old, own)
         along = _along(own.push(), old.velocity_P) if self.projection and old.velocity_P is not None else 0.0
@@ -130,8 +128,8 @@ def _length(old: ServerVectors, push: float, moved: float, norm: float) -> float
 
 def step_torch(
     old: ServerVectors, new: ServerVectors, own: ShardVectors, scale: float, along: float, momentum: float, gamma: float
-) -> tuple[float, float, float]:
-    """The step in PyTorch, on any device: the reference. Returns the norms of push, change and parameters."""
+) -> Norms:
+    """The step in PyTorch, on any device: the reference."""
     push_P = d_P = own.push().to(old.parameters_P.device)
     if old.velocity_P is not None:
         d_P = d_P - along * old.velocity_P
@@ -161,23 +159,19 @@ def _step_of(old: ServerVectors, own: ShardVectors) -> Step:
 
 
 def _in_order(old: ServerVectors, new: ServerVectors, own: ShardVectors) -> tuple[Tensor | None, ...]:
-    return (old.parameters_P, new.parameters_P, own.parameters_P, own.fetched_P, own.push_P,
-            old.velocity_P, new.velocity_P, old.squares_P, new.squares_P)  # fmt: skip
+    slots = old.velocity_P, new.velocity_P, old.squares_P, new.squares_P
+    return old.parameters_P, new.parameters_P, own.parameters_P, own.fetched_P, own.push_P, *slots
 
 
-def _step_triton(
-    old: ServerVectors, new: ServerVectors, own: ShardVectors, scale: float, along: float, momentum: float, gamma: float
-) -> tuple[float, float, float]:
+def _step_triton(old: ServerVectors, new: ServerVectors, own: ShardVectors, *constants: float) -> Norms:
     from speech3.engine.server_optimizer_cuda import one_pass
 
-    return one_pass(_in_order(old, new, own), scale, along, momentum, gamma, _EPSILON)
+    return one_pass(_in_order(old, new, own), _EPSILON, *constants)
 
 
-def _step_numba(
-    old: ServerVectors, new: ServerVectors, own: ShardVectors, scale: float, along: float, momentum: float, gamma: float
-) -> tuple[float, float, float]:
+def _step_numba(old: ServerVectors, new: ServerVectors, own: ShardVectors, *constants: float) -> Norms:
     arrays: list[Any] = [None if tensor is None else tensor.numpy() for tensor in _in_order(old, new, own)]
-    squares = _one_pass(*arrays, *map(np.float32, (scale, along, momentum, gamma)))
+    squares = _one_pass(*arrays, *map(np.float32, constants))
     push, moved, norm = (float(square) ** 0.5 for square in squares)
     return push, moved, norm
 
@@ -223,6 +217,5 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
 def server_optimizer_of(config: AsgdConfig, workers: int) -> ServerOptimizer:
     """The optimizer that a config describes, for a number of workers."""
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
-    return ServerOptimizer(
-        None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,
-    )  # fmt: skip
+    push_scale = None if scale is None else float(scale)
+    return ServerOptimizer(push_scale, config.momentum, config.decay, config.projection, config.adagrad)

@@ -17,23 +17,19 @@ from torch import Tensor
 _BLOCK = 2048
 
 
-def one_pass(
-    tensors: Sequence[Tensor | None], scale: float, along: float, momentum: float, gamma: float, epsilon: float
-) -> tuple[float, float, float]:
+def one_pass(tensors: Sequence[Tensor | None], epsilon: float, *constants: float) -> tuple[float, float, float]:
     """One step with the arguments of `server_optimizer._one_pass`; returns the norms of push, change and parameters.
 
     The host waits for the GPU once, for these norms.
     """
-    p, p_new, own, fetched, push, v, v_new, s, s_new = tensors
+    p, _, _, fetched, push, v, _, s, _ = tensors
     assert p is not None
     blocks = triton.cdiv(len(p), _BLOCK)
     squares_3T = torch.empty(3, blocks, device=p.device)
     with torch.cuda.device_of(p):  # Triton launches on the current device, not on the tensors'
         if blocks:
-            _one_pass[(blocks,)](
-                p, p_new, own, fetched, push, v, v_new, s, s_new, squares_3T, len(p), scale, along, momentum, gamma,
-                epsilon, fetched is not None, push is not None, v is not None, s is not None, _BLOCK,
-            )  # fmt: skip
+            present = (each is not None for each in (fetched, push, v, s))
+            _one_pass[(blocks,)](*tensors, squares_3T, len(p), *constants, epsilon, *present, _BLOCK)
     pushed, moved, norm = squares_3T.sum(1, dtype=torch.float64).sqrt().tolist()
     return pushed, moved, norm
 

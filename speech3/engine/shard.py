@@ -5,24 +5,12 @@ is free. The loop (`Shard.run`) is a generator that yields requests; the backend
 processes on a host and workers of a simulation run the same code, and a schedule recorded by the former can be replayed
 by the latter.
 
-**Push.** A shard has one for each partition, over that slice of its copy of the parameters: what it has computed since
-its last push there. `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the
-partition is released, so that no shard waits for another's codec. Pushes may be more or less frequent than fetches
-(`n_push` and `n_fetch` of Downpour SGD, Dean et al. 2012). After a push without a fetch, the shard continues from its
-own copy, which already contains the push; after a fetch without a push, what is not yet pushed stays with the shard, as
-the paper's "accrued gradients" do. We depart from the paper in two ways: the gradients of a push are already multiplied
-by the learning rate of the shard's own steps; and nothing is sent in the background: a busy partition is skipped, and
-receives the push in a later round, with what the shard has computed in the meantime.
-
-**Wire.** Up (to the server) goes the push, encoded (`codecs`) or as float32. The server applies the decoded values. On
-one host nothing needs to be sent, but pushes are encoded and decoded all the same, so that a run has the same result as
-it would have over a network. Down (to the shard) go the newest parameters as float32, or the ternary code of their
-difference from those that the shard has. The server encodes them and knows what the shard has (`has_P`), so the error
-of one encoding is part of the next difference. That is stable only if the error of an encoding is smaller than the
-encoded difference. With one scale for 64 values, the error stays at 2.6 times the step between two fetches (if steps
-are normally distributed); with one scale for a whole tensor it grows without bound, to 60 times the step after 200
-fetches. So buckets here have at most 64 values, which takes 2.5 bits per value. The first fetch of an epoch is float32,
-and the model's buffers always are.
+Pushes may be more or less frequent than fetches (`n_push` and `n_fetch` of Downpour SGD, Dean et al. 2012). After a
+push without a fetch, the shard continues from its own copy, which already contains the push; after a fetch without a
+push, what is not yet pushed stays with the shard, as the paper's "accrued gradients" do. We depart from the paper in
+two ways: the gradients of a push are already multiplied by the learning rate of the shard's own steps; and nothing is
+sent in the background: a busy partition is skipped, and receives the push in a later round, with what was computed in
+the meantime.
 
 Axes: K values of a partition, of which P are parameters.
 """
@@ -58,6 +46,15 @@ def wire_of(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice
 class Wire:
     """The shard's end of the wire.
 
+    Up (to the server) goes the push, encoded (`codecs`) or as float32; the server applies the decoded values. On one
+    host nothing needs to be sent, but pushes are encoded and decoded all the same, so that a run has the same result as
+    it would have over a network. Down (to the shard) go the newest parameters as float32, or the ternary code of their
+    difference from those that the shard has. The server knows these (`has_P`), so the error of one encoding is part of
+    the next difference. That is stable only if the error of an encoding is smaller than the encoded difference. With
+    one scale for 64 values, the error stays at 2.6 times the step between two fetches (if steps are normally
+    distributed); with one for a whole tensor it grows without bound, to 60 times the step after 200 fetches. So buckets
+    here have at most 64 values. The first fetch of an epoch is float32, and the model's buffers always are.
+
     Attributes
     ----------
     has_P
@@ -65,10 +62,8 @@ class Wire:
     key
         Selects the random numbers of the next push.
     up, down
-        Bytes since the last call of `counted`.
-    sent
-        Bytes sent up that are not yet counted in `up`.
-    came
+        Bytes since the last call of `counted`; `sent` are those sent up that are not yet counted.
+    received
         What the shard received last: float32 parameters, or codes.
     """
 
@@ -136,7 +131,10 @@ class Wire:
 
 @dataclass(eq=False)
 class Push:
-    """A shard's push to one partition.
+    """A shard's push to one partition: what it has computed over that slice of its copy since its last push there.
+
+    `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the partition is released, so
+    that no shard waits for another's codec.
 
     Attributes
     ----------
@@ -171,7 +169,6 @@ class Push:
     kept_P: Tensor | None = None
 
     def begin(self) -> None:
-        """Reset: nothing is computed yet, and nothing was sent."""
         self.version, self.distance, self.finite, self.numbers = -1, 0, True, []
         self.push_due = self.fetch_due = True
         self.wire.begin()
@@ -276,20 +273,22 @@ class Shard:
 
     Its rounds of syncs begin with a partition that depends on `number`, so that workers do not all begin with the same.
 
-    Attributes
-    ----------
-    accumulated
-        Without local updates, the learning rate times the sum of the gradients, of which each push is a slice; with
-        local updates, None.
+    `accumulated`: without local updates, the learning rate times the sum of the gradients, of which each push is a
+    slice; with local updates, None.
     """
 
     def __init__(
-        self, parts: WorkerParts, config: AsgdConfig, *, number: int = 0, workers: int = 1, weight_decay: float = 0.0,
+        self,
+        parts: WorkerParts,
+        config: AsgdConfig,
+        *,
+        number: int = 0,
+        workers: int = 1,
         codec: CodecConfig | None = None,
-    ) -> None:  # fmt: skip
-        self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
+    ) -> None:
+        self.parts, self.config, self.workers = parts, config, workers
         parts.begin_training()
-        self.sgd = optimizer_of(parts, weight_decay=weight_decay)
+        self.sgd = optimizer_of(parts)
         for module in parts.model.modules():
             if isinstance(module, Constrained):
                 module.constraint_share = _constraint_share(config, workers)
@@ -388,8 +387,8 @@ class Shard:
             self.sgd.step(g, rate)
             return
         torch._foreach_add_(self.accumulated.views, tuple(g), alpha=rate)
-        if self.weight_decay:
-            self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=rate * self.weight_decay)
+        if self.parts.weight_decay:
+            self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=rate * self.parts.weight_decay)
 
 
 def _constraint_share(config: AsgdConfig, workers: int) -> float:

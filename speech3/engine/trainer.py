@@ -2,8 +2,7 @@
 
 Every run has a backend of one worker, which computes the warm start, or everything for plain SGD; unless that is all,
 it also has the backend named by the key `world`. Backends are imported when they are opened: Ray and PyTorch's
-distributed package take seconds to import. The caller iterates over an epoch, and can save, evaluate, report or stop
-between two items. Messages name keys of the config's `training`.
+distributed package take seconds to import. Messages name keys of the config's `training`.
 
 Axes: M minibatches of an epoch.
 """
@@ -51,16 +50,19 @@ def times_of(simulation: SimulationConfig, workers: int) -> Times:
     """The times on the virtual clock of `workers` workers; `compute_s` and `sync_s` must be set."""
     compute_s, sync_s = simulation.compute_s, simulation.sync_s
     assert compute_s is not None and sync_s is not None
-    return Times(
-        compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers, sync_s, simulation.jitter,
-        simulation.failures, simulation.restart_s, simulation.bandwidth or math.inf, simulation.latency_s,
-    )  # fmt: skip
+    times = Times(compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers, sync_s, simulation.jitter)
+    network: dict[str, Any] = {"bandwidth": simulation.bandwidth or math.inf, "latency_s": simulation.latency_s}
+    return replace(times, failures=simulation.failures, restart_s=simulation.restart_s, **network)
 
 
 def open_backends(
-    training: TrainingConfig, parts: WorkerParts, build: BuildOn, *, clock: Times | None = None,
+    training: TrainingConfig,
+    parts: WorkerParts,
+    build: BuildOn,
+    *,
+    clock: Times | None = None,
     split: Sequence[nn.Module] = (),
-) -> tuple[OneWorker, Backend | None]:  # fmt: skip
+) -> tuple[OneWorker, Backend | None]:
     """Open the backend of one worker and the config's backend; the latter is None for backend sgd.
 
     Parameters
@@ -73,63 +75,47 @@ def open_backends(
         The times on the virtual clock; needed by backend simulated only.
     split
         The slices of the model that the members of a replica hold; needed with `model_partitions` only.
-
-    Raises
-    ------
-    Speech3Error
-        Whatever the backends raise.
     """
     momentum = training.server.momentum if asynchronous(training) else training.momentum
-    steps: dict[str, Any] = {"momentum": momentum, "weight_decay": training.weight_decay}
-    pushes: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
-    here: dict[str, Any] = {"workers": training.workers, "device": training.device}
-
-    def another() -> WorkerParts:
-        return replace(parts, model=copy.deepcopy(parts.model))
-
+    here: dict[str, Any] = {"workers": training.workers, "device": training.device, "codec": training.codec}
+    if training.world == "sgd":
+        return OneWorker(parts, momentum=momentum), None
+    another = replace(parts, model=copy.deepcopy(parts.model))
+    if training.world == "simulated":
+        assert clock is not None
+        alone = Synchronous(parts, replace(clock, compute_s=clock.compute_s[:1]), momentum=momentum)
+        return alone, _simulated(training, another, clock)
+    one = OneWorker(parts, momentum=momentum)
     match training.world:
-        case "sgd":
-            return OneWorker(parts, **steps), None
-        case "simulated":
-            assert clock is not None
-            alone = Synchronous(parts, replace(clock, compute_s=clock.compute_s[:1]), **steps)
-            return alone, _simulated(training, another(), clock)
         case "shared":
             from speech3.engine.backends.shared import Shared
 
-            return OneWorker(parts, **steps), Shared(build, another(), training.server, split=split, **here, **pushes)
+            return one, Shared(build, another, training.server, split=split, **here)
         case "sandblaster":
             from speech3.engine.papers.sandblaster_workers import Processes
 
-            return OneWorker(parts, **steps), Sandblaster(
-                partial(Processes, build, device=training.device), another(), training.lbfgs,
-                workers=training.workers, weight_decay=training.weight_decay,
-            )  # fmt: skip
+            processes = partial(Processes, build, device=training.device)
+            return one, Sandblaster(processes, another, training.lbfgs, workers=training.workers)
         case "cluster":
             from speech3.engine.backends.cluster.coordinator import Cluster
 
-            return OneWorker(parts, **steps), Cluster(
-                build, another(), training.server, **here, **pushes, address=training.cluster.address
-            )
+            return one, Cluster(build, another, training.server, **here, address=training.cluster.address)
         case "ddp":
             from speech3.engine.backends.ddp import Ddp
 
-            return OneWorker(parts, **steps), Ddp(build, **here, **steps, codec=training.codec)
+            return one, Ddp(build, **here, momentum=momentum)
 
 
 def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Backend:
     """The backend of virtual workers that train with the configured method."""
-    steps: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     match training.simulation.method:
         case "asgd":
-            return Simulated(parts, training.server, clock, **steps)
+            return Simulated(parts, training.server, clock, codec=training.codec)
         case "synchronous":
-            return Synchronous(parts, clock, momentum=training.momentum, **steps)
+            return Synchronous(parts, clock, momentum=training.momentum, codec=training.codec)
         case "sandblaster":
-            return Sandblaster(
-                partial(Virtual, parts, clock), replace(parts, model=copy.deepcopy(parts.model)), training.lbfgs,
-                workers=training.workers, weight_decay=training.weight_decay,
-            )  # fmt: skip
+            own = replace(parts, model=copy.deepcopy(parts.model))
+            return Sandblaster(partial(Virtual, parts, clock), own, training.lbfgs, workers=training.workers)
 
 
 def check_workers(training: TrainingConfig) -> None:
@@ -274,12 +260,8 @@ def _check_cluster(training: TrainingConfig) -> None:
 def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -> None:
     """Refuse settings for which an epoch is too small, and a warm start that leaves no asynchronous training.
 
-    Parameters
-    ----------
-    minibatches
-        Number of minibatches in an epoch.
-    warm_start
-        Length of the warm start in epochs: 0 if training begins with a trained model."""
+    `minibatches` are those of an epoch; `warm_start` is in epochs, 0 if training begins with a trained model.
+    """
     asgd, lbfgs = training.asgd, training.lbfgs
     if training.by_sandblaster and lbfgs.batches * lbfgs.iterations > minibatches:
         raise SettingError(
@@ -304,7 +286,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
 def _check_simulation(given: SimulationConfig, workers: int) -> None:
     if isinstance(given.compute_s, tuple) and len(given.compute_s) != workers:
         raise SettingError(
-            f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; give one for "
+            f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; set one for "
             f"all workers, or one for each worker"
         )
     if given.method == "synchronous" and given.failures:
@@ -322,15 +304,10 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
 class Trainer:
     """The state of training, and the backends that advance it.
 
-    Parameters
+    Attributes
     ----------
     one
         The backend of one worker, which computes the warm start, and everything if there is no other backend.
-    warm_start
-        Length of the warm start in epochs.
-
-    Attributes
-    ----------
     tensors
         The state that was taken last; when no backend is running, the next minibatch starts from it.
     states_M
@@ -356,10 +333,8 @@ class Trainer:
     def epoch(self, rate: Rate, seconds: float = 0.0) -> Iterator[Progress]:
         """Compute the rest of an epoch that began after `seconds` of training; yields its progress.
 
-        Raises
-        ------
-        Speech3Error
-            Too many minibatches were refused, or the parameters are not finite; also whatever the backends raise.
+        Raises `Speech3Error` if too many minibatches were refused, or the parameters are not finite; also whatever the
+        backends raise.
         """
         warm = self.warm_minibatches - (rate.epoch - 1) * self.minibatches
         for backend, upto in ((self.one, min(warm, self.minibatches)), (self.backend or self.one, self.minibatches)):
@@ -378,10 +353,7 @@ class Trainer:
     def take(self) -> None:
         """Take the newest consistent state from the backend that is running, without stopping its workers.
 
-        Raises
-        ------
-        Speech3Error
-            A value of the state is not finite.
+        Raises `Speech3Error` if a value of the state is not finite.
         """
         if self._at_work is not None:
             backend, before, upto = self._at_work

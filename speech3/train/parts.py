@@ -8,7 +8,6 @@ Axes: S senones, U utterances (U1: and the end of the last), U units of a layer.
 
 import copy
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from speech3.config import (
     parse,
     read_yaml,
 )
-from speech3.engine import CudaGraphs, Loss, WorkerParts, autocast_of, use_precision
+from speech3.engine import Loss, WorkerParts, use_precision, worker_parts
 from speech3.errors import DataError, MismatchError, MissingError, SettingError, TrainingError
 from speech3.frames import (
     Chunks,
@@ -156,19 +155,10 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
-    training, source = config.training, minibatches(config, frames, device, *augmentation(config, frames), train=True)
-    return WorkerParts(
-        model.to(device),
-        source,
-        loss,
-        seed,
-        training.gradient_clip or math.inf,
-        optimizer=training.optimizer,
-        betas=training.betas,
-        autocast=autocast_of(training),
-        cuda_graphs=CudaGraphs() if training.cuda_graph else None,
-        proximal=partial(GroupLasso, training.group_lasso) if training.group_lasso else None,
-    )
+    source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
+    penalty = config.training.group_lasso
+    proximal = partial(GroupLasso, penalty) if penalty else None
+    return worker_parts(config.training, model.to(device), source, loss, seed, proximal=proximal)
 
 
 def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:

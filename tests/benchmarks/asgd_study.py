@@ -8,12 +8,9 @@ ternary
     Last held-out accuracy of momentum SGD, AdamW and Muon with float32 and with ternary gradients (one scale for each
     tensor, `training.codec.float_below` as in the presets), synchronous and asynchronous, with 2, 4 and 8 workers.
 adamw, muon
-    Efficiency of five workers, with the betas of one worker and with those to the power of five.
+    Efficiency of five workers with these optimizers.
 momentum
     Efficiency of five workers with SGD: the preset asgd, and server momentum with projection.
-delay
-    Held-out accuracy of five workers with SGD at a constant rate, with delay compensation, which the engine does not
-    have: Zheng et al. 2017, "Asynchronous stochastic gradient descent with delay compensation".
 recipe
     Efficiency of two workers as a recipe has them where it chooses their number: a pass by one, then averaged pushes.
 
@@ -30,20 +27,17 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.engine import Trainer, open_backends, rate_of, server_optimizer, times_of
+from speech3.engine import Trainer, open_backends, rate_of, times_of
 from speech3.engine.flat import flatten
-from speech3.engine.server_optimizer import ServerVectors, ShardVectors, Step
 from speech3.errors import Speech3Error
 from speech3.frames import open_packed, write_frames
 from speech3.train import Curve
@@ -212,49 +206,6 @@ def efficiency_table(study: Study, seeds: Sequence[int], alone: Row, rows: Seque
         print(f"| {row.name} | {rate:.2g} | {' | '.join(cells)} | {last} |", flush=True)
 
 
-COMPENSATIONS = {"none": (0.0, False), "100": (100.0, False), "2000": (2000.0, False), "adaptive_0.2": (0.2, True),
-                 "adaptive_2": (2.0, True)}  # fmt: skip
-
-
-@contextmanager
-def compensated(weight: float, rate: float, adaptive: bool) -> Iterator[None]:
-    """While it is open, pushes of one minibatch are d + lambda d^2 (parameters - fetched) / rate, in every shard.
-
-    lambda is `weight`, or (DC-ASGD-a) `weight` over the root of the moving mean of the squared gradient.
-    """
-    squares: dict[int, torch.Tensor] = {}
-
-    def step_of(old: ServerVectors, own: ShardVectors) -> Step:
-        def step(old: ServerVectors, new: ServerVectors, own: ShardVectors, *constants: float) -> Any:
-            if weight and own.fetched_P is not None:
-                d_P, each = own.push(), torch.tensor(weight)
-                if adaptive:
-                    g2_P = (d_P / rate) ** 2
-                    squares[0] = 0.95 * squares[0] + 0.05 * g2_P if squares and len(squares[0]) == len(g2_P) else g2_P
-                    each = weight / torch.sqrt(squares[0] + 1e-7)
-                d_P = d_P + each * d_P * d_P * (old.parameters_P - own.fetched_P) / rate
-                own.parameters_P.copy_(own.fetched_P - d_P)
-            return server_optimizer.step_torch(old, new, own, *constants)
-
-        return step
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_optimizer, "_step_of", step_of)
-        yield
-
-
-def delay_table(study: Study, seeds: Sequence[int]) -> None:
-    """The mean of the last four evaluations."""
-    print("| lambda | rate | held-out accuracy, % |\n|---|---|---|")
-    for rate, (name, (weight, adaptive)) in product((0.2, 0.4), COMPENSATIONS.items()):
-        last = []
-        for seed in seeds:
-            with compensated(weight, rate, adaptive):
-                curve = study.run(Row(name, 5, (rate,), {"schedule": "constant"}), rate, seed)
-            last.append(100 * statistics.mean(curve.accuracy[-4:]) if curve else 0.0)
-        print(f"| {name} | {rate:g} | {spread(last)} |", flush=True)
-
-
 def around(rate: float, steps: int) -> tuple[float, ...]:
     """Rates in steps of the square root of two, `steps` on either side."""
     return tuple(rate * STEP**k for k in range(-steps, steps + 1))
@@ -267,15 +218,10 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], dict[str, tuple[float, ...]]]] = {
 }
 
 
-def betas_rows(optimizer: str, rate: float) -> tuple[Row, list[Row]]:
-    betas = TrainingConfig().betas
-    short = tuple(beta**5 for beta in betas)
+def optimizer_rows(optimizer: str, rate: float) -> tuple[Row, list[Row]]:
     keys = {"optimizer": optimizer}
     alone = Row(f"{optimizer}1", 1, around(rate, 1), keys, "synchronous")
-    return alone, [
-        Row(f"{optimizer}5", 5, around(rate, 2), {**keys, "betas": betas}),
-        Row(f"{optimizer}5_betas_short", 5, around(rate, 2), {**keys, "betas": short}),
-    ]
+    return alone, [Row(f"{optimizer}5", 5, around(rate, 2), keys)]
 
 
 def momentum_rows(rate: float) -> tuple[Row, list[Row]]:
@@ -295,7 +241,7 @@ def recipe_rows() -> tuple[Row, list[Row]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["ternary", "delay", "adamw", "muon", "momentum", "recipe"])
+    parser.add_argument("table", choices=["ternary", "adamw", "muon", "momentum", "recipe"])
     parser.add_argument("frames", type=Path)
     parser.add_argument("hmm", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -310,14 +256,12 @@ def main() -> None:
     study = Study(frames, given.hmm, given.out, given.epochs)
     if given.table == "ternary":
         ternary_table(study, seeds, [int(n) for n in given.workers.split(",")])
-    elif given.table == "delay":
-        delay_table(study, seeds)
     elif given.table == "recipe":
         efficiency_table(study, seeds, *recipe_rows())
     elif given.table == "momentum":
         efficiency_table(study, seeds, *momentum_rows(0.57))
     else:
-        efficiency_table(study, seeds, *betas_rows(given.table, {"adamw": 0.004, "muon": 0.008}[given.table]))
+        efficiency_table(study, seeds, *optimizer_rows(given.table, {"adamw": 0.004, "muon": 0.008}[given.table]))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from engine_rivals import Case, frames_per_s, in_turn, left_out, median_ratio, w
 
 from speech3.config import DnnConfig
 from speech3.engine.interface import USED
-from speech3.engine.server import load_tensors, make_server, memory_layout, private_memory, tensors_on_gpu
+from speech3.engine.server import make_server, memory_layout, private_memory, tensors_on_gpu
 from speech3.engine.shard import Shard
 from speech3.frames.packed import open_packed
 from speech3.train.parts import make_parts
@@ -111,8 +111,8 @@ def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Cal
     shard = Shard(make_parts(config, open_packed(directory / "train.frames"), device), asgd)
     push, own = shard.pushes[0], shard.sgd.parameters
     memory = private_memory(memory_layout(own, asgd, 1, 1))
-    whole = make_server(memory, asgd, 1, own, nullcontext(), tensors_on_gpu(own, asgd))
-    load_tensors(whole, {"parameters": own.vector_K})
+    whole = make_server(memory, asgd, own, nullcontext(), tensors_on_gpu(own, asgd))
+    whole.load({"parameters": own.vector_K})
     server = whole.partitions[0]
 
     def visit() -> int:

@@ -6,9 +6,11 @@ Axes: N frames, F inputs, C classes.
 import multiprocessing
 import os
 import time
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -125,3 +127,12 @@ def least(minibatches: int, weight_decay: float = 0.0) -> float:
 
     optimizer.step(closure)
     return closure().item()
+
+
+def through(steps: Generator[None, None, Any]) -> Any:
+    """What a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

@@ -8,6 +8,7 @@ shard goes on until it meets a version that is not there yet, or one that others
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def replay(
     paths = sorted(record.glob("shard*.jsonl"), key=lambda path: int(path.stem[len("shard") :]))
     if not paths:
         raise Speech3Error(f"{record}: holds no record of a shard; record a run of world shared first")
-    world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), weight_decay=weight_decay, codec=codec)
+    parts = replace(parts, weight_decay=weight_decay)
+    world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), codec=codec)
     world.load(tensors)
     again = [_Again(shard, path, rates) for shard, path in zip(world.shards, paths, strict=True)]
     fetches = Counter(event[1:] for each in again for event in each.events if event[0] == "sync")

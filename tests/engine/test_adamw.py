@@ -45,7 +45,7 @@ def test_steps_are_those_of_pytorch():
 
 
 def test_a_worker_resumes_from_its_state():
-    whole, first, second = (OneWorker(_parts(), weight_decay=0.1) for _ in range(3))
+    whole, first, second = (OneWorker(replace(_parts(), weight_decay=0.1)) for _ in range(3))
     _train(whole)
     _train(first, range(5))
     second.load(first.snapshot().tensors)

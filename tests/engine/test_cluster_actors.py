@@ -111,7 +111,7 @@ def coordinator(states_M, partitions):
 def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - frozen
     parts, shard = build(), ShardActor()
     own, batches = flatten(parts.model), build.batches
-    shard.prepare(0, build, "cpu", config, codec, 1, 0.01)
+    shard.prepare(0, build, "cpu", config, codec, 1)
     states_M = tiny.waiting(batches) if states_M is None else states_M
     partitions = []
     plans = plans_of(parts, own, config, 1, codec)
@@ -138,8 +138,8 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
 )
 def test_one_shard_is_that_of_the_simulated_world(config, codec):
     """To the last bits of a float32: what is sent is subtracted there, and not in the pass that steps."""
-    build = tiny.Build(BATCHES, norm=True)
-    world = Simulated(build(), config, Times((1.0,), 0.1), weight_decay=0.01, codec=codec)
+    build = tiny.Build(BATCHES, norm=True, weight_decay=0.01)
+    world = Simulated(build(), config, Times((1.0,), 0.1), codec=codec)
     world.load({"parameters": flatten(build().model).vector_K})
     done = list(world.epoch(1, tiny.waiting(BATCHES), RATE))[-1]
     ours = pair(config, build, codec)

@@ -22,7 +22,7 @@ from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import REFUSED, USED, WorkerParts
 from speech3.engine.optimizers import Sgd
-from speech3.engine.server import Partition, begin_epoch, load_tensors, memory_bytes, memory_layout
+from speech3.engine.server import Partition, memory_bytes, memory_layout
 from speech3.engine.shard import Push, Shard, Wire, wire_of
 
 BATCHES = tiny.Batches(60)
@@ -186,9 +186,8 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
             stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
         )
-        place = shared.ServerAddress(
-            memory, tuple(paths), queue_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
-        )  # fmt: skip
+        files = memory, tuple(paths), queue_lock
+        place = shared.ServerAddress(*files, sizes, config, 1, os.getpid(), None, None, BOTH_WAYS)
         server, locks = place.attach(own, None)
         probes = [FileLock(path) for path in paths]
 
@@ -206,8 +205,8 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
 
         for kind, name in ((Ternary, "encode"), (Ternary, "add"), (Partition, "sync")):
             noting(kind, name)
-        load_tensors(server, {"parameters": own.vector_K.clone()})
-        begin_epoch(server, tiny.waiting(BATCHES))
+        server.load({"parameters": own.vector_K.clone()})
+        server.begin_epoch(tiny.waiting(BATCHES))
         rate = tiny.rate(0.1, 1, BATCHES)
         shared.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
         assert server.states.finished

@@ -16,7 +16,7 @@ from waits import operations, waits
 from speech3.config import TrainingConfig
 from speech3.engine.backends import ddp
 from speech3.engine.backends import ddp as ddp_process
-from speech3.engine.backends.ddp import Ddp, Deadline, Member, ModelWithLoss, run_epoch
+from speech3.engine.backends.ddp import Ddp, Deadline, Member, ModelWithLoss, Worker
 from speech3.engine.codecs.mean import Exchange
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import device_for
@@ -39,8 +39,8 @@ class Build(tiny.Build):
 
 @pytest.fixture(scope="module")
 def world():
-    build = Build(BATCHES)
-    world = Ddp(build, workers=2, device="cpu", momentum=0.5, weight_decay=0.01)
+    build = Build(BATCHES, weight_decay=0.01)
+    world = Ddp(build, workers=2, device="cpu", momentum=0.5)
     yield world
     world.close()
     assert not any(tiny.state(process.pid) for process in world.processes)
@@ -145,10 +145,8 @@ def _alone(monkeypatch, parts, minibatches, others=None, report_ms=math.inf):
     workers = 1 if others is None else 2
     member = Member(0, workers, "cpu", multiprocessing.get_context("spawn").RawArray("d", 2 * workers))
     exchange = Exchange(list(parts.model.parameters()), ddp_process.CodecConfig())
-    return run_epoch(
-        member, parts, sgd, ModelWithLoss(parts), exchange, 1, np.zeros(minibatches, np.int32),
-        Rate(0.1, 1, minibatches), {"parameters": sgd.parameters.vector_K.clone()},
-    )  # fmt: skip
+    worker, states_M = Worker(member, parts, sgd, ModelWithLoss(parts), exchange), np.zeros(minibatches, np.int32)
+    return worker.epoch(1, states_M, Rate(0.1, 1, minibatches), {"parameters": sgd.parameters.vector_K.clone()})
 
 
 def test_between_two_reports_no_process_waits_for_the_device(monkeypatch):
@@ -162,8 +160,9 @@ def test_between_two_reports_no_process_waits_for_the_device(monkeypatch):
         ("moved", 4, 64, False), ("moved", 8, 128, False), ("ended", 11, 11 * 16, True)
     ]  # fmt: skip
     # Of each report: what the steps did, the sums of all; of the last the state, too.
-    report = ["tolist", "cpu", "tolist", "tolist"]
-    expected = [*report, "report", *report, "report", *report, "cpu", "numpy", "report"]
+    sums = ["cpu", "tolist", "tolist"]
+    first, last = [*["tolist"] * 4, *sums, "report"], [*["tolist"] * 3, *sums, "cpu", "numpy", "report"]
+    expected = [*first, *first, *last]
     assert [name for name in seen if name == "report" or name in waits(seen)] == expected
 
 

@@ -20,7 +20,7 @@ def test_one_process(kind: str, gpu: str) -> None:
     model = tiny.model()
     sgd = Sgd(model, momentum=0.5, weight_decay=0.01)
     world = Ddp(
-        tiny.Build(BATCHES), workers=1, device=gpu, momentum=0.5, weight_decay=0.01, codec=CodecConfig(kind=kind)
+        tiny.Build(BATCHES, weight_decay=0.01), workers=1, device=gpu, momentum=0.5, codec=CodecConfig(kind=kind)
     )
     try:
         world.load({"parameters": sgd.parameters.vector_K.clone()})

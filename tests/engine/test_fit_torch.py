@@ -179,7 +179,7 @@ def test_another_number_of_workers_and_of_epochs_when_resuming(tmp_path):
 def test_a_directory_of_another_training(tmp_path):
     fitted(epochs=1, out=tmp_path)
     for message, keys in [
-        (r"out=.*: holds a training with learning_rate=0.1, and this one has 0.2; give another out",
+        (r"out=.*: holds a training with learning_rate=0.1, and this one has 0.2; choose another out",
          {"learning_rate": 0.2}),
         (r"holds a training with minibatch=100, and this one has 50", {"minibatch": 50}),
         (r"holds a training with optimizer=\"sgd\", and this one has \"a function\"", {"optimizer": ADAMW}),
@@ -208,8 +208,8 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
     [
         (r"^optimizer: is a Adam of one model.*functools.partial\(torch.optim.Adam",
          {"optimizer": torch.optim.Adam(nn.Linear(2, 2).parameters())}),
-        (r"^optimizer: returned a list, not a torch.optim.Optimizer; give a function", {"optimizer": list}),
-        (r"^optimizer: raised TypeError: .*lt.*; give a function", {"optimizer": partial(torch.optim.SGD, lt=1)}),
+        (r"^optimizer: returned a list, not a torch.optim.Optimizer; pass a function", {"optimizer": list}),
+        (r"^optimizer: raised TypeError: .*lt.*; pass a function", {"optimizer": partial(torch.optim.SGD, lt=1)}),
         (r"^optimizer: LBFGS .*strategy='sandblaster'", {"optimizer": torch.optim.LBFGS}),
         (r"^optimizer: 1.weight, 1.bias, 3.bias of the model are in none of its groups",
          {"optimizer": lambda params: torch.optim.SGD([p for p in params if p.ndim == 2] + params[1:2], lr=1)}),
@@ -226,12 +226,12 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
          {"schedule": partial(torch.optim.lr_scheduler.StepLR, step_size=3)}),
         (r"^schedule: ReduceLROnPlateau depends on a loss.*on_epoch",
          {"optimizer": ADAMW, "schedule": torch.optim.lr_scheduler.ReduceLROnPlateau}),
-        (r"^schedule: raised TypeError: .*step_size.*; give a function",
+        (r"^schedule: raised TypeError: .*step_size.*; pass a function",
          {"optimizer": ADAMW, "schedule": torch.optim.lr_scheduler.StepLR}),
         (r"^schedule: returned a NoneType", {"optimizer": ADAMW, "schedule": lambda optimizer: None}),
         (r"^schedule: raised ValueError: .*there are 10 of them in all epochs together",
          {"optimizer": loops.decayed, "schedule": partial(loops.one_cycle, steps=4)}),
-        (r"^options: schedule, precision: give it as an argument of fit",
+        (r"^options: schedule, precision: pass it as an argument of fit",
          {"options": {"schedule": "cosine", "precision": "bf16"}}),
         (r"optimizer: .*'sgd', 'adamw' or 'muon'", {"optimizer": "adam"}),
         (r"schedule: .*'cosine'", {"schedule": "linear"}),

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from speech3.engine import fit
-from speech3.engine.fitting import arguments
+from speech3.engine import fit, trainer
 from speech3.errors import MachineError, Speech3Error, TrainingError
 
 DATA = moons.moons(600)
@@ -74,7 +73,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
         (r"needs simulate=True", {"options": {"simulation": {"jitter": 0.1}}}),
         (r"workers=0: must be a whole number of at least 1", {"strategy": "asgd", "workers": 0}),
         (r"workers='2': must be a whole number", {"strategy": "asgd", "workers": "2"}),
-        (r"precision=auto is for speech3 train; give float32", {"precision": "auto"}),
+        (r"precision=auto is for speech3 train; use float32", {"precision": "auto"}),
         (r"epochs=0: must be a whole number of at least 1", {"epochs": 0}),
         (r"minibatch=-3: must be a whole number of at least 1", {"minibatch": -3}),
         (r"learning_rate: .*greater than 0", {"learning_rate": -1.0}),
@@ -111,7 +110,7 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
     ],
 )  # fmt: skip
 def test_contradicting_arguments_are_refused(message, keys, monkeypatch):
-    monkeypatch.setattr(arguments, "available_jobs", lambda: 2)
+    monkeypatch.setattr(trainer, "available_jobs", lambda: 2)
     with pytest.raises(Speech3Error, match=message) as caught:
         fitted(**keys)
     assert "training." not in str(caught.value)

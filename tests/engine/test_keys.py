@@ -96,7 +96,7 @@ def _given(keys, monkeypatch):
     open_backends(training, build.parts("cpu"), build)
     parts, rates = build.parts("cpu"), [rate_of(training.learning_rate, epoch, 10, training)(0) for epoch in (1, 2)]
     settings = [each for each in given[0] if isinstance(each, AsgdConfig | CodecConfig | dict)]
-    return repr((settings, parts.optimizer, parts.betas, parts.max_norm, rates))
+    return repr((settings, parts.optimizer, parts.betas, parts.weight_decay, parts.max_norm, rates))
 
 
 @pytest.mark.parametrize("key", STEPS)

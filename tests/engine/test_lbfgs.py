@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.papers.sandblaster import (
-    Accept,
-    Begin,
-    Direct,
-    Dots,
-    History,
-    TrialPoint,
-    Try,
-    coefficients,
-    descend,
-    search,
-)
+from speech3.engine.papers.sandblaster import History, TrialPoint, coefficients, descend, search
 
 
 def _quadratic(size, seed=0):
@@ -30,8 +19,18 @@ def _quadratic(size, seed=0):
     return factor @ factor.T / size + 0.1 * np.eye(size), rng.normal(size=size)
 
 
+def _at_once(function):
+    """A generator that waits for nothing."""
+
+    def generator(*args):
+        return function(*args)
+        yield
+
+    return generator
+
+
 class Driver:
-    """Answers what the algorithm wants with float64 vectors of its own."""
+    """The objective with float64 vectors of its own."""
 
     def __init__(self, function, at_K, history):
         self.function, self.history = function, history
@@ -39,13 +38,7 @@ class Driver:
         self.pairs = {}
 
     def run(self, iterations, first=0.1):
-        algorithm, answer = descend(iterations, self.history, first), None
-        while True:
-            try:
-                request = algorithm.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = self._answer(request)
+        return convex.through(descend(self, iterations, self.history, first))
 
     def _evaluate(self, at_K):
         self.evaluations += 1
@@ -54,25 +47,31 @@ class Driver:
     def _basis(self, slots):
         return np.array([*(self.pairs[slot][0] for slot in slots), *(self.pairs[slot][1] for slot in slots), self.g_K])
 
-    def _answer(self, request):
-        match request:
-            case Begin():
-                self.loss, self.g_K = self._evaluate(self.at_K)
-                return self.loss
-            case Dots(slots):
-                return self._basis(slots) @ self._basis(slots).T
-            case Direct(slots, coefficients_J):
-                self.direction_K = np.array(coefficients_J) @ self._basis(slots)
-                self.directions.append(self.direction_K)
-            case Try(step):
-                self.tried_K = self.at_K + step * self.direction_K
-                self.tried = loss, g_K = self._evaluate(self.tried_K)
-                return TrialPoint(step, loss, float(g_K @ self.direction_K))
-            case Accept(slot):
-                if slot is not None:
-                    self.pairs[slot] = (self.tried_K - self.at_K, self.tried[1] - self.g_K)
-                self.at_K, (self.loss, self.g_K) = self.tried_K, self.tried
-        return None
+    @_at_once
+    def begin(self):
+        self.loss, self.g_K = self._evaluate(self.at_K)
+        return self.loss
+
+    @_at_once
+    def dots(self, slots):
+        return self._basis(slots) @ self._basis(slots).T
+
+    @_at_once
+    def direct(self, slots, coefficients_J):
+        self.direction_K = np.array(coefficients_J) @ self._basis(slots)
+        self.directions.append(self.direction_K)
+
+    @_at_once
+    def at(self, step):
+        self.tried_K = self.at_K + step * self.direction_K
+        self.tried = loss, g_K = self._evaluate(self.tried_K)
+        return TrialPoint(step, loss, float(g_K @ self.direction_K))
+
+    @_at_once
+    def accept(self, slot):
+        if slot is not None:
+            self.pairs[slot] = (self.tried_K - self.at_K, self.tried[1] - self.g_K)
+        self.at_K, (self.loss, self.g_K) = self.tried_K, self.tried
 
 
 def test_two_loop_recursion_over_coefficients_equals_dense_inverse():
@@ -148,16 +147,14 @@ CURVES = {  # loss and slope by step; at 0 the slope is below 0
 
 
 def _search(curve, first):
-    start = TrialPoint(0.0, *curve(0.0))
-    algorithm, request, tried = search(start, first), None, []
-    point = None
-    while True:
-        try:
-            request = algorithm.send(point)
-        except StopIteration as end:
-            return start, end.value, tried
-        point = TrialPoint(request.step, *curve(request.step))
-        tried.append(point)
+    start, tried = TrialPoint(0.0, *curve(0.0)), []
+
+    @_at_once
+    def at(step):
+        tried.append(TrialPoint(step, *curve(step)))
+        return tried[-1]
+
+    return start, convex.through(search(at, start, first)), tried
 
 
 @pytest.mark.parametrize("first", [1e-6, 1.0, 1e4])

@@ -16,7 +16,6 @@ from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import REFUSED, STALE, USED, WorkerParts
-from speech3.engine.server import begin_epoch, epoch_progress
 from speech3.errors import SettingError
 
 BATCHES = tiny.Batches(48)
@@ -25,7 +24,7 @@ VALUES = 16 * (3 + 1 + 3 + 1)  # of the flat vector of 5 - 7 - 5, padding includ
 
 
 def _train(config, times, codec=None, batches=BATCHES, epochs=1):
-    world = Simulated(tiny.Build(batches)(), config, times, weight_decay=0.01, codec=codec)
+    world = Simulated(tiny.Build(batches, weight_decay=0.01)(), config, times, codec=codec)
     world.load(START)
     for epoch in range(1, epochs + 1):
         done = list(world.epoch(epoch, tiny.waiting(batches), tiny.rate(0.2, epoch, batches)))[-1]
@@ -195,7 +194,7 @@ class _Round:
         )
         self.server, self.shards = self.world.server, self.world.shards
         self.world.load(START)
-        self.before = begin_epoch(self.server, tiny.waiting(batches))
+        self.before = self.server.begin_epoch(tiny.waiting(batches))
         for worker in (0, 1):
             self.fetch(worker)
         self.compute(0), self.compute(1), self.visit(1), self.compute(0)
@@ -245,7 +244,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         again.visit(1)
         for request in again.shards[0].sync_due(last=True):
             tiny.visit(again.server.partitions[request.partition], again.shards[0].pushes[request.partition])
-        done = epoch_progress(again.server, again.before, seconds=0.0, returned=0, restarts=0)
+        done = again.server.progress(again.before, seconds=0.0, returned=0, restarts=0)
         assert again.server.queue.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
         assert sum(done.staleness) == 6
     assert met == {(1, 1), (2, 1), (2, 2)}

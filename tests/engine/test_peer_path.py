@@ -17,7 +17,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine import server_optimizer as optimizer
 from speech3.engine.interface import Rate
-from speech3.engine.server import Server, load_tensors, make_server, memory_layout, private_memory, published_tensors
+from speech3.engine.server import Server, make_server, memory_layout, private_memory
 from speech3.engine.shard import Shard
 
 BATCHES, MINIBATCHES = tiny.Batches(24), 24
@@ -31,8 +31,8 @@ def server_of(shard: Shard, config: AsgdConfig, peer: bool) -> Server:
         shapes = (own.vector_K.numel(), own.num_parameters if config.momentum else 0, 0)
         on_peer = tuple(torch.zeros(2, size).share_memory_() for size in shapes)
         sizes |= {name: (np.float32, (2, 0)) for name in ("state_2K", "velocity_2P", "squares_2P")}
-    server = make_server(private_memory(sizes), config, 2, own, nullcontext(), on_peer)
-    load_tensors(server, {"parameters": own.vector_K})
+    server = make_server(private_memory(sizes), config, own, nullcontext(), on_peer)
+    server.load({"parameters": own.vector_K})
     return server
 
 
@@ -50,7 +50,7 @@ def trained(config: AsgdConfig, codec: CodecConfig, peer: bool) -> dict[str, Ten
             for partition, push in zip(server.partitions, shard.pushes, strict=True):
                 tiny.visit(partition, push)
     assert server.version == MINIBATCHES // 2 and server.states.finished
-    return published_tensors(server)
+    return server.tensors()
 
 
 @pytest.mark.parametrize("local_updates", [True, False])

@@ -15,7 +15,7 @@ from torch import nn
 from speech3.config import AsgdConfig
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts, position, turns
 from speech3.engine.pool import MinibatchQueue, MinibatchStates
-from speech3.engine.server import begin_epoch, epoch_progress, load_tensors, make_server, memory_layout, private_memory
+from speech3.engine.server import make_server, memory_layout, private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 
 
@@ -203,9 +203,9 @@ class _Host:
         self.shards = [shard(worker) for worker in range(workers)]
         own = self.shards[0].sgd.parameters
         self.memory = private_memory(memory_layout(own, config, workers, M))
-        self.server = make_server(self.memory, config, workers, own, nullcontext(), rows=rows)
-        load_tensors(self.server, {"parameters": torch.full((P,), 50.0)})
-        self.before = begin_epoch(self.server, np.zeros(M, np.int32))
+        self.server = make_server(self.memory, config, own, nullcontext(), rows=rows)
+        self.server.load({"parameters": torch.full((P,), 50.0)})
+        self.before = self.server.begin_epoch(np.zeros(M, np.int32))
         self.loops = [shard.run() for shard in self.shards]
         self.wants = [None] * workers
         self.answers = [None] * workers
@@ -299,7 +299,7 @@ def test_every_minibatch_ends_used_or_dropped_in_any_interleaving_with_deaths(mo
     assert host.server.queue.finished
     states_M = host.server.states.states_M
     used = states_M == USED
-    done = epoch_progress(host.server, host.before, seconds=0, returned=0, restarts=0)
+    done = host.server.progress(host.before, seconds=0, returned=0, restarts=0)
     assert (states_M < 0).all() and done.used + done.stale + done.refused == M
     assert done.used == used.sum() and (config.max_staleness is not None or done.stale == 0)
     assert done.versions == host.server.version

@@ -13,7 +13,7 @@ from speech3.engine.flat import flatten
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(60, pause_s=0.001)
-BUILD = tiny.Build(BATCHES, dropout=0.2, norm=True)
+BUILD = tiny.Build(BATCHES, dropout=0.2, norm=True, weight_decay=0.01)
 CONFIG = AsgdConfig(sync_every=2, max_distance=4, max_staleness=1, momentum=0.5, decay=0.9)
 PARTITIONS = CONFIG.model_copy(update={"partitions": 3, "fetch_every": 3})
 
@@ -27,7 +27,7 @@ def run(request, tmp_path_factory):
     """The config, the record, the state that training began with, the one it ended with, and its progress."""
     config, record = request.param, tmp_path_factory.mktemp("record")
     build = tiny.Gated(BUILD, tiny.Gate(tmp_path_factory.mktemp("gate"), each=20))
-    world = Shared(build, BUILD(), config, workers=2, record=record, weight_decay=0.01)
+    world = Shared(build, BUILD(), config, workers=2, record=record)
     try:
         start = world.snapshot().tensors | {"parameters": flatten(BUILD().model).vector_K}
         world.load(start)

@@ -64,7 +64,7 @@ def _spread(order, keep, build=BUILD):
     for number, worker in zip(order, keep, strict=True):
         done = workspaces[worker].compute(ComputePortion(1, 0, 1, number, (number,)))
         workspaces[worker].keep(1)
-        frames += done.frames
+        frames += done.progress.frames
     _operate(vectors, layout, Gather(0, tuple(sorted(set(keep))), frames, 0.0))
     return vectors.gradients_2P[0].clone(), frames
 

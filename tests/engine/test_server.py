@@ -14,7 +14,7 @@ from tiny import Killed, killed_at
 from speech3.config import AsgdConfig
 from speech3.engine.flat import Flat
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING
-from speech3.engine.server import Partition, begin_epoch, epoch_progress, make_server, memory_layout, private_memory
+from speech3.engine.server import Partition, make_server, memory_layout, private_memory
 from speech3.engine.server_optimizer import ServerOptimizer
 from speech3.engine.shard import Push
 
@@ -29,11 +29,11 @@ class _Bench:
         config = AsgdConfig(push_scale=1.0, momentum=momentum, max_staleness=max_staleness, max_push=max_push)
         like = Flat(torch.zeros(P + BUFFERS), (), P)
         self.memory = private_memory(memory_layout(like, config, 2, M))
-        self.whole = make_server(self.memory, config, 2, like, nullcontext())
+        self.whole = make_server(self.memory, config, like, nullcontext())
         self.server = self.whole.partitions[0]
         self.buffers = self.server.buffers
         self.buffers[0].vector_K[:P] = 100.0
-        self.before = begin_epoch(self.whole, np.zeros(M, np.int32))
+        self.before = self.whole.begin_epoch(np.zeros(M, np.int32))
         self.shards = [self.push(), self.push()]
 
     def push(self):
@@ -68,7 +68,7 @@ class _Bench:
         return tuple(array[index].tobytes() for array in arrays)
 
     def progress(self):
-        return epoch_progress(self.whole, self.before, seconds=0.0, returned=0, restarts=0)
+        return self.whole.progress(self.before, seconds=0.0, returned=0, restarts=0)
 
 
 @pytest.mark.parametrize("local", [True, False])

@@ -156,7 +156,7 @@ def test_push_scale_by_name():
 @pytest.mark.parametrize("local", [True, False])
 def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
     config = AsgdConfig(sync_every=1, push_scale=1.0, momentum=0.9, local_updates=local, max_push=10)
-    world = Simulated(tiny.Build()(), config, Times((1.0,), 0.1), weight_decay=0.01)
+    world = Simulated(tiny.Build(weight_decay=0.01)(), config, Times((1.0,), 0.1))
     batches = tiny.Batches()
     world.load(world.snapshot().tensors | {"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     for epoch in (1, 2):

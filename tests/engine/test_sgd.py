@@ -79,7 +79,7 @@ def test_steps_are_those_of_torch_sgd(momentum, weight_decay):
     parts = tiny.Build(norm=True)()
     stock = copy.deepcopy(parts.model)
     optimizer = torch.optim.SGD(stock.parameters(), lr=0.3, momentum=momentum, weight_decay=weight_decay)
-    world = OneWorker(parts, momentum=momentum, weight_decay=weight_decay)
+    world = OneWorker(replace(parts, weight_decay=weight_decay), momentum=momentum)
     moves = _train(world)
     loss_sum, right = 0.0, 0
     for number, done in enumerate(moves):

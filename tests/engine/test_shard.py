@@ -53,8 +53,8 @@ def test_shard_waits_for_server_at_max_relative_distance():
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_a_push_is_the_sum_of_gradients_or_of_local_steps(weight_decay):
-    local = Shard(tiny.Build()(), AsgdConfig(), weight_decay=weight_decay)
-    added = Shard(tiny.Build()(), AsgdConfig(local_updates=False), weight_decay=weight_decay)
+    local = Shard(tiny.Build(weight_decay=weight_decay)(), AsgdConfig())
+    added = Shard(tiny.Build(weight_decay=weight_decay)(), AsgdConfig(local_updates=False))
     start_P = added.sgd.parameters.parameters_P.clone()
     for number in (4, 7):
         for shard in (local, added):

@@ -48,28 +48,19 @@ def test_the_losses_are_those_of_processes():
         real.close()
 
 
-def _through(steps):
-    """What a generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_clock_equals_one_computed_by_hand(workers):
     group = _virtual(Times((2.0,) * workers, 0.3, bandwidth=1e3, latency_s=0.01)).workers
     size = 4 * group.layout.values
-    _through(group.begin(1, 0.0))
-    _through(group.operate(Move(0, 0.1)))
+    convex.through(group.begin(1, 0.0))
+    convex.through(group.operate(Move(0, 0.1)))
     assert group.seconds() == pytest.approx(0.02 + 0.3 / workers)
     before = group.seconds()
-    done = _through(group.evaluate(1, [(number,) for number in range(PORTIONS)]))
+    done = convex.through(group.evaluate(1, [(number,) for number in range(PORTIONS)]))
     assert group.seconds() - before == pytest.approx(0.02 + size / 1e3 + PORTIONS / workers * (2.0 + 0.02))
     assert (group.up, group.down) == (0, workers * size) and done.keepers == tuple(range(workers))
     before = group.seconds()
-    _through(group.operate(Gather(1, done.keepers, done.frames, 0.0)))
+    convex.through(group.operate(Gather(1, done.keepers, done.progress.frames, 0.0)))
     assert group.seconds() - before == pytest.approx(0.01 + size / 1e3 + 0.02 + 0.3 / workers)
     assert (group.up, group.down) == (workers * size, workers * size)
     # Of those who ended at the same moment, all but the last have begun with a backup task.

@@ -14,7 +14,7 @@ import tiny
 from speech3.config import AsgdConfig
 from speech3.engine.backends import processes as watchdog
 from speech3.engine.backends import processes as workers
-from speech3.engine.backends.processes import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Unkillable, Watchdog
+from speech3.engine.backends.processes import Activity, Unkillable, Watchdog
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Progress
@@ -23,6 +23,8 @@ from speech3.errors import Speech3Error
 from speech3.runtime import parallel
 
 BATCHES = tiny.Batches(80, pause_s=0.02)
+
+IDLE, COMPUTES, DRAWS, SYNCS, WAITS = Activity
 
 
 @pytest.fixture(autouse=True)

@@ -80,6 +80,7 @@ class Build:
     batches: Batches = Batches()
     dropout: float = 0.0
     norm: bool = False
+    weight_decay: float = 0.0
     slow_sync_s: float = 0.0  # a shard's process holds the server longer, between writing and publishing
 
     def __call__(self, device: str = "cpu") -> WorkerParts:
@@ -88,7 +89,7 @@ class Build:
             publish = Partition._publish
             Partition._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
         there = replace(self.batches, device=device)
-        return WorkerParts(model(self.dropout, self.norm).to(device), there, loss, seed=1)
+        return WorkerParts(model(self.dropout, self.norm).to(device), there, loss, 1, weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_keys_of_older_versions_do_no_harm(tmp_path):
     out = _train(tmp_path)
     before = (out / "MODEL_CARD.md").read_text()
     tensors, about = load_tensors(out / "model.safetensors")
-    about["training"]["asgd"]["delay_compensation"] = 0.0
+    about["training"]["asgd"]["key_of_an_older_version"] = 0.0
     save_tensors(out / "model.safetensors", tensors, about)
     write_card(out)
     assert "The epoch was selected on the held-out frames" in before

@@ -1,17 +1,14 @@
 """Backend ddp: PyTorch's own synchronous data parallelism, as a baseline.
 
-Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel`, with gloo on CPUs and
-NCCL on GPUs. In each step every process computes one minibatch, and all copies are updated with the mean gradient (Li
-et al. 2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
+Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel` (Li et al. 2020, "PyTorch
+Distributed"), with gloo on CPUs and NCCL on GPUs. In each step every process computes one minibatch, and all copies are
+updated with the mean gradient, to which gradient clipping applies. Gradients may be sent as ternary codes
 (`codecs.mean`).
 
 There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
-hangs would block all others, so a watchdog (`Deadline`) stops the run if no process has begun a step for many times the
-usual time of a step.
-
-On a GPU, a process does not wait for each step: results stay on the device until the processes report, and are checked
-only then. So a loss or gradient that is not finite is noticed some steps late, but before a process sends anything that
-was computed from it to the coordinator.
+hangs would block all others, so a watchdog (`Deadline`) stops the run. On a GPU, results stay on the device until the
+processes report, and are checked only then: a loss or gradient that is not finite is noticed some steps late, but
+before a process sends anything that was computed from it to the coordinator.
 
 Axes: N processes, M minibatches of an epoch, R steps since the last report.
 """
@@ -22,9 +19,9 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,7 +39,7 @@ from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Unkil
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.mean import Exchange, SharedCodes, mean_of_codes
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, clip, device_for, loss_of, stacked_scalars
+from speech3.engine.gradient import Diverged, Step, clip, device_for, loss_of, stacked_scalars
 from speech3.engine.interface import (
     USED,
     BuildOn,
@@ -73,11 +70,8 @@ _RESUME = ", which stopped training: run it again (`speech3 train` resumes from 
 class Member:
     """One process of the group.
 
-    Attributes
-    ----------
-    heartbeats
-        Heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half steps that it
-        has begun, and when it began the last of them, on the clock `time.monotonic`.
+    `heartbeats`: 2 N values in memory shared with the coordinator: for each process the number of half
+    steps that it has begun, and when it began the last of them, on the clock `time.monotonic`.
     """
 
     rank: int
@@ -91,51 +85,6 @@ class Member:
         heartbeats_N2[self.rank] = heartbeats_N2[self.rank, _STEPS] + 1, time.monotonic()
 
 
-@dataclass
-class UncheckedSteps:
-    """The results of this process's steps, which stay on the device until they are checked.
-
-    Attributes
-    ----------
-    results_R3
-        float64, on the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
-    sums
-        Totals of the checked steps: frames, loss times frames, frames classified correctly, frames left out.
-    steps
-        For each unchecked step, the minibatch's number, and its numbers of frames and of frames left out, or 0 if its
-        loss has weight 0.
-    """
-
-    results_R3: Tensor
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def add(self, number: int, frames: int, left_out: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
-        self.results_R3[len(self.steps)] = stacked_scalars([loss, correct, length])
-        self.steps.append((number, frames, left_out))
-
-    def check(self) -> tuple[float, float, float]:
-        """Check and add up the steps since the last call; waits for the device.
-
-        Returns
-        -------
-        step, number, loss
-            The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and its loss; zeros if
-            there is none.
-        """
-        results = self.results_R3[: len(self.steps)].tolist()
-        steps, self.steps = self.steps, []
-        for step, ((number, frames, left_out), (loss, right, length)) in enumerate(
-            zip(steps, results, strict=True), start=1
-        ):
-            if not (math.isfinite(loss) and math.isfinite(length)):
-                return step, number, loss
-            if frames or left_out:
-                new = (frames, loss * frames, right, left_out)
-                self.sums = [old + each for old, each in zip(self.sums, new, strict=True)]
-        return 0, 0, 0
-
-
 class ModelWithLoss(nn.Module):
     """Model and loss in one module, as DDP requires: its forward pass prepares the exchange of gradients."""
 
@@ -147,140 +96,152 @@ class ModelWithLoss(nn.Module):
         return loss_of(self.parts, inputs, targets)
 
 
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """What a process computes with; `both` is its copy of the model with the loss, in DDP's wrapper."""
+
+    member: Member
+    parts: WorkerParts
+    sgd: Sgd | AdamW
+    both: DistributedDataParallel
+    exchange: Exchange
+
+    def epoch(
+        self, epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor]
+    ) -> Iterator[tuple[str, Any]]:
+        """Compute the share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
+
+        Yields
+        ------
+        In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None
+        in most reports), and what became of the minibatches.
+        """
+        member, parts, sgd, exchange = self.member, self.parts, self.sgd, self.exchange
+        sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
+        parts.begin_training()
+        groups = turns(states_M, member.workers, parts.source.rows)
+        mine = [group[member.rank] if member.rank < len(group) else group[0] for _, group in groups]
+        expect(parts.source, epoch, mine)
+        unread: list[tuple[int, Step]] = []  # minibatch, and its step, whose results may still be on their way
+        exchange.up = exchange.down = 0
+        began = saved = reported = time.perf_counter()
+        last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
+        done, states = Progress(), states_M.copy()
+        for turn, (number, (before, group)) in enumerate(zip(mine, groups, strict=True), start=1):
+            member.began()
+            # 1. Both passes. DDP divides by the number of workers. If the last group is smaller, the surplus workers
+            # compute with weight 0, and the weights of the others correct the divisor.
+            weight = member.workers / len(group) if member.rank < len(group) else 0.0
+            inputs, targets = parts.source.draw(epoch, number)
+            seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
+            exchange.begin(key_of(parts.seed, epoch, before, member.rank))
+            loss, correct = self._passes(weight, inputs, targets)
+            # 2. The update.
+            g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
+            length = clip(g, parts.max_norm)
+            sgd.step(g, rate(before))
+            # 3. Note the results; now and then, all processes add theirs up and the first reports.
+            frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
+            unread.append((number, Step.started(frames, stacked_scalars([loss, correct, length]), left_out)))
+            states[group] = USED
+            done += Progress(used=len(group))
+            if turn < min(due, len(groups)):
+                continue
+            results, took_ms = self._added_up(unread, reported, epoch, rate)
+            unread.clear()
+            now = reported = time.perf_counter()
+            done = replace(done + results, seconds=now - began)
+            steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
+            last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
+            if member.rank == 0:
+                ended = turn == len(groups)
+                keep = ended or now - saved >= _SNAPSHOT_S
+                saved = now if keep else saved
+                state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
+                yield "ended" if ended else "moved", (done, state, states.copy())
+
+    def _passes(self, weight: float, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        """Both passes of a minibatch whose loss has a weight; returns its loss and the number classified correctly."""
+        parts, both = self.parts, self.both
+        for parameter in trained(parts.model):
+            parameter.grad = None
+        portions = inputs.microbatches if isinstance(inputs, Microbatches) else ((inputs, targets),)
+        loss = correct = torch.zeros((), device=parts.device)
+        for number, (microbatch, its_targets) in enumerate(portions, start=1):
+            last, share = number == len(portions), len(its_targets) / len(targets)
+            with nullcontext() if last else both.no_sync():
+                part, right = both(microbatch, its_targets)
+                if last:
+                    self.member.began()  # in the last backward pass, DDP exchanges the gradients
+                (part * (weight * share)).backward()
+            loss, correct = loss + share * part.detach(), correct + right
+        return loss, correct
+
+    def _added_up(
+        self, unread: Sequence[tuple[int, Step]], since: float, epoch: int, rate: Rate
+    ) -> tuple[Progress, float]:
+        """The results of all processes' steps since the last report, and the milliseconds spent; waits for the device.
+
+        The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
+        exactly the same in all processes.
+
+        Raises `Diverged` if a loss or gradient is not finite. The same error is raised in every process; it names the
+        minibatch whose loss is not finite, rather than one of those that were in the same mean gradient.
+        """
+        workers, exchange = self.member.workers, self.exchange
+        # Of each process: the first step (from 1) whose loss or gradient is not finite, its minibatch and its loss.
+        bad = [
+            (float(turn), float(number), step.loss) for turn, (number, step) in enumerate(unread, 1) if not step.finite
+        ]
+        troubles_N3 = [(0.0, 0.0, 0.0) for _ in range(workers)]
+        troubles_N3[self.member.rank] = next(iter(bad), (0.0, 0.0, 0.0))
+        mine = sum((step.progress for _, step in unread if step.frames or step.left_out), Progress())
+        took_ms = round(1000 * (time.perf_counter() - since))  # now that the steps are read
+        counts = [mine.loss_sum, mine.frames, mine.correct, mine.left_out, exchange.up, exchange.down, took_ms]
+        exchange.up = exchange.down = 0
+        values = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
+        all_of_them = torch.tensor(values, dtype=torch.float64, device=self.parts.device)
+        dist.all_reduce(all_of_them)
+        sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * workers]))
+        troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
+        if troubles:
+            _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))
+            raise Diverged(epoch, int(number), loss, rate(int(number)))
+        loss_sum, (frames, correct, left_out, up, down) = sums[0], map(int, sums[1:6])
+        results = Progress(frames=frames, loss_sum=loss_sum, correct=correct, left_out=left_out, up=up, down=down)
+        return results, sums[6]
+
+
 def run_ddp_process(
-    member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
-    pipe: Connection,
-) -> None:  # fmt: skip
+    member: Member, store: str, build: BuildOn, momentum: float, codec: CodecConfig, pipe: Connection
+) -> None:
     """The main function of a process: work on the epochs that the coordinator sends, until the coordinator exits."""
     coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
     parts = build(member.device)
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
-        world_size=member.workers, timeout=_RENDEZVOUS, device_id=torch.device(member.device) if on_gpu else None,
-    )  # fmt: skip
-    sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
+    group: dict[str, Any] = {"init_method": Path(store).as_uri(), "rank": member.rank, "world_size": member.workers}
+    device_id = torch.device(member.device) if on_gpu else None
+    dist.init_process_group("nccl" if on_gpu else "gloo", **group, timeout=_RENDEZVOUS, device_id=device_id)
+    sgd = optimizer_of(parts, momentum=momentum)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
-            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False,
+            ModelWithLoss(parts),
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            init_sync=False,
             find_unused_parameters=parts.skips,
-        )  # fmt: skip
+        )
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":
         both.register_comm_hook(exchange, mean_of_codes)
         codes = SharedCodes(sgd.parameters, codec)
         codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its compiled code now
+    worker = Worker(member, parts, sgd, both, exchange)
     dist.barrier()
     while os.getppid() == coordinator:
         if pipe.poll(1.0):
-            for message in run_epoch(member, parts, sgd, both, exchange, *pipe.recv()):
+            for message in worker.epoch(*pipe.recv()):
                 pipe.send(message)
-
-
-def run_epoch(
-    member: Member, parts: WorkerParts, sgd: Sgd | AdamW, both: DistributedDataParallel, exchange: Exchange,
-    epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor],
-) -> Iterator[tuple[str, Any]]:  # fmt: skip
-    """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
-
-    Yields
-    ------
-    In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None in
-    most reports), and what became of the minibatches.
-    """
-    sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})
-    parts.begin_training()
-    groups = turns(states_M, member.workers, parts.source.rows)
-    expect(parts.source, epoch, [(group[member.rank] if member.rank < len(group) else group[0]) for _, group in groups])
-    unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
-    exchange.up = exchange.down = 0
-    began, used = time.perf_counter(), 0
-    saved = reported = began
-    last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
-    states = states_M.copy()
-    for turn, (before, group) in enumerate(groups, start=1):
-        member.began()
-        # DDP divides by the number of workers. If the last group is smaller, the surplus workers compute with weight 0,
-        # and the weights of the others correct the divisor.
-        in_group = member.rank < len(group)
-        weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
-        # 1. Forward pass; of all microbatches but the last also the backward pass, without an exchange of gradients.
-        inputs, targets = parts.source.draw(epoch, number)
-        seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-        for parameter in trained(parts.model):
-            parameter.grad = None
-        *others, final = inputs.microbatches if isinstance(inputs, Microbatches) else [(inputs, targets)]
-        loss, correct = torch.zeros((), device=parts.device), torch.zeros((), device=parts.device)
-        for microbatch, its_targets in others:
-            with both.no_sync():
-                part, right = both(microbatch, its_targets)
-                share = len(its_targets) / len(targets)
-                (part * (weight * share)).backward()
-            loss, correct = loss + share * part.detach(), correct + right
-        part, right = both(*final)
-        # 2. The last backward pass, in which DDP exchanges the gradients, and the update.
-        exchange.begin(key_of(parts.seed, epoch, before, member.rank))
-        member.began()
-        share = len(final[1]) / len(targets)
-        (part * (weight * share)).backward()
-        loss, correct = (loss + share * part, correct + right) if others else (part, right)
-        g = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(parts.model)]
-        length = clip(g, parts.max_norm)
-        sgd.step(g, rate(before))
-        # 3. Note the results; now and then, all processes add theirs up and the first reports.
-        frames, left_out = (len(targets), getattr(targets, "left_out", 0)) if weight else (0, 0)
-        unchecked.add(number, frames, left_out, loss.detach(), correct, length)
-        states[group] = USED
-        used += len(group)
-        if turn < min(due, len(groups)):
-            continue
-        *sums, took_ms = _added_up(member, unchecked, exchange, reported, epoch, rate)
-        now = reported = time.perf_counter()
-        steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
-        last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
-        if member.rank == 0:
-            ended = turn == len(groups)
-            keep = ended or now - saved >= _SNAPSHOT_S
-            saved = now if keep else saved
-            state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
-            yield "ended" if ended else "moved", (_progress(used, sums, now - began), state, states.copy())
-
-
-def _added_up(
-    member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
-) -> list[float]:
-    """Totals over all processes: `UncheckedSteps.sums`, bytes up and down, milliseconds spent.
-
-    The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
-    exactly the same in all processes.
-
-    Raises
-    ------
-    Diverged
-        A loss or gradient is not finite. The same error is raised in every process; it names the minibatch whose loss
-        is not finite, rather than one of those that were in the same mean gradient.
-    """
-    troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
-    troubles_N3[member.rank] = list(unchecked.check())
-    took_ms = round(1000 * (time.perf_counter() - since))  # after `check`, which waits for the device
-    counts = [*unchecked.sums, exchange.up, exchange.down, took_ms]
-    mine = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
-    all_of_them = torch.tensor(mine, dtype=torch.float64, device=unchecked.results_R3.device)
-    dist.all_reduce(all_of_them)
-    sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * member.workers]))
-    troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
-    if troubles:
-        _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))
-        raise Diverged(epoch, int(number), loss, rate(int(number)))
-    return list(sums)
-
-
-def _progress(used: int, sums: list[float], seconds: float) -> Progress:
-    frames, loss_sum, correct, left_out, up, down = sums
-    return Progress(
-        used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
-        down=int(down), left_out=int(left_out),
-    )  # fmt: skip
 
 
 @dataclass
@@ -305,27 +266,18 @@ class Deadline(Clock):
 class Ddp:
     """The backend of synchronous processes.
 
-    Parameters
-    ----------
-    build
-        Makes the parts of a worker in its process.
-
-    Raises
-    ------
-    Speech3Error
-        A process fails, dies or hangs; raised by `epoch`.
+    Raises `Speech3Error` if a process fails, dies or hangs; raised by `epoch`.
     """
 
     def __init__(
-        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, weight_decay: float = 0.0,
-        codec: CodecConfig | None = None,
-    ) -> None:  # fmt: skip
+        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, codec: CodecConfig | None = None
+    ) -> None:
         self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
         self.deadline, heartbeats = Deadline(), worker_context().RawArray("d", 2 * workers)
         self.heartbeats_N2 = np.frombuffer(heartbeats).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
-        to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
+        to_all = f"{self.meeting.name}/store", build, momentum, codec or CodecConfig()
         members = [Member(rank, workers, device_for(device, rank), heartbeats) for rank in range(workers)]
         tasks = [Task(run_ddp_process, (member, *to_all), member.device) for member in members]
         self.workers, self.error = Workers(["world ddp"], "step", lambda _: tasks), ""

@@ -11,9 +11,6 @@ any shard that died. A shard that waits for a lock has a later deadline than the
 killed first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped or too busy
 to check.
 
-The memory is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel
-frees it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
-
 Axes: N shards.
 """
 
@@ -30,6 +27,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,6 @@ from speech3.runtime import (
     worker_context,
 )
 
-IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
 LEAST_S = 20.0  # shortest deadline for a minibatch, for waiting for a lock, and for being idle while there is work
@@ -64,6 +61,12 @@ _MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, sin
 _KILLS = 3  # attempts to kill a worker that hangs
 _DIES_S = 10.0  # time for it to exit after each
 _REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
+
+
+class Activity(IntEnum):
+    """What a shard does, as it writes with each heartbeat."""
+
+    IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)
 
 
 def patience_s(usual_s: float) -> float:
@@ -85,15 +88,9 @@ class Hang:
 
 @dataclass(kw_only=True)
 class Clock:
-    """Measures how long ago a heartbeat was; time in which the coordinator was stopped or busy does not count.
+    """Measures how long ago a heartbeat was; time in which the coordinator was stopped or busy does not count."""
 
-    Attributes
-    ----------
-    looked
-        When the coordinator last checked, on the clock `time.monotonic`.
-    """
-
-    looked: float = field(default_factory=time.monotonic)
+    looked: float = field(default_factory=time.monotonic)  # when the coordinator last checked
     since: float = 0.0  # time before this moment does not count
 
     def look(self, now: float) -> None:
@@ -109,16 +106,10 @@ class Clock:
 
 @dataclass
 class Watchdog(Clock):
-    """Learns how long each shard's minibatches take, and reports a shard that is past its deadline.
-
-    Attributes
-    ----------
-    before_N
-        Minibatches of the epoch that were computed in the shard's place before its process was started.
-    """
+    """Learns how long each shard's minibatches take, and reports a shard that is past its deadline."""
 
     usual_N: np.ndarray  # each shard's usual seconds per minibatch, as last measured; 0: not known yet for this process
-    before_N: np.ndarray = field(init=False)
+    before_N: np.ndarray = field(init=False)  # minibatches computed in its place before its process was started
 
     def __post_init__(self) -> None:
         self.before_N = np.zeros_like(self.usual_N)
@@ -130,12 +121,7 @@ class Watchdog(Clock):
     def find(self, shards_N: np.ndarray, work: bool) -> Hang | None:
         """Return the shard that hangs, if any; of several, the one that has hung longest: others may wait for it.
 
-        Parameters
-        ----------
-        shards_N
-            See `ServerMemory`.
-        work
-            Whether there is an epoch to work on in which minibatches are waiting.
+        `work` says whether there is an epoch to work on in which minibatches are waiting.
         """
         self.look(time.monotonic())
         done_N = shards_N[:, Status.MINIBATCHES] > self.before_N
@@ -154,12 +140,12 @@ class Watchdog(Clock):
         usual_s, doing = float(self.usual_N[worker]), int(row[Status.DOING])
         if not row[Status.READY]:
             return math.inf  # it is still building its parts, which takes long for a large corpus
-        if doing == COMPUTES:
+        if doing == Activity.COMPUTES:
             return patience_s(usual_s)
         usual_sync_s = float(row[Status.SYNC_S]) / max(1.0, float(row[Status.MINIBATCHES]))
-        if doing in (DRAWS, SYNCS):
+        if doing in (Activity.DRAWS, Activity.SYNCS):
             return max(HELD_S, _TIMES * usual_sync_s)
-        if doing == WAITS:
+        if doing == Activity.WAITS:
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
         if row[Status.EPOCH]:  # it has ended the epoch and waits for the other members of its replica
             return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
@@ -209,7 +195,6 @@ def coordinator() -> int:
 
 
 def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = None) -> None:
-    """The main function of a process."""
     if not coordinator:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the caller may have started the server itself
         end_with_parent()
@@ -225,16 +210,7 @@ def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = N
 
 
 class Workers:
-    """A fixed number of workers.
-
-    Parameters
-    ----------
-    names
-        The workers' names in error messages.
-    unit
-        The word for the unit of their progress.
-    tasks
-        Maps a worker's number to the tasks of its processes.
+    """A fixed number of workers: their `names` and the `unit` of their progress in messages, and the `tasks` of each.
 
     Attributes
     ----------
@@ -262,7 +238,6 @@ class Workers:
 
     @property
     def pipes(self) -> list[Any]:
-        """This process's ends of their pipes."""
         return [pipe for group in self.groups for _, pipe in group]
 
     def start_all(self) -> None:
@@ -301,13 +276,7 @@ class Workers:
         self._kill(number)
 
     def check_killed(self) -> None:
-        """Kill workers again that hung, were killed and are still there; call now and then.
-
-        Raises
-        ------
-        Unkillable
-            Several attempts were in vain.
-        """
+        """Kill workers again that hung, were killed and are still there; in the end, raises `Unkillable`."""
         for number, (attempts, last) in list(self._kills.items()):
             left = self._alive(number)
             if left and time.monotonic() - last > _DIES_S:
@@ -358,13 +327,7 @@ class Workers:
         return first
 
     def replace(self, number: int, death: Death, *, progressed: bool) -> None:
-        """Start a worker in place of one that died, and had made progress or not.
-
-        Raises
-        ------
-        Speech3Error
-            It died `DEATHS` times without progress in between.
-        """
+        """Start a worker in place of one that died; an error if it died `DEATHS` times without progress in between."""
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         hang = self._hung.pop(number, "")
         if self.deaths[number] >= DEATHS and hang:
@@ -415,10 +378,10 @@ def open_memory(path: str, size: int) -> mmap.mmap:
 def memory_file(name: str, size: int) -> Iterator[str]:
     """Path of a new zeroed block of `size` bytes, allocated at once so that no access fails for lack of memory later.
 
-    Raises
-    ------
-    Speech3Error
-        There is not enough memory.
+    It is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel frees
+    it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
+
+    Raises `Speech3Error` if there is not enough memory.
     """
     named = not hasattr(os, "memfd_create")
     descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")

@@ -1,18 +1,15 @@
 """Backend shared: shards as processes on one host, with the parameter server in their shared memory.
 
 The coordinator (`Shared`, the process that opens this backend) starts the shards, gives them epochs to work on, and
-watches them. A shard's process runs `run_shard_process`: it opens the server's memory and runs the shard's loop. If a
-shard dies, the minibatches that were assigned to it return to the queue and a new shard takes its place; the kernel has
-released its locks, so the other shards are not affected. Between epochs the shards are idle.
+watches them. If a shard dies, the minibatches that were assigned to it return to the queue and a new shard takes its
+place; the kernel has released its locks, so the other shards are not affected. Between epochs the shards are idle.
 
 A large model may be split: each shard is then a replica, a group of processes (`papers/replicas.py`) of which member r
-holds slice r of the model, and the server of that slice has its own memory, locks and versions. Dean et al. 2012,
-"Large scale distributed deep networks", section 4.1 and figure 2: a replica is spread over machines, the parameters
-over server partitions, and a machine communicates only with the partitions that hold its part of the model. The members
-compute each minibatch together; then each pushes its slice of the result by itself when its server is free. As in the
-paper, the slices of the parameters need not be of the same moment. We depart from the paper in that servers are memory,
-and that the members of a replica die together. Minibatches are drawn from the first server, which also holds the orders
-to the shards.
+holds slice r of the model, and the server of that slice has its own memory, locks and versions (Dean et al. 2012,
+"Large scale distributed deep networks", section 4.1 and figure 2). The members compute each minibatch together; then
+each pushes its slice of the result by itself when its server is free. As in the paper, the slices of the parameters
+need not be of the same moment. We depart from the paper in that servers are memory, and that the members of a replica
+die together. Minibatches are drawn from the first server, which also holds the orders to the shards.
 """
 
 import json
@@ -32,11 +29,7 @@ from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.backends.processes import (
-    COMPUTES,
-    DRAWS,
-    IDLE,
-    SYNCS,
-    WAITS,
+    Activity,
     FileLock,
     Task,
     Unkillable,
@@ -48,24 +41,21 @@ from speech3.engine.backends.processes import (
 )
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import Step, device_for, gradient
-from speech3.engine.interface import BuildOn, Progress, Rate, ReplicaGroup, Snapshot, WorkerParts, expect
+from speech3.engine.interface import BuildOn, Progress, Rate, ReplicaGroup, Rows, Snapshot, WorkerParts, expect
 from speech3.engine.papers.replicas import Group, Join, Slices
 from speech3.engine.pool import MinibatchStates, combined, give_back
 from speech3.engine.server import (
     EpochStart,
+    GpuTensors,
     MemoryLayout,
     Partition,
     Server,
     ServerMemory,
     Status,
-    begin_epoch,
-    epoch_progress,
-    load_tensors,
     make_server,
     memory_bytes,
     memory_layout,
     memory_over,
-    published_tensors,
     tensors_on_gpu,
 )
 from speech3.engine.shard import Compute, Draw, Shard, Sync
@@ -74,6 +64,7 @@ LEAVE = -1  # in place of an epoch's number: shards exit
 _KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
 _REST_S = 0.0005  # between two checks of an idle shard for an epoch to work on
 Event = tuple[str, int | None, int]  # kind, minibatch or version, partition
+Note = Callable[[Event], None]
 _LEAVE_S = 10.0  # time for shards on a GPU to exit by themselves; 2.1 s were seen
 
 
@@ -87,16 +78,15 @@ class ServerAddress:
     layout: MemoryLayout
     config: AsgdConfig
     workers: int
-    weight_decay: float
     coordinator: int
     record: Path | None
-    rows: tuple[range, ...] | None
+    rows: Rows
     codec: CodecConfig | None
 
-    def attach(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
+    def attach(self, own: Flat, on_gpu: GpuTensors) -> tuple[Server, list[FileLock]]:
         """This process's view of the server, for a model like `own`, and the locks of its partitions."""
         memory = memory_over(self.layout, open_memory(self.memory, memory_bytes(self.layout)))
-        server = make_server(memory, self.config, self.workers, own, FileLock(self.queue_lock), on_gpu, self.rows)
+        server = make_server(memory, self.config, own, FileLock(self.queue_lock), on_gpu, self.rows)
         return server, [FileLock(path) for path in self.locks]
 
 
@@ -104,10 +94,7 @@ def run_shard_process(worker: int, address: ServerAddress, build: BuildOn, devic
     """The main function: work on each epoch that the coordinator begins, until it exits or says `LEAVE`."""
     coordinator = address.coordinator or os.getppid()
     parts = build(device)
-    shard = Shard(
-        parts, address.config, number=worker, workers=address.workers, weight_decay=address.weight_decay,
-        codec=address.codec,
-    )  # fmt: skip
+    shard = Shard(parts, address.config, number=worker, workers=address.workers, codec=address.codec)
     server, locks = address.attach(shard.sgd.parameters, on_gpu)
     _warm_up(server, shard)
     row = server.memory.shards_N[worker]
@@ -174,9 +161,8 @@ def _forget(event: Event) -> None:
 
 
 def run_shard(
-    worker: int, shard: Shard, server: Server, locks: Sequence[FileLock], rate: Rate, coordinator: int,
-    note: Callable[[Event], None],
-) -> None:  # fmt: skip
+    worker: int, shard: Shard, server: Server, locks: Sequence[FileLock], rate: Rate, coordinator: int, note: Note
+) -> None:
     """Carry out the requests of the shard's loop.
 
     Passes events to `note`: draws with the minibatch, syncs with the version that they found, and busy partitions.
@@ -189,11 +175,11 @@ def run_shard(
         try:
             request = loop.send(answer)
         except StopIteration:
-            row[Status.SINCE], row[Status.DOING] = time.monotonic(), IDLE
+            row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.IDLE
             return
         match request:
             case Draw(after):
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), DRAWS
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.DRAWS
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[Status.DRAW_S] += time.perf_counter() - begun
@@ -201,7 +187,7 @@ def run_shard(
                     expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.COMPUTES
                 computed.append((number, shard.compute(rate.epoch, number, rate)))
                 row[Status.MINIBATCHES] += 1
                 row[Status.COMPUTE_S] += time.perf_counter() - begun
@@ -223,12 +209,12 @@ def run_shard(
                     if not wait:
                         note(("busy", None, number))
                         continue
-                    row[Status.SINCE], row[Status.DOING] = time.monotonic(), WAITS
+                    row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.WAITS
                     answer = lock.acquire()
                     row[Status.WAIT_S] += time.perf_counter() - begun
                 # 3. The sync itself; decode what was fetched after the lock is released.
                 begun = time.perf_counter()
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), SYNCS
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.SYNCS
                 _enter(partition)
                 met = partition.version
                 partition.sync(push)
@@ -238,7 +224,10 @@ def run_shard(
                 push.unpack()
                 row[[Status.UP, Status.DOWN]] += push.wire.counted()
                 row[Status.SYNC_S] += time.perf_counter() - begun
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), COMPUTES  # the next request follows at once
+                row[Status.SINCE], row[Status.DOING] = (
+                    time.monotonic(),
+                    Activity.COMPUTES,
+                )  # the next request follows at once
 
 
 class Shared:
@@ -259,26 +248,26 @@ class Shared:
     record
         Directory in which each shard records its events, for a replay.
 
-    Attributes
-    ----------
-    servers, places, locks
-        For each slice: this process's view of the server, what other processes need to open it, and its locks.
-
-    Raises
-    ------
-    Speech3Error
-        There is not enough memory for the server; a shard fails, or dies repeatedly.
+    Raises `Speech3Error` if there is not enough memory for the server; a shard fails, or dies repeatedly.
     """
 
     def __init__(
-        self, build: BuildOn, parts: WorkerParts, config: AsgdConfig, *,
-        workers: int, split: Sequence[nn.Module] = (), device: str = "cpu", weight_decay: float = 0.0,
-        record: Path | None = None, codec: CodecConfig | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        build: BuildOn,
+        parts: WorkerParts,
+        config: AsgdConfig,
+        *,
+        workers: int,
+        split: Sequence[nn.Module] = (),
+        device: str = "cpu",
+        record: Path | None = None,
+        codec: CodecConfig | None = None,
+    ) -> None:
         self.build, self.device, self.source = build, device, parts.source
         self.slices = Slices(parts.model, split) if split else None
+        # For each slice: this process's view of the server, what other processes need to open it, and its locks.
         self.servers, self.addresses = list[Server](), list[ServerAddress]()
-        self.locks, self.on_gpu = list[list[FileLock]](), list[tuple[Tensor, Tensor, Tensor] | None]()
+        self.locks, self.on_gpu = list[list[FileLock]](), list[GpuTensors]()
         self.stack, self.started = ExitStack(), count()
         self.workers = Workers([f"shard {worker}" for worker in range(workers)], "minibatch", self._tasks)
         self.watchdog = Watchdog(np.zeros(workers))
@@ -288,7 +277,7 @@ class Shared:
             if split:
                 self.meeting = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="speech3-replicas-"))
             for model in split or [parts.model]:
-                self._open(model, config, workers, weight_decay, record, codec)
+                self._open(model, config, workers, record, codec)
             self.before, self.began = [EpochStart(0, server.states.counts()) for server in self.servers], 0.0
             self.workers.start_all()
         except BaseException:
@@ -296,9 +285,8 @@ class Shared:
             raise
 
     def _open(
-        self, model: nn.Module, config: AsgdConfig, workers: int, weight_decay: float, record: Path | None,
-        codec: CodecConfig | None,
-    ) -> None:  # fmt: skip
+        self, model: nn.Module, config: AsgdConfig, workers: int, record: Path | None, codec: CodecConfig | None
+    ) -> None:
         own = flatten(model)
         layout = memory_layout(own, config, workers, len(self.source))
         names = [f"lock{number}" for number in range(config.partitions)]
@@ -306,10 +294,8 @@ class Shared:
             self.stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(layout)), ("pool", 0), *((name, 0) for name in names))
         )
-        address = ServerAddress(
-            memory, tuple(locks), queue_lock, layout, config, workers, weight_decay, coordinator(), record,
-            self.source.rows, codec,
-        )  # fmt: skip
+        files, rows = (memory, tuple(locks), queue_lock), self.source.rows
+        address = ServerAddress(*files, layout, config, workers, coordinator(), record, rows, codec)
         self.on_gpu.append(tensors_on_gpu(own, config))
         server, own_locks = address.attach(own, self.on_gpu[-1])
         for lock in (*own_locks, server.queue.lock):  # a shard that hangs may hold it
@@ -322,7 +308,7 @@ class Shared:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Run an epoch; yields progress ten times a second, and at the end."""
         self.returned, self.restarts, self.workers.note = 0, 0, ""
-        self.before = [begin_epoch(server, states_M) for server in self.servers]
+        self.before = [server.begin_epoch(states_M) for server in self.servers]
         for server in self.servers[1:]:
             server.memory.cursor[0] = len(states_M)  # only the first server's pool is drawn from
         while not self._shards(Status.READY).all():
@@ -350,22 +336,21 @@ class Shared:
         The state is of one moment, in which a minibatch need not be in all slices yet.
         """
         with self._settled():
-            states_M, progress = self._ledger().states_M.copy(), self._progress()
-            found = [published_tensors(server) for server in self.servers]
+            states_M, progress = self._states().states_M.copy(), self._progress()
+            found = [server.tensors() for server in self.servers]
         if self.slices is None:
             return Snapshot(found[0], states_M, progress)
         whole = {name: self.slices.joined([tensors[name] for tensors in found]) for name in found[0]}
         return Snapshot(whole, states_M, progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set the published state; call between epochs, when the shards are idle."""
         if self.slices is None:
-            load_tensors(self.server, tensors)
+            self.server.load(tensors)
             return
         known = ("parameters", "velocity", "server.velocity", "server.squares")
         taken = {name: self.slices.take(tensors[name]) for name in known if name in tensors}
         for rank, server in enumerate(self.servers):
-            load_tensors(server, {name: parts[rank] for name, parts in taken.items()})
+            server.load({name: parts[rank] for name, parts in taken.items()})
 
     def close(self) -> None:
         """Stop the shards; the memory is freed when the last of them has exited."""
@@ -408,27 +393,23 @@ class Shared:
     def _shards(self, field: int) -> np.ndarray:
         return np.stack([server.memory.shards_N[:, field] for server in self.servers])
 
-    def _ledger(self) -> MinibatchStates:
+    def _states(self) -> MinibatchStates:
         states_of_parts = [server.states for server in self.servers]
         return states_of_parts[0] if self.slices is None else combined(states_of_parts)
 
     def _progress(self) -> Progress:
         """Progress of the whole model; the shards' reports are those of the first members, since all are alike."""
-        first, *others = [
-            epoch_progress(
-                server, before, seconds=max(0.0, float(server.memory.ended_S.max()) - self.began),
-                returned=self.returned, restarts=self.restarts,
-            )
+        counts: dict[str, Any] = {"returned": self.returned, "restarts": self.restarts, "note": self.workers.note}
+        each = [
+            server.progress(before, seconds=max(0.0, float(server.memory.ended_S.max()) - self.began), **counts)
             for server, before in zip(self.servers, self.before, strict=True)
-        ]  # fmt: skip
-        if others:
-            counted, all_of_them = self._ledger().progress(self.before[0].counts), [first, *others]
-            first = replace(
-                counted, shards=first.shards, returned=self.returned, restarts=self.restarts,
-                seconds=max(each.seconds for each in all_of_them), up=sum(each.up for each in all_of_them),
-                down=sum(each.down for each in all_of_them), versions=max(each.versions for each in all_of_them),
-            )  # fmt: skip
-        return replace(first, note=self.workers.note)
+        ]
+        if self.slices is None:
+            return each[0]
+        sums = {name: sum(getattr(done, name) for done in each) for name in ("up", "down")}
+        largest = {name: max(getattr(done, name) for done in each) for name in ("seconds", "versions")}
+        done = self._states().progress(self.before[0].counts)
+        return replace(done, shards=each[0].shards, **counts, **sums, **largest)
 
     def _tasks(self, worker: int) -> list[Task]:
         for server in self.servers:

@@ -23,59 +23,39 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.interface import WAITING, Progress, Rate, Snapshot, WorkerParts
-from speech3.engine.server import (
-    Status,
-    begin_epoch,
-    epoch_progress,
-    load_tensors,
-    make_server,
-    memory_layout,
-    private_memory,
-    published_tensors,
-    tensors_on_gpu,
-)
+from speech3.engine.server import Status, make_server, memory_layout, private_memory, tensors_on_gpu
 from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
 
 _NOTICED = object()
 
 
 class Simulated:
-    """The backend of virtual workers.
-
-    Parameters
-    ----------
-    parts
-        Parts of one worker; the others get copies of its model.
-    """
-
     def __init__(
-        self, parts: WorkerParts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0,
-        codec: CodecConfig | None = None,
-    ) -> None:  # fmt: skip
+        self, parts: WorkerParts, config: AsgdConfig, times: Times, *, codec: CodecConfig | None = None
+    ) -> None:
         self.times, self.config = times, config
         self.workers = len(times.compute_s)
         everybody = [parts] + [replace(parts, model=copy.deepcopy(parts.model)) for _ in range(self.workers - 1)]
         self.shards = [
-            Shard(each, config, number=number, workers=self.workers, weight_decay=weight_decay, codec=codec)
+            Shard(each, config, number=number, workers=self.workers, codec=codec)
             for number, each in enumerate(everybody)
         ]
         own = self.shards[0].sgd.parameters
         self.memory = private_memory(memory_layout(own, config, self.workers, len(parts.source)))
-        self.server = make_server(
-            self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
-        )
+        on_gpu = tensors_on_gpu(own, config)
+        self.server = make_server(self.memory, config, own, nullcontext(), on_gpu, parts.source.rows)
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[float, int, float]] = []  # time, worker, seconds until it is noticed
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Run an epoch; yields progress whenever a version was published or minibatches were dropped."""
-        before = begin_epoch(self.server, states_M)
+        before = self.server.begin_epoch(states_M)
         seen, run = self._moved(), _Epoch(self, epoch, rate)
         for seconds in run.events():
             if (moved := self._moved()) != seen or self.server.queue.finished:
                 seen = moved
-                self.progress = epoch_progress(
-                    self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
+                self.progress = self.server.progress(
+                    before, seconds=seconds, returned=run.returned, restarts=run.restarts
                 )
                 yield self.progress
         self.began += self.progress.seconds
@@ -84,14 +64,14 @@ class Simulated:
         return (*self.memory.version_S.tolist(), self.memory.states.ended)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(published_tensors(self.server), self.memory.states.states_M.copy(), self.progress)
+        return Snapshot(self.server.tensors(), self.memory.states.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the published state; failures that the run had before `seconds` do not happen again."""
-        load_tensors(self.server, tensors)
+        self.server.load(tensors)
         self.began = seconds
-        faults = [*((when, worker, 0.0) for worker, when in self.times.failures),
-                  *((when, worker, self.times.notice_s) for worker, when in self.times.hangs)]  # fmt: skip
+        faults = [(when, worker, 0.0) for worker, when in self.times.failures]
+        faults += [(when, worker, self.times.notice_s) for worker, when in self.times.hangs]
         self.failures = sorted(fault for fault in faults if fault[0] >= seconds)
 
     def close(self) -> None:

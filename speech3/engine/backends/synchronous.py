@@ -1,17 +1,10 @@
-"""Backend sgd: one worker and no server, by default plain SGD. And synchronous SGD, both baselines of asynchronous
-training.
+"""Backend sgd (one worker), and synchronous SGD on a virtual clock: the baselines of asynchronous training.
 
-In a step of synchronous SGD (simulated on a virtual clock), workers average their gradients. It takes as long as its
+In a step of synchronous SGD, N workers average their gradients: plain SGD with N times
+larger minibatches, except that gradient clipping applies to each minibatch's own gradient. A step takes as long as its
 slowest worker plus the exchange of gradients, whose time follows TernGrad's performance model (Wen et al. 2017,
-"TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N workers send their gradients up a
-tree and the mean is sent down, which takes 2 log2(N) W / bandwidth for W bytes per worker. Here the bytes of each
-direction are those that are really sent: the ternary code of the mean takes more bytes than that of a gradient, since
-the mean has more levels. Each of the 2 log2(N) steps along the tree also costs the latency, and the exchange as a whole
-`sync_s`.
-
-One worker exchanges nothing and is plain SGD; N workers are plain SGD with N times larger minibatches, except that
-gradient clipping applies to each minibatch's own gradient. Ternary gradients are encoded with a scale that all workers
-share, and averaged (`codecs.mean`).
+"TernGrad: Ternary gradients to reduce communication in distributed deep learning"). Ternary gradients are encoded with
+a scale that all workers share, and averaged (`codecs.mean`).
 """
 
 import math
@@ -34,19 +27,17 @@ from speech3.engine.shard import Constrained
 class OneWorker:
     """The backend of one worker, which computes the minibatches of an epoch one after another, in this process."""
 
-    def __init__(self, parts: WorkerParts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    def __init__(self, parts: WorkerParts, *, momentum: float = 0.0) -> None:
         self.parts = parts
-        self.sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
+        self.sgd = optimizer_of(parts, momentum=momentum)
         self.states_M = np.zeros(0, np.int32)
         self.progress = Progress()
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Run an epoch; yields progress after every minibatch, when the parameters are consistent.
 
-        Raises
-        ------
-        Speech3Error
-            A loss or a gradient is not finite; the parameters stay as they were before that minibatch.
+        Raises `Speech3Error` if a loss or a gradient is not finite; the parameters stay as they were before that
+        minibatch.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.begin_training()
@@ -62,12 +53,7 @@ class OneWorker:
                 raise Diverged(epoch, number, step.loss, rate(number))
             self.sgd.step(g, rate(number))
             self.states_M[number] = USED
-            done = self.progress
-            self.progress = replace(
-                done, used=done.used + 1, frames=done.frames + step.frames, correct=done.correct + step.correct,
-                loss_sum=done.loss_sum + step.loss * step.frames, seconds=done.seconds + time.perf_counter() - start,
-                left_out=done.left_out + step.left_out,
-            )  # fmt: skip
+            self.progress += replace(step.progress, seconds=time.perf_counter() - start)
             yield self.progress
             start = time.perf_counter()
 
@@ -75,7 +61,6 @@ class OneWorker:
         return Snapshot(self.sgd.state(), self.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Load parameters and, where the state contains them, the optimizer's slots."""
         self.sgd.load(tensors)
 
     def close(self) -> None:
@@ -110,10 +95,9 @@ class Synchronous(OneWorker):
     """Synchronous SGD with ``len(times.compute_s)`` virtual workers."""
 
     def __init__(
-        self, parts: WorkerParts, times: Times, *, momentum: float = 0.0, weight_decay: float = 0.0,
-        codec: CodecConfig | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(parts, momentum=momentum, weight_decay=weight_decay)
+        self, parts: WorkerParts, times: Times, *, momentum: float = 0.0, codec: CodecConfig | None = None
+    ) -> None:
+        super().__init__(parts, momentum=momentum)
         self.times, self.workers = times, len(times.compute_s)
         for module in parts.model.modules():
             if isinstance(module, Constrained):  # the workers share one model, so each takes a part of the step
@@ -135,15 +119,11 @@ class Synchronous(OneWorker):
             self.states_M[numbers] = USED
             spread = np.exp(self.times.jitter * random.standard_normal(self.workers))
             seconds = float((np.array(self.times.compute_s) * spread)[: len(numbers)].max())
-            done = self.progress
-            self.progress = replace(
-                done, used=done.used + len(numbers), frames=done.frames + sum(step.frames for step in steps),
-                correct=done.correct + sum(step.correct for step in steps),
-                seconds=done.seconds + seconds + exchange_s(self.times, self.workers, up + down),
-                loss_sum=done.loss_sum + sum(step.loss * step.frames for step in steps),
-                up=done.up + self.workers * up, down=done.down + self.workers * down,
-                left_out=done.left_out + sum(step.left_out for step in steps),
-            )  # fmt: skip
+            seconds += exchange_s(self.times, self.workers, up + down)
+            self.progress += sum(
+                (step.progress for step in steps),
+                start=Progress(seconds=seconds, up=self.workers * up, down=self.workers * down),
+            )
             yield self.progress
 
     def _mean(self, gradients: Sequence[Sequence[Tensor]], key: tuple[int, ...]) -> tuple[Sequence[Tensor], int, int]:
@@ -155,6 +135,11 @@ class Synchronous(OneWorker):
 
 
 def exchange_s(times: Times, workers: int, size: int) -> float:
-    """Seconds that the workers take to exchange gradients; `size` is the bytes per worker, up and down together."""
+    """Seconds that the workers take to exchange gradients; `size` is the bytes per worker, up and down together.
+
+    Gradients are sent up a tree and the mean is sent down: 2 log2(N) W / bandwidth for W bytes per worker, where the
+    bytes of each direction are those really sent (the mean has more levels than a gradient, so its code takes more).
+    Each of the 2 log2(N) steps also costs the latency, and the exchange as a whole `sync_s`.
+    """
     depth = math.log2(workers)
     return depth * size / times.bandwidth + 2 * depth * times.latency_s + (times.sync_s if workers > 1 else 0.0)

@@ -7,13 +7,11 @@ bucket. Its expectation is f(g), so the rounding error need not be kept. ``bf16`
 largest values, with their positions) are biased: the sender keeps what they lose and adds it to the next vector (error
 feedback: Seide et al. 2014, "1-bit SGD"; Stich et al. 2018, "Sparsified SGD with memory").
 
-We depart from TernGrad in two ways. Its published code stores the three levels in float32; here they are two bits. And
-where the values of a bucket are equal (to a thousandth of their size), or there is only one, nothing is clipped, so
-buckets of one value are exact. Sigma is taken about the mean, as in the paper. So clipping costs little (1 to 1.5 % of
-the norm) only if the mean is near zero and there are many values: buckets of 2, 3 and 4 normally distributed values
-keep 0.89, 0.96 and 0.98 of the norm, and of values that are nearly but not quite equal, almost nothing is left.
-
-NaN and infinity are never coded as numbers: a bucket that contains one decodes to NaN, which the server refuses.
+We depart from TernGrad in two ways: the three levels are two bits, where its published code stores float32; and where
+the values of a bucket are equal (to a thousandth of their size), or there is only one, nothing is clipped. Sigma is
+taken about the mean, as in the paper, so clipping costs little (1 to 1.5 % of the norm) only if the mean is near zero
+and there are many values: buckets of 2, 3 and 4 normally distributed values keep 0.89, 0.96 and 0.98 of the norm. NaN
+and infinity are never coded as numbers: a bucket that contains one decodes to NaN, which the server refuses.
 
 Axes: P values, B buckets, T tiles (`cpu`), M words.
 """
@@ -88,15 +86,9 @@ class TopK:
 
 @dataclass(frozen=True, eq=False)
 class TernaryLayout:
-    """How a flat vector is divided for the ternary code.
+    """How a flat vector is divided for the ternary code: into buckets, each within one tensor, and their tiles."""
 
-    Attributes
-    ----------
-    starts_B, sizes_B
-        Start and size of each bucket, int64; every bucket lies within one tensor.
-    """
-
-    starts_B: Tensor
+    starts_B: Tensor  # of each bucket, int64
     sizes_B: Tensor
     tiles_T5: Tensor  # for each tile, int64: start, size, first word, bucket, counter of its first random number
     words: int  # number of words of all tiles (M)
@@ -112,14 +104,8 @@ class TernaryLayout:
 
 
 def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) -> list[bool]:
-    """Whether each tensor of a model is sent as float32.
-
-    Parameters
-    ----------
-    below
-        Tensors of fewer values are.
-    last
-        Whether the last matrix (the softmax layer of a network) and the tensors after it are.
+    """Whether each tensor of a model is sent as float32: those of fewer than `below` values and, with `last`, the last
+    matrix (the softmax layer of a network) and the tensors after it.
     """
     matrices = [number for number, view in enumerate(views) if view.dim() > 1]
     end = matrices[-1] if last and matrices else len(views)
@@ -127,9 +113,13 @@ def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) ->
 
 
 def layout(
-    views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None,
+    views: Sequence[Tensor],
+    *,
+    bucket: int = 0,
+    floats: Sequence[bool] = (),
+    counters: Sequence[int] | None = None,
     origin: int = 0,
-) -> TernaryLayout:  # fmt: skip
+) -> TernaryLayout:
     """Divide a vector into the tensors that are views of it, in their order.
 
     Parameters
@@ -240,20 +230,12 @@ def _slice_of(view: Tensor, stretch: slice) -> Tensor:
 
 
 class Sender:
-    """Codes one vector after another, with error feedback: what a biased codec loses is added to the next vector.
-
-    Attributes
-    ----------
-    lost_P
-        The accumulated error of all vectors used so far; None: nothing.
-    losing_P
-        The accumulated error if the vector sent last is used, which is not known yet.
-    """
+    """Codes one vector after another, with error feedback: what a biased codec loses is added to the next vector."""
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
-        self.lost_P: Tensor | None = None
-        self.losing_P: Tensor | None = None
+        self.lost_P: Tensor | None = None  # the accumulated error of all vectors used so far
+        self.losing_P: Tensor | None = None  # the same if the vector sent last is used, which is not known yet
 
     def forget(self) -> None:
         self.lost_P = self.losing_P = None

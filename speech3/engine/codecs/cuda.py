@@ -17,11 +17,9 @@ from speech3.engine.codecs.cpu import _EQUAL
 _WORDS = 64  # in a full tile
 
 
-def statistics(
-    values_P: Tensor, starts_B: Tensor, sizes_B: Tensor, tiles_T5: Tensor, clip: float, limits_B: Tensor,
-    scales_B: Tensor,
-) -> None:  # fmt: skip
+def statistics(values_P: Tensor, _: Tensor, sizes_B: Tensor, tiles_T5: Tensor, clip: float, *results: Tensor) -> None:
     """See `cpu.statistics`; here the sums of tiles are added up bucket by bucket."""
+    limits_B, scales_B = results
     sums_T2 = values_P.new_empty(len(tiles_T5), 2, dtype=torch.float64)
     largest_T = values_P.new_empty(len(tiles_T5), dtype=torch.int32)
     with torch.cuda.device_of(values_P):  # Triton launches on the current device, not on the tensors'

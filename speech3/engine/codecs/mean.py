@@ -2,10 +2,10 @@
 
 All workers use the largest of their scales, so their codes can be added as integers: the sum of N codes has 2 N + 1
 levels. Each worker adds up all workers' codes in its share of the words and sends the sums to all: it is the parameter
-server of that share. The mean gradient does not depend on the order of workers, and the random numbers depend only on
-the key and a value's position among the model's parameters. `SharedCodes` computes the mean of virtual workers in one
-process; `Exchange` is a communication hook of PyTorch's DDP, with the same result however DDP divides tensors into
-buckets. A gradient that is not finite makes the mean of its tensor NaN, as it would without codes.
+server of that share. The result depends neither on the order of workers nor on DDP's buckets: random numbers depend
+only on the key and a value's position among the model's parameters. `SharedCodes` computes the mean of virtual workers
+in one process, `Exchange` is a communication hook of PyTorch's DDP. A gradient that is not finite makes the mean of its
+tensor NaN.
 
 A sum of N codes, plus N, is a digit in base 2 N + 1. As many digits as fit are written into a word of 32 bits as one
 number: 10 digits for four workers, so 3.2 bits per value where log2(9) is 3.17. The word is that number as a fraction
@@ -32,13 +32,7 @@ _WORD = 2.0**32
 
 
 def check_levels(workers: int) -> None:
-    """Refuse more workers than the sums of their codes can be written for.
-
-    Raises
-    ------
-    Speech3Error
-        There are more than `MOST_WORKERS`.
-    """
+    """Refuse more workers (`MOST_WORKERS`) than the sums of their codes can be written for."""
     if workers > MOST_WORKERS:
         raise SettingError(
             f"{workers:,} workers: the mean of ternary codes is written in 16 bits per value before it is packed, for "
@@ -63,10 +57,7 @@ def sum_codes(words_NM: Tensor) -> Tensor:
 def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
     """The words (Q), int32, that code the digits; the most significant digit of word q is digit q, the next is Q + q.
 
-    Raises
-    ------
-    Speech3Error
-        There are too many workers: see `check_levels`.
+    Raises `Speech3Error` if there are too many workers: see `check_levels`.
     """
     check_levels(levels // 2)
     count = digits_in_word(levels)
@@ -119,12 +110,7 @@ class SharedCodes:
     ) -> tuple[Sequence[Tensor], int, int]:
         """The mean gradient, and the bytes that each worker sends and receives for it.
 
-        Parameters
-        ----------
-        gradients
-            Gradients of the first workers, parameter by parameter; the other workers code zeros, as in `ddp`.
-        key
-            Numbers that select the random numbers, together with the worker's number.
+        `gradients` are those of the first workers; the others code zeros, as in `ddp`. `key` selects random numbers.
         """
         where, weight = self.layout, workers / len(gradients)
         limits_NB = torch.zeros(len(gradients), len(where.sizes_B), device=self.values_P.vector_K.device)
@@ -177,13 +163,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 @dataclass
 class Exchange:
-    """The state of the hook: the model's parameters, the config, and counts.
-
-    Attributes
-    ----------
-    up, down
-        Bytes that this worker sent and received for the means.
-    """
+    """The state of the hook: the model's parameters, the config, and the bytes that this worker sent and received."""
 
     parameters: Sequence[Tensor]
     config: CodecConfig
@@ -205,10 +185,9 @@ class Exchange:
         if places not in self.layouts:
             as_they_are = as_floats(self.parameters, below=self.config.float_below, last=self.config.float_last)
             floats = {int(p.storage_offset()): kept for p, kept in zip(self.parameters, as_they_are, strict=True)}
-            self.layouts[places] = layout(
-                bucket.gradients(), bucket=self.config.bucket, floats=[floats[place] for place in places],
-                counters=places,
-            )  # fmt: skip
+            chosen = [floats[place] for place in places]
+            bucket_layout = layout(bucket.gradients(), bucket=self.config.bucket, floats=chosen, counters=places)
+            self.layouts[places] = bucket_layout
         return self.layouts[places]
 
 

@@ -24,26 +24,14 @@ from speech3.engine.fitting.dataset import Data
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
 from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
-from speech3.errors import MachineError, SettingError, Speech3Error, listed
-from speech3.runtime import available_jobs
+from speech3.errors import SettingError, Speech3Error, listed
 
-_OF_PRESETS = {
-    "world",
-    "workers",
-    "asgd",
-    "codec",
-    "lbfgs",
-    "warmup",
-    "gradient_clip",
-}  # the other keys of presets were chosen for speech
-STRATEGIES = (
-    "sgd", "ddp", "terngrad_ddp", "terngrad_momentum", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour",
-    "downpour_adagrad", "sandblaster",
-)  # fmt: skip
-OPTIONS = (
-    "asgd", "codec", "lbfgs", "betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph",
-    "simulation",
-)  # fmt: skip
+# The keys that a strategy takes from its preset; the others were chosen for speech.
+_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs", "warmup", "gradient_clip"}
+_ASYNCHRONOUS = ("asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad")
+STRATEGIES = ("sgd", "ddp", "terngrad_ddp", "terngrad_momentum", *_ASYNCHRONOUS, "sandblaster")
+_NUMBERS = ("betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph")
+OPTIONS = ("asgd", "codec", "lbfgs", *_NUMBERS, "simulation")
 _ARGUMENTS = ("optimizer", "schedule", "gradient_clip", "precision", "learning_rate", "minibatch", "workers", "device")
 _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
 
@@ -51,22 +39,16 @@ _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to 
 def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
     """The config of a call of `fit`; `arguments` are keys of `training`, None where the preset's value is used.
 
-    Raises
-    ------
-    Speech3Error
-        The strategy, an argument or an option is unknown or out of range.
+    Raises `Speech3Error` if the strategy, an argument or an option is unknown or out of range.
     """
     if strategy not in STRATEGIES:
         raise SettingError(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
     if arguments_of_fit := [name for name in _ARGUMENTS if name in options]:
-        raise SettingError(f"options: {', '.join(arguments_of_fit)}: give it as an argument of fit, not in options")
+        raise SettingError(f"options: {', '.join(arguments_of_fit)}: pass it as an argument of fit, not in options")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise SettingError(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
-    for name in ("workers", "max_epochs", "minibatch"):
-        if (value := arguments[name]) is not None and not (isinstance(value, int) and value >= 1):
-            raise SettingError(f"{name.removeprefix('max_')}={value!r}: must be a whole number of at least 1")
     if arguments.get("precision") == "auto":
-        raise SettingError("precision=auto is for speech3 train; give float32, tf32 or bf16")
+        raise SettingError("precision=auto is for speech3 train; use float32, tf32 or bf16")
     clock = options.get("simulation") or {}
     if clock and not simulate:
         raise SettingError("options: simulation sets the virtual clock, which needs simulate=True")
@@ -77,9 +59,8 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
             "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
             "and early stopping by on_epoch"
         )
-    preset = TrainingConfig(world="ddp", workers=2) if strategy == "ddp" else load_preset(
-        TrainingConfig, "training", strategy
-    )  # fmt: skip
+    ddp = strategy == "ddp"
+    preset = TrainingConfig(world="ddp", workers=2) if ddp else load_preset(TrainingConfig, "training", strategy)
     given = {name: value for name, value in arguments.items() if value is not None}
     values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
     if arguments.get("gradient_clip") == math.inf:
@@ -133,13 +114,13 @@ def check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None, 
     """Refuse arguments that contradict each other; returns whether the optimizer is the caller's own."""
     if isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
-            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; give "
+            f"optimizer: is a {type(optimizer).__name__} of one model, but every worker has a copy of the model; pass "
             f"a function that makes it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=1e-3)"
         )
     if not callable(optimizer):
         if callable(schedule):
             raise SettingError(
-                "schedule: a scheduler needs an optimizer of torch.optim; give that as a function, too, for example "
+                "schedule: a scheduler needs an optimizer of torch.optim; pass that as a function, too, for example "
                 "optimizer=functools.partial(torch.optim.SGD, lr=0.1), or a schedule by its name"
             )
         return False
@@ -172,12 +153,6 @@ def check_training(model: nn.Module, data: Data, training: TrainingConfig, seed:
         raise SettingError(
             f"workers={workers}: an epoch has only {minibatches} minibatches ({items}minibatch={training.minibatch}"
             f"{parts}); use fewer workers, or smaller minibatches"
-        )
-    on_cores = training.world not in ("sgd", "simulated") and not training.device.startswith("cuda")
-    if on_cores and workers > available_jobs():
-        raise MachineError(
-            f"workers={workers}: this machine has {available_jobs()} cores for training; use fewer workers, or "
-            f"simulate more of them with simulate=True"
         )
     check_workers(training)
     check_epoch(training, minibatches, warm_start_of(training))
@@ -253,7 +228,8 @@ def as_arguments(*, own: bool) -> Iterator[None]:
     try:
         yield
     except Speech3Error as error:
-        text = re.sub(r"(?<![\w./])training\.(max_(?=epochs\b))?(?=[a-z])", "", str(error))
+        text = str(error).replace("--world simulated", "simulate=True")
+        text = re.sub(r"(?<![\w./])training\.(max_(?=epochs\b))?(?=[a-z])", "", text)
         if own:
             text = re.sub(r"the learning rate \([^)]*\)", "the learning rate", text)
             text = text.replace("lower learning_rate", "lower the lr of your optimizer")

@@ -31,7 +31,7 @@ MINIBATCH = 256
 Collate = Callable[[list[Any]], Any]
 _STEPS = (
     "steps_per_epoch: is for an IterableDataset, whose length may be unknown; an epoch of any other dataset is one "
-    "pass over it, so remove it (and give more epochs)"
+    "pass over it, so remove it (and train more epochs)"
 )
 
 
@@ -52,13 +52,7 @@ class ByName(nn.Module):
 
 @dataclass(frozen=True)
 class Reader:
-    """How items become a minibatch.
-
-    Attributes
-    ----------
-    collate_fn
-        Makes a minibatch of a list of items, as in PyTorch's `DataLoader`; None: tensors are stacked.
-    """
+    """How items become a minibatch; without `collate_fn`, tensors are stacked."""
 
     collate_fn: Callable[[list[Any]], Any] | None = None
     own_loss: bool = False  # whether the model computes the loss, so that it needs the labels
@@ -79,13 +73,7 @@ class Reader:
         return _stacked(inputs, "inputs", indices_B), _stacked(targets, "targets", indices_B)
 
     def parts(self, batch: Any, items: int | None) -> tuple[Any, Targets]:
-        """Inputs and targets of a minibatch; if the number of items is None, it is that of the first tensor.
-
-        Raises
-        ------
-        Speech3Error
-            It is neither a pair nor a dictionary, or has no labels for the loss.
-        """
+        """Inputs and targets of a minibatch; if the number of items is None, it is that of the first tensor."""
         if isinstance(batch, Mapping):
             inputs: Any = Named(batch)
             if not self.own_loss and LABELS not in inputs:
@@ -100,7 +88,7 @@ class Reader:
             long = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
             raise SettingError(
                 f"a minibatch is a {type(batch).__name__}{long}; it must be a pair (inputs, targets), where either may "
-                f"be a tuple or a dictionary, or a dictionary with {LABELS!r}: give collate_fn a function that returns "
+                f"be a tuple or a dictionary, or a dictionary with {LABELS!r}: pass collate_fn a function that returns "
                 f"one"
             )
         return inputs, Targets(targets, _count(batch) if items is None else items)
@@ -114,15 +102,6 @@ class Items:
     and tuples and dictionaries of them); or dictionaries; or whatever `reader.collate_fn` accepts. The last minibatch
     may be smaller. The generators of PyTorch, NumPy and Python are seeded before the items of a minibatch are read, so
     the dataset draws the same random numbers whichever process reads them.
-
-    Attributes
-    ----------
-    portions
-        Number of parts of `minibatch` items in which the gradient of a minibatch is computed.
-    loader
-        A `DataLoader` whose sampler chooses the items of each minibatch, in place of `minibatch`.
-    loaders
-        Number of processes that read minibatches before they are needed; 0: they are read when they are needed.
     """
 
     dataset: Any
@@ -130,9 +109,9 @@ class Items:
     seed: int
     device: torch.device  # the device to which minibatches are copied
     reader: Reader = Reader()
-    microbatches: int = 1
-    loader: DataLoader[Any] | None = None
-    loaders: int = 0
+    microbatches: int = 1  # number of parts of `minibatch` items in which the gradient of a minibatch is computed
+    loader: DataLoader[Any] | None = None  # its sampler chooses the items of each minibatch, in place of `minibatch`
+    loaders: int = 0  # number of processes that read minibatches before they are needed
     ahead: int = 0  # number of minibatches that are read before they are needed
     _pool: Loaders | None = field(default=None, init=False, repr=False)
     _reading: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False)
@@ -140,21 +119,13 @@ class Items:
     _order: tuple[int, list[list[int]]] = field(default=(0, []), init=False, repr=False)
 
     @property
-    def rows(self) -> None:
-        """None: the order of minibatches does not matter."""
+    def rows(self) -> None: ...
 
     def __len__(self) -> int:
         batches = -(-len(self.dataset) // self.minibatch) if self.loader is None else len(self.loader)
         return -(-batches // self.microbatches)
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Targets]:
-        """Inputs and targets of a minibatch.
-
-        Raises
-        ------
-        Speech3Error
-            An item cannot be read, is not a pair, or differs in shape from the others; the message names the items.
-        """
         reading = self._reading.pop((epoch, number), None)
         found = self.read(epoch, number) if reading is None or self._pool is None else self._pool.result(reading)
         if self._expected:
@@ -186,11 +157,12 @@ class Items:
         """The portions of a minibatch in the host's memory, each with its number of items if that is known."""
         microbatches = self._microbatches(epoch, number)  # a sampler has a seed of its own
         with seeded(minibatch_seed(self.seed, epoch, number)):
-            return [
-                (self._item(indices_B[0]), None) if self._whole else
-                (self.reader.batch([self._item(index) for index in indices_B], indices_B), len(indices_B))
-                for indices_B in microbatches
-            ]  # fmt: skip
+            return [self._portion(indices_B) for indices_B in microbatches]
+
+    def _portion(self, indices_B: list[int]) -> tuple[Any, int | None]:
+        if self._whole:
+            return self._item(indices_B[0]), None
+        return self.reader.batch([self._item(index) for index in indices_B], indices_B), len(indices_B)
 
     def indices(self, epoch: int, number: int) -> list[int]:
         return [index for indices_B in self._microbatches(epoch, number) for index in indices_B]
@@ -296,13 +268,7 @@ class MeanLoss:
     loss: Callable[[Any, Any], Tensor] | None  # None: the model returns the loss itself
 
     def __call__(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor]:
-        """The loss, and how many of the items are classified correctly; 0 where there are no classes.
-
-        Raises
-        ------
-        Speech3Error
-            The loss is not a single number with a gradient.
-        """
+        """The loss, and how many of the items are classified correctly; 0 where there are no classes."""
         value, right = self.measure(outputs, targets)
         if not value.requires_grad:
             raise SettingError(
@@ -312,18 +278,12 @@ class MeanLoss:
         return value, value.new_zeros((), dtype=torch.int64) if right is None else right
 
     def measure(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor | None]:
-        """The loss, which needs no gradient, and how many items are classified correctly; None without classes.
-
-        Raises
-        ------
-        Speech3Error
-            The loss is not a single number.
-        """
+        """The loss, which needs no gradient, and how many items are classified correctly; None without classes."""
         value = _entry(outputs, "loss") if self.loss is None else self.loss(outputs, targets.stacked)
         if self.loss is None and value is None:
             raise SettingError(
                 f"loss: was left out, but the model returned a {type(outputs).__name__} without an entry or attribute "
-                f"'loss'; give a loss, or let the model return a dictionary with one"
+                f"'loss'; pass a loss, or let the model return a dictionary with one"
             )
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         if not isinstance(value, Tensor) or value.dim():
@@ -356,13 +316,8 @@ def classified_right(outputs: Any, targets: Any) -> Tensor | None:
 class Stream:
     """Minibatches of a stream.
 
-    Attributes
-    ----------
-    continues
-        Whether an epoch begins where the last one ended, and the stream begins again only at its end; else every epoch
-        is a pass of its own.
-    portions
-        Number of the loader's batches in which the gradient of a minibatch is computed.
+    If it `continues`, an epoch begins where the last one ended, and the stream begins again only at its end; else every
+    epoch is a pass of its own.
     """
 
     loader: DataLoader[Any]  # reads the stream
@@ -371,7 +326,7 @@ class Stream:
     seed: int
     device: torch.device
     reader: Reader
-    microbatches: int = 1
+    microbatches: int = 1  # number of the loader's batches in which the gradient of a minibatch is computed
     ahead: int = 0  # the loader itself reads ahead
     _at: tuple[int, int] = field(default=(0, 0), init=False, repr=False)  # where reading began, and batches read since
     _iterator: Iterator[Any] | None = field(default=None, init=False, repr=False)
@@ -380,20 +335,12 @@ class Stream:
     _own: Randomness = field(default_factory=Randomness, init=False, repr=False)
 
     @property
-    def rows(self) -> None:
-        """None: the order of minibatches does not matter."""
+    def rows(self) -> None: ...
 
     def __len__(self) -> int:
         return -(-self.batches // self.microbatches)
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Targets]:
-        """Inputs and targets of a minibatch.
-
-        Raises
-        ------
-        Speech3Error
-            The stream ends too early, cannot be read, or its batches are not usable.
-        """
         first = number * self.microbatches
         start, before = (1, (epoch - 1) * self.batches) if self.continues else (epoch, 0)
         if self._iterator is None or self._at[0] != start or self._at[1] > before + first:
@@ -435,7 +382,7 @@ class Stream:
         if batch is _END:
             raise SettingError(
                 f"dataset: the stream ended after {self._read} minibatches, but an epoch has {self.batches}; "
-                + ("it must not be empty" if self.continues else "correct its __len__, or give steps_per_epoch")
+                + ("it must not be empty" if self.continues else "correct its __len__, or pass steps_per_epoch")
             )
         self._at, self._read = (self._at[0], self._at[1] + 1), self._read + 1
         return batch
@@ -456,18 +403,12 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a source of minibatches is made of, in any process.
-
-    Attributes
-    ----------
-    loader
-        The caller's `DataLoader`, or that which reads a stream; None for a map-style dataset.
-    """
+    """What a source of minibatches is made of, in any process."""
 
     dataset: Any
     minibatch: int
     collate_fn: Collate | None = None
-    loader: DataLoader[Any] | None = None
+    loader: DataLoader[Any] | None = None  # the caller's, or that which reads a stream
     batches: int | None = None  # number of the loader's batches in an epoch of a stream; None for a map-style dataset
     continues: bool = False  # of a stream: whether an epoch begins where the last one ended (`Stream.continues`)
     accumulate: int = 1  # number of batches of a minibatch, whose gradients are added up
@@ -477,38 +418,24 @@ class Data:
         return self.batches is not None
 
     def source(self, seed: int, device: torch.device, *, own_loss: bool, read_ahead: bool = False) -> Items | Stream:
-        """Make a source of minibatches on a device.
-
-        Parameters
-        ----------
-        own_loss
-            Whether the model computes the loss.
-        read_ahead
-            Whether to start the processes that the caller's `DataLoader` has.
-        """
-        loader = self.loader
+        """Make a source of minibatches on a device; `read_ahead`: start the processes of the caller's `DataLoader`."""
+        loader, parts = self.loader, self.accumulate
         if self.batches is not None:
             assert loader is not None
             reader = Reader(None, own_loss)
-            return Stream(loader, self.batches, self.continues, seed, device, reader, microbatches=self.accumulate)
-        loaders = loader.num_workers if loader is not None and read_ahead else 0
-        ahead = -(-loaders * ((loader.prefetch_factor if loader is not None else None) or 2) // self.accumulate)
-        return Items(
-            self.dataset, self.minibatch, seed, device, Reader(self.collate_fn, own_loss), microbatches=self.accumulate,
-            loader=loader, loaders=loaders, ahead=ahead,
-        )  # fmt: skip
+            return Stream(loader, self.batches, self.continues, seed, device, reader, microbatches=parts)
+        items = Items(self.dataset, self.minibatch, seed, device, Reader(self.collate_fn, own_loss), parts, loader)
+        if loader is None or not read_ahead:
+            return items
+        return replace(
+            items, loaders=loader.num_workers, ahead=-(-loader.num_workers * (loader.prefetch_factor or 2) // parts)
+        )
 
 
 def data_of(
     dataset: Any, minibatch: int | None, collate_fn: Collate | None, steps_per_epoch: int | None, accumulate: int
 ) -> Data:
-    """Look at the caller's arguments.
-
-    Raises
-    ------
-    Speech3Error
-        They cannot be trained on, or contradict each other.
-    """
+    """Look at the caller's arguments; raises `Speech3Error` if they cannot be trained on, or contradict each other."""
     if isinstance(dataset, DataLoader):
         return _of_loader(dataset, minibatch, collate_fn, steps_per_epoch, accumulate)
     if isinstance(dataset, IterableDataset):
@@ -543,13 +470,13 @@ def _of_loader(
         if isinstance(sampler, DistributedSampler):
             raise SettingError(
                 "dataset: the DataLoader has a DistributedSampler, which chooses the share of one process; fit "
-                "distributes the minibatches itself: leave the sampler out and give shuffle=True"
+                "distributes the minibatches itself: leave the sampler out and pass shuffle=True"
             )
     try:
         batches = len(loader)
     except TypeError as error:
         raise SettingError(
-            f"dataset: the DataLoader has no length ({error}); give its sampler a __len__, which is the number of "
+            f"dataset: the DataLoader has no length ({error}); define __len__ of its sampler, which is the number of "
             f"minibatches in an epoch"
         ) from error
     if not batches:
@@ -569,7 +496,7 @@ def _of_stream(loader: DataLoader[Any], steps: int | None, accumulate: int) -> D
         batches = None
     if steps is None and batches is None:
         raise SettingError(
-            f"dataset: a {type(loader.dataset).__name__} has no length, so nobody knows when an epoch ends; give "
+            f"dataset: a {type(loader.dataset).__name__} has no length, so nobody knows when an epoch ends; pass "
             f"steps_per_epoch, the number of minibatches in an epoch"
         )
     if steps is None and not batches:

@@ -7,7 +7,6 @@ caller's model however training ends, and makes errors name the arguments.
 
 import copy
 import errno
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
@@ -23,19 +22,8 @@ from torch.utils.data import DataLoader
 
 from speech3.config import TrainingConfig
 from speech3.engine.backends.processes import Unkillable
-from speech3.engine.fitting.arguments import (
-    as_arguments,
-    check_guard,
-    check_loss,
-    check_numbers,
-    check_optimizer,
-    check_training,
-    config_of,
-    copied,
-    no_copy,
-    warm_start_of,
-)
-from speech3.engine.fitting.dataset import ByName, Data, Items, MeanLoss, Named, Reader, Stream, data_of, moved
+from speech3.engine.fitting import arguments
+from speech3.engine.fitting.dataset import ByName, Collate, Data, Items, MeanLoss, Named, Reader, Stream, data_of, moved
 from speech3.engine.fitting.loading import Packed, own_process, seeded
 from speech3.engine.fitting.results import (
     EpochResult,
@@ -47,7 +35,7 @@ from speech3.engine.fitting.results import (
     epoch_result_of_saved,
 )
 from speech3.engine.flat import trained
-from speech3.engine.gradient import CudaGraphs, Diverged, autocast_of, threads, use_precision
+from speech3.engine.gradient import Diverged, threads, use_precision, worker_parts
 from speech3.engine.gradient import precision as use_while
 from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
@@ -59,15 +47,32 @@ _TRIES = 20  # minibatches tried at the start to find parameters that are never 
 
 
 def fit(
-    model: nn.Module, dataset: Any, loss: Callable[[Any, Any], Tensor] | None = None, *, strategy: str = "asgd",
-    workers: int | None = None, epochs: int = 10, minibatch: int | None = None, learning_rate: float | None = None,
-    optimizer: str | MakeOptimizer = "sgd", schedule: str | MakeSchedule = "constant",
-    gradient_clip: float | None = None, accumulate: int = 1, precision: str = "float32",
-    collate_fn: Callable[[list[Any]], Any] | None = None, steps_per_epoch: int | None = None, validation: Any = None,
-    on_epoch: Callable[[EpochResult], object] | None = None, on_step: Callable[[StepResult], object] | None = None,
-    out: str | Path | None = None, quiet: bool = False, seed: int = 1, device: str = "cpu", simulate: bool = False,
+    model: nn.Module,
+    dataset: Any,
+    loss: Callable[[Any, Any], Tensor] | None = None,
+    *,
+    strategy: str = "asgd",
+    workers: int | None = None,
+    epochs: int = 10,
+    minibatch: int | None = None,
+    learning_rate: float | None = None,
+    optimizer: str | MakeOptimizer = "sgd",
+    schedule: str | MakeSchedule = "constant",
+    gradient_clip: float | None = None,
+    accumulate: int = 1,
+    precision: str = "float32",
+    collate_fn: Collate | None = None,
+    steps_per_epoch: int | None = None,
+    validation: Any = None,
+    on_epoch: Callable[[EpochResult], object] | None = None,
+    on_step: Callable[[StepResult], object] | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    seed: int = 1,
+    device: str = "cpu",
+    simulate: bool = False,
     options: Mapping[str, Any] | None = None,
-) -> FitResult:  # fmt: skip
+) -> FitResult:
     """Train a PyTorch model with any of the engine's strategies; the model has the trained parameters afterwards.
 
     Workers are processes that import the calling script: call `fit` under ``if __name__ == "__main__":``, and define
@@ -156,17 +161,29 @@ def fit(
     KeyboardInterrupt
         Ctrl-C was pressed; `model` has the newest published parameters.
     """
-    check_guard()
-    check_numbers(accumulate=accumulate, steps_per_epoch=steps_per_epoch, minibatch=minibatch, epochs=epochs)
-    own = check_optimizer(optimizer, schedule, learning_rate, options or {})
+    # 1. The arguments: the caller's data, and the config of the strategy.
+    arguments.check_guard()
+    numbers = {"accumulate": accumulate, "steps_per_epoch": steps_per_epoch, "minibatch": minibatch}
+    arguments.check_numbers(**numbers, epochs=epochs, workers=workers)
+    own = arguments.check_optimizer(optimizer, schedule, learning_rate, options or {})
     data = data_of(dataset, minibatch, collate_fn, steps_per_epoch, accumulate)
-    training = config_of(
-        strategy, options or {}, simulate=simulate, workers=workers, max_epochs=epochs, minibatch=data.minibatch,
-        learning_rate=learning_rate, device=device, gradient_clip=gradient_clip, precision=precision,
-        optimizer="sgd" if own else optimizer, schedule="constant" if callable(schedule) else schedule,
-    )  # fmt: skip
+    training = arguments.config_of(
+        strategy,
+        options or {},
+        simulate=simulate,
+        workers=workers,
+        max_epochs=epochs,
+        minibatch=data.minibatch,
+        learning_rate=learning_rate,
+        device=device,
+        gradient_clip=gradient_clip,
+        precision=precision,
+        optimizer="sgd" if own else optimizer,
+        schedule="constant" if callable(schedule) else schedule,
+    )
+    # 2. Try out model and loss on the first minibatch before any process is started; then train.
     with (
-        as_arguments(own=own),
+        arguments.as_arguments(own=own),
         torch.random.fork_rng(_gpus(training)),
         threads(training.threads),
         use_while(training.precision),
@@ -174,9 +191,9 @@ def fit(
         ExitStack() as opened,
     ):
         _import_in_server(training)
-        check_training(model, data, training, seed)
-        check_loss(loss)
-        build = Build(copied(model), data, loss, training, seed)
+        arguments.check_training(model, data, training, seed)
+        arguments.check_loss(loss)
+        build = Build(arguments.copied(model), data, loss, training, seed)
         inputs, targets = _first(build)
         build = replace(build, by_name=isinstance(inputs, Named))
         if callable(optimizer):
@@ -320,12 +337,11 @@ class Build:
         training, on = self.training, torch.device(device)
         loss = copy.deepcopy(self.loss).to(on) if isinstance(self.loss, nn.Module) else self.loss
         model = copy.deepcopy(self.model).to(on)
-        return WorkerParts(
-            ByName(model) if self.by_name else model, self.source(on, read_ahead=read_ahead), MeanLoss(loss), self.seed,
-            training.gradient_clip or math.inf, optimizer=self.optimizer or training.optimizer, betas=training.betas,
-            autocast=autocast_of(training), cuda_graphs=CudaGraphs() if training.cuda_graph else None,
-            evaluated=_evaluated(self.model, "model" * self.by_name), skips=True,
-        )  # fmt: skip
+        source, evaluated = self.source(on, read_ahead=read_ahead), _evaluated(self.model, "model" * self.by_name)
+        more = {"evaluated": evaluated, "skips": True, "optimizer": self.optimizer or training.optimizer}
+        return worker_parts(
+            training, ByName(model) if self.by_name else model, source, MeanLoss(loss), self.seed, **more
+        )
 
     def source(self, device: torch.device, *, read_ahead: bool = False) -> Items | Stream:
         ahead = read_ahead and self.training.world != "simulated" and not self.training.by_sandblaster
@@ -446,13 +462,16 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
     training = build.training
     keys = {"learning_rate", "gradient_clip", "precision", "momentum", "weight_decay", "betas", "final_rate", "warmup"}
     return {
-        "strategy": strategy, "seed": build.seed, "minibatch": training.minibatch, "accumulate": build.data.accumulate,
+        "strategy": strategy,
+        "seed": build.seed,
+        "minibatch": training.minibatch,
+        "accumulate": build.data.accumulate,
         "optimizer": "a function" if callable(optimizer) else optimizer,
         "schedule": "a function" if callable(schedule) else schedule,
         "minibatches of an epoch": len(build.source(torch.device("cpu"))),
-        **training.model_dump(mode="json", include=keys), "asgd": training.asgd.model_dump(mode="json"),
+        **training.model_dump(mode="json", include={*keys, "asgd"}),
         "parameters of the model": {name: list(value.shape) for name, value in build.model.named_parameters()},
-    }  # fmt: skip
+    }
 
 
 def _first(build: "Build") -> tuple[Any, Targets]:
@@ -466,15 +485,7 @@ def _microbatch(inputs: Any, targets: Targets) -> tuple[Any, Targets]:
 def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
     """Compute the first minibatch before any process is started; `parts` must not be used again.
 
-    Returns
-    -------
-    classes
-        Whether accuracy can be measured.
-
-    Raises
-    ------
-    Speech3Error
-        The loss is faulty.
+    Returns whether accuracy can be measured; raises `Speech3Error` if the loss is faulty.
     """
     model = parts.model.model if isinstance(parts.model, ByName) else parts.model
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -502,8 +513,9 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
         warnings.warn(
             f"model: in {tried} minibatches, the loss did not depend on {listed(sorted(unused), 5)}; freeze parameters "
             f"that are not to be trained (requires_grad_(False))",
-            RuntimeWarning, stacklevel=3,
-        )  # fmt: skip
+            RuntimeWarning,
+            stacklevel=3,
+        )
     return classes
 
 
@@ -524,20 +536,24 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
         raise
     except Exception as error:
         data, own = build.data, build.optimizer
+        loader = data.loader
         passed = {
-            "model": build.model, "collate_fn": data.loader.collate_fn if data.loader else data.collate_fn,
-            "worker_init_fn": data.loader.worker_init_fn if data.loader else None,
-            "dataset": (data.dataset, data.loader), "loss": build.loss, "optimizer": own.make if own else None,
-        }  # fmt: skip
+            "model": build.model,
+            "collate_fn": loader.collate_fn if loader else data.collate_fn,
+            "worker_init_fn": loader.worker_init_fn if loader else None,
+            "dataset": (data.dataset, loader),
+            "loss": build.loss,
+            "optimizer": own.make if own else None,
+        }
         for name, value in passed.items():
             try:
                 ForkingPickler.dumps(value)
             except Exception as why:
-                raise SettingError(no_copy(name, why)) from error
+                raise SettingError(arguments.no_copy(name, why)) from error
         raise
     if backend:
         opened.callback(backend.close)
-    return Trainer(one, backend, warm_start_of(training))
+    return Trainer(one, backend, arguments.warm_start_of(training))
 
 
 @torch.no_grad()

@@ -70,10 +70,9 @@ class _Pickler(ForkingPickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         by_torch = (Tensor, TypedStorage, UntypedStorage)
-        others = {
-            kind: reduce for kind, reduce in ForkingPickler._extra_reducers.items()  # type: ignore[attr-defined]
-            if not (isinstance(kind, type) and issubclass(kind, by_torch))
-        }  # fmt: skip
+        reducers: dict[Any, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+        for_torch = {kind for kind in reducers if isinstance(kind, type) and issubclass(kind, by_torch)}
+        others = {kind: reduce for kind, reduce in reducers.items() if kind not in for_torch}
         self.dispatch_table: Any = ChainMap(others, copyreg.dispatch_table)
         self.storages: list[UntypedStorage] = []
         self.numbers: dict[tuple[torch.device, int], int] = {}
@@ -167,13 +166,7 @@ def own_process() -> None:
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> list[list[int]]:
-    """The indices of each minibatch of an epoch, as the sampler of a `DataLoader` chooses them with this seed.
-
-    Raises
-    ------
-    Speech3Error
-        They are not as many as the `DataLoader` says.
-    """
+    """The indices of each minibatch of an epoch, as the sampler of a `DataLoader` chooses them with this seed."""
     generators = (
         loader.generator,
         *(getattr(each, "generator", None) for each in (loader.sampler, loader.batch_sampler)),
@@ -200,14 +193,7 @@ def may_start_processes() -> None:
 class Loaders:
     """Processes that read minibatches before they are needed, as the workers of PyTorch's `DataLoader` do.
 
-    Parameters
-    ----------
-    read
-        Reads a minibatch; pickled once for every process.
-    count
-        Number of processes.
-    init
-        Called in each process with its number, as ``worker_init_fn`` of a `DataLoader`.
+    `read` is pickled once for every process; `init` is called in each with its number, as ``worker_init_fn``.
     """
 
     def __init__(self, read: Read, dataset: Any, count: int, init: Callable[[int], None] | None, seed: int) -> None:
@@ -219,13 +205,7 @@ class Loaders:
             return self.pool.submit(_read, epoch, number)
 
     def result(self, reading: "Future[Any]") -> Any:
-        """The minibatch; waits until it is read.
-
-        Raises
-        ------
-        Speech3Error
-            It cannot be read, or a process died.
-        """
+        """The minibatch; waits until it is read. Raises `Speech3Error` if it cannot be, or a process died."""
         try:
             return reading.result()
         except BrokenProcessPool as error:

@@ -139,21 +139,15 @@ class FitDirectory:
     def alone(self) -> Iterator[None]:
         """Lock the directory against a second process; the lock is released if this one is killed.
 
-        Raises
-        ------
-        Speech3Error
-            Another process is training there, or the directory cannot be made.
+        Raises `Speech3Error` if another process is training there, or the directory cannot be made.
         """
-        with locked_directory(self.path, f"out={self.path}: another process is training there; give another out"):
+        with locked_directory(self.path, f"out={self.path}: another process is training there; choose another out"):
             yield
 
     def load(self) -> Saved | None:
         """The last state; None if there is none.
 
-        Raises
-        ------
-        Speech3Error
-            It is damaged, or of a training with other arguments.
+        Raises `Speech3Error` if it is damaged, or of a training with other arguments.
         """
         if not self.checkpoint.exists():
             return None
@@ -163,8 +157,8 @@ class FitDirectory:
             if mine.get(name) != value:
                 raise OccupiedError(
                     f"out={self.path}: holds a training with {name}={_short(value)}, and this one has "
-                    f"{_short(mine.get(name))}; give another out, or remove that directory (workers, epochs and device "
-                    f"may differ)"
+                    f"{_short(mine.get(name))}; choose another out, or remove that directory (workers, epochs and "
+                    f"device may differ)"
                 )
         states_M = arrays.pop(_STATES)
         done = {**about["done"], "shards": tuple(ShardReport(**report) for report in about["done"]["shards"])}
@@ -174,10 +168,8 @@ class FitDirectory:
 
     def save(self, saved: Saved) -> None:
         arrays = {name: tensor.cpu().numpy() for name, tensor in saved.tensors.items()}
-        about = {
-            "kind": _KIND, "identity": dict(self.identity), "done": asdict(saved.done), "history": saved.history,
-            "stopped": saved.stopped,
-        }  # fmt: skip
+        about: dict[str, Any] = {"kind": _KIND, "identity": dict(self.identity), "done": asdict(saved.done)}
+        about |= {"history": saved.history, "stopped": saved.stopped}
         with explained_disk_errors(self.path):
             save_tensors(self.checkpoint, {**arrays, _STATES: saved.states_M}, about)
 
@@ -194,7 +186,7 @@ def epoch_result_of_saved(values: Mapping[str, Any]) -> EpochResult:
 
 def epoch_result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
     frames = max(1, done.frames)
-    return EpochResult(
-        epoch, done.seconds, done.loss_sum / frames, done.correct / frames if classes else None, done.used, done.stale,
-        done.refused, done.returned, done.restarts, done.staleness, shares(done.shards), done.note,
-    )  # fmt: skip
+    loss, accuracy = done.loss_sum / frames, done.correct / frames if classes else None
+    same = ("seconds", "used", "stale", "refused", "returned", "restarts", "staleness", "note")
+    values: dict[str, Any] = {name: getattr(done, name) for name in same}
+    return EpochResult(epoch=epoch, loss=loss, accuracy=accuracy, shares=shares(done.shards), **values)

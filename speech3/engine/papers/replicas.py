@@ -1,14 +1,9 @@
-"""Replicas: workers that are groups of processes, each with a slice of a large model (Dean et al. 2012; backend
-shared).
+"""Replicas: groups of processes, each with a slice of a large model (Dean et al. 2012; backend shared).
 
 The members of a group compute the same minibatch at the same time, each with its slice of the model. The first member
 draws it and broadcasts its number; likewise it broadcasts when an epoch begins, and its learning rate. Pushes are not
 coordinated: each member pushes its own slice when the server's partition of it is free, so two members may be a version
-apart, like the machines of a DistBelief replica. Each member's server has its own minibatch states: a minibatch is used
-as soon as it is in a published version of one slice, and dropped when all members' pushes of it were.
-
-A member's slice of a tensor is the rows that it owns (`Slices`). Checkpoints, held-out evaluation and the warm start
-use the whole model; the members know only their slices.
+apart, like the machines of a DistBelief replica. Each member's server has its own minibatch states.
 
 Axes: K all values of a model or of a member's slice of it, P of them parameters.
 """
@@ -28,7 +23,7 @@ from speech3.engine.flat import Flat, flatten
 from speech3.engine.interface import BuildOn, Rate, WorkerParts
 from speech3.runtime import end_with_parent
 
-_EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
+_EVER = timedelta(days=365)
 
 
 @dataclass(frozen=True)
@@ -40,18 +35,14 @@ class Group:
 
     def join(self, store: Path, device: torch.device) -> None:
         """Join the group, waiting for the other members; `store` is a path that does not exist yet."""
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", init_method=store.as_uri(), rank=self.rank,
-            world_size=self.size, timeout=_EVER,
-        )  # fmt: skip
+        kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        # A member rests in a collective between epochs; the coordinator watches it, so no timeout is needed.
+        dist.init_process_group(kind, store.as_uri(), _EVER, world_size=self.size, rank=self.rank)
 
     def orders(self, first: Iterator[Rate], epoch: np.ndarray) -> Iterator[Rate]:
         """Yield the learning rate of each epoch, which the first member gets and broadcasts; the caller does the work.
 
-        Parameters
-        ----------
-        epoch
-            (1,), where a member writes the epoch that it works on; the source `first` does so for the first member.
+        A member writes the epoch that it works on into `epoch`, (1,); the source `first` does so for the first member.
         """
         if self.rank == 0:
             for rate in first:
@@ -68,13 +59,11 @@ class Group:
             dist.barrier()
 
     def agreed(self, number: int | None) -> int | None:
-        """The number of the minibatch that the first member has drawn; those that the others pass are ignored."""
         values = torch.tensor(-1 if number is None else number)
         dist.broadcast(values, 0)
         return None if int(values) < 0 else int(values)
 
     def norm(self, g: Sequence[Tensor]) -> Tensor:
-        """The norm of the whole gradient, of which every member has a slice."""
         square = torch.nn.utils.get_total_norm(g).square()
         dist.all_reduce(square)
         return square.sqrt()
@@ -95,20 +84,11 @@ class Join:
 
 
 class Slices:
-    """Maps the values of each member's flat vector to those of the whole model's.
+    """Maps the values of each member's flat vector to those of the whole model's; all models are flattened.
 
-    Parameters
-    ----------
-    whole, members
-        The whole model, and the model split for each member. A tensor of the whole model is the concatenation of the
-        members' rows, or all have the same tensor, of which the first member's counts. All models are flattened.
-
-    Attributes
-    ----------
-    whole, members
-        Numbers of values and parameters (K, P) of their flat vectors.
-    stretches
-        For each member, pairs of slices: of the whole vector, and of its own.
+    A tensor of the whole model is the concatenation of the members' rows, or all have the same tensor, of which the
+    first member's counts. `stretches` are for each member pairs of slices: of the whole vector, and of its own.
+    Checkpoints, held-out evaluation and the warm start use the whole model; the members know only their slices.
     """
 
     def __init__(self, whole: nn.Module, members: Sequence[nn.Module]) -> None:

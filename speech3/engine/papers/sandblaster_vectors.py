@@ -13,11 +13,9 @@ result of the first worker to finish a portion is kept, so none counts twice.
 Axes: K values of the model, P of them parameters, H slots of the history, N workers, J vectors of the recursion.
 """
 
-import math
-import time
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +25,7 @@ from torch import Tensor
 
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.interface import ShardReport, WorkerParts
+from speech3.engine.interface import Progress, ShardReport, WorkerParts
 
 _BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
 _NOTHING = np.zeros(0)
@@ -35,8 +33,6 @@ _NOTHING = np.zeros(0)
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """Numbers of values, parameters, history slots and workers."""
-
     values: int
     parameters: int
     history: int
@@ -57,13 +53,7 @@ class VectorLayout:
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """The vectors, float32.
-
-    Attributes
-    ----------
-    direction_P, pairs_2HP
-        The direction of the line search, and the history: s (differences of points) and y (of gradients).
-    """
+    """The vectors, float32; the history `pairs_2HP` has s (differences of points) and y (of gradients)."""
 
     points_2K: Tensor  # parameters and buffers of the base and of the trial point
     gradients_2P: Tensor  # gradients of the objective at these points
@@ -84,10 +74,8 @@ class Vectors:
 
 
 class Operation(Protocol):
-    """An operation on one partition."""
-
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Perform it; the results of all partitions are added."""
+        """Perform an operation on one partition; the results of all partitions are added."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,7 @@ class Gather:
     weight_decay: float
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Write the gradient. Result: gradient . direction, gradient . gradient and point . point."""
+        """Result: gradient . direction, gradient . gradient and point . point."""
         g, point = vectors.gradients_2P[self.at, part], vectors.points_2K[self.at, part]
         torch.mul(vectors.sums_NK[self.workers[0], part], 1 / self.frames, out=g)
         for worker in self.workers[1:]:
@@ -127,13 +115,12 @@ class Gather:
 
 @dataclass(frozen=True)
 class Multiply:
-    """Compute the inner products of the pairs in these slots and the gradient at the base."""
+    """Compute the inner products (J, J) of the pairs in these slots and the gradient at the base."""
 
     base: int
     slots: tuple[int, ...]
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Result: (J, J)."""
         rows = _rows(vectors, self.base, self.slots, part)
         dots_JJ = torch.zeros(len(rows), len(rows), dtype=torch.float64)
         for start in range(0, len(rows[0]), _BLOCK):
@@ -171,7 +158,6 @@ class Remember:
 
 
 def reset_buffers(vectors: Vectors, base: int) -> None:
-    """Set the buffers of the trial point to those of the base."""
     num_parameters = vectors.gradients_2P.shape[1]
     vectors.points_2K[1 - base, num_parameters:] = vectors.points_2K[base, num_parameters:]
 
@@ -253,19 +239,16 @@ class Portions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and gradient at a point, summed over all portions; the gradient is in the sums of the workers `keepers`."""
+    """The loss of all portions, and the gradient, which is in the sums of the workers `keepers`."""
 
-    frames: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
+    progress: Progress = field(default_factory=Progress)  # its frames, losses and so on
     keepers: tuple[int, ...] = ()
     bad: int | None = None  # a minibatch whose loss or gradient is not finite; the other fields are then meaningless
-    left_out: int = 0
 
 
 @dataclass(frozen=True)
 class ComputePortion:
-    """To a worker: compute the gradient of the minibatches `numbers` at the point `at`."""
+    """The order to compute the gradient of the minibatches `numbers` at the point `at`."""
 
     evaluation: int
     at: int
@@ -276,23 +259,16 @@ class ComputePortion:
 
 @dataclass(frozen=True)
 class ComputedPortion:
-    """From a worker: the result of an order and the seconds it took; `bad` as in `Evaluation`."""
+    """The result of an order; `bad` as in `Evaluation`."""
 
     order: ComputePortion
-    frames: int
-    loss_sum: float
-    correct: int
+    progress: Progress
     bad: int | None
-    seconds: float
-    left_out: int = 0
 
 
-def summed(kept: Collection[ComputedPortion], keepers: tuple[int, ...]) -> Evaluation:
-    """Sum the results of all portions; the result does not depend on the order in which they were computed."""
-    return Evaluation(
-        sum(each.frames for each in kept), math.fsum(each.loss_sum for each in kept),
-        sum(each.correct for each in kept), keepers, left_out=sum(each.left_out for each in kept),
-    )  # fmt: skip
+def summed(kept: Mapping[int, ComputedPortion], keepers: tuple[int, ...]) -> Evaluation:
+    """Add up the results of all portions, whose order does not depend on that in which they were computed."""
+    return Evaluation(sum((kept[portion].progress for portion in sorted(kept)), Progress()), keepers)
 
 
 def with_waits(reports: Sequence[ShardReport], seconds: float) -> tuple[ShardReport, ...]:
@@ -313,12 +289,11 @@ class Workspace:
     @torch.no_grad()
     def compute(self, order: ComputePortion) -> ComputedPortion:
         """Compute the gradient of a portion, summed over its frames."""
-        begun = time.perf_counter()
         if self.loaded != order.evaluation:
             self.own.load(self.vectors.points_2K[order.at])
             self.loaded = order.evaluation
         self.portion.vector_K.zero_()
-        frames, left_out, correct, losses, bad = 0, 0, 0, [], None
+        done, bad = Progress(), None
         for number in order.numbers:
             with torch.enable_grad():
                 step, g = gradient(self.parts, order.epoch, number)
@@ -327,11 +302,8 @@ class Workspace:
                 break
             for view, each in zip(self.portion.views, g, strict=True):
                 view.add_(each, alpha=step.frames)
-            frames, correct = frames + step.frames, correct + step.correct
-            left_out += step.left_out
-            losses.append(step.loss * step.frames)
-        seconds = time.perf_counter() - begun
-        return ComputedPortion(order, frames, math.fsum(losses), correct, bad, seconds, left_out)
+            done += step.progress
+        return ComputedPortion(order, done, bad)
 
     @torch.no_grad()
     def keep(self, evaluation: int) -> None:
@@ -345,3 +317,7 @@ class Workspace:
         self.own.collect()
         sum_K[num_parameters:].copy_(self.own.buffers)
         self.summed = evaluation
+
+    @torch.no_grad()
+    def operate(self, operation: Operation, partition: int) -> np.ndarray:
+        return operation(self.vectors, self.layout.partition(partition))

@@ -2,24 +2,9 @@
 
 Parameters, history and each worker's sum of gradients lie in memory that all workers of a group see (`Vectors`). A
 group assigns the portions of a gradient to its workers on demand, and applies operations to the server partitions. Both
-kinds have the same methods: `begin`, `evaluate`, `operate`, `seconds`, `reports`, `close`; and the same counts of the
-epoch: `up` and `down` (bytes, 0 where nothing is sent), `returned` (portions that dead workers returned), `restarts`
-(workers that replaced a dead one), `note` (the last remark about a worker that hung; may be empty).
-
-**Processes.** The messages are small: portion numbers, frames and losses, coefficients and inner products. The
-coordinator assigns a task to any free worker, so a slow worker delays the others only while it operates on a partition.
-A worker adds a portion's gradient to its sum only when the coordinator says so. A worker that dies may leave its sum
-half written: that sum is ignored, its portions are computed again, and another process takes its place.
-
-**Virtual.** Real gradients in one process, so that 64 workers run on a laptop. Time is charged for a minibatch of a
-portion (`compute_s` of its worker), for an operation on the partitions (`sync_s` divided by their number, as for the
-sync of a server of that size), and for messages: two latencies for every portion and for every operation. With its
-first portion of an evaluation a worker also fetches the point (`4 K / bandwidth` and two latencies), and at the end all
-workers send their sums to the partitions at the same time (`4 K / bandwidth` and one latency). Partitions are machines
-of their own, as in the paper (in `Processes`, any free worker serves them), and there are as many as workers, so no
-partition's link is busier than a worker's. The gradient of a portion is computed when the first worker that was
-assigned it finishes; its backup task costs only virtual time. As in `Processes`, a worker finishes a portion even when
-it is no longer needed.
+kinds have the same methods, `begin`, `evaluate`, `operate`, `seconds`, `reports` and `close`; and the same counts of
+the epoch: `up` and `down` (bytes, 0 where nothing is sent), `returned` (portions that dead workers returned),
+`restarts` (workers that replaced a dead one), `note` (the last remark about a worker that hung; may be empty).
 
 Axes: K values of the model, N workers.
 """
@@ -36,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.multiprocessing
 
 from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Workers, memory_file, open_memory, patience_s
 from speech3.engine.backends.synchronous import Times
@@ -59,31 +42,12 @@ from speech3.engine.papers.sandblaster_vectors import (
 
 
 @dataclass(frozen=True)
-class Keep:
-    """To a worker: add the gradient computed last to your sum. The worker sends the same back when it has."""
+class Done:
+    """From a worker: the result of a method of its `Workspace`, and the seconds it took; `ready`: it can begin."""
 
-    evaluation: int
-
-
-@dataclass(frozen=True)
-class Operate:
-    """To a worker: apply an operation to a partition."""
-
-    operation: Operation
-    partition: int
-
-
-@dataclass(frozen=True)
-class Operated:
-    """From a worker: the result of an operation and the seconds it took."""
-
-    answer: np.ndarray
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Ready:
-    """From a worker: it has built its parts."""
+    method: str
+    result: Any = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +59,7 @@ class Died:
 class _Worker:
     ready: bool = False
     free: bool = False
-    keeping: bool = False  # was sent `Keep`, and has not replied
+    keeping: bool = False  # was told to keep a portion, and has not replied
     progressed: bool = False  # since it was started
     report: ShardReport = field(default_factory=ShardReport)
     since: float = field(default_factory=time.monotonic)  # the last message to or from it
@@ -110,18 +74,15 @@ class _Worker:
 class Processes:
     """The worker group of processes, and the memory that they share.
 
-    Parameters
-    ----------
-    build
-        Makes the parts of a worker in its process.
-    device
-        ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on the
-        host.
+    The messages are small: portion numbers, frames and losses, coefficients and inner products. The coordinator assigns
+    a task to any free worker, so a slow worker delays the others only while it operates on a partition. A worker adds a
+    portion's gradient to its sum only when the coordinator says so. A worker that dies may leave its sum half written:
+    that sum is ignored, its portions are computed again, and another process takes its place.
 
-    Raises
-    ------
-    Speech3Error
-        There is no memory for the vectors; a worker fails, or dies repeatedly.
+    `device`: ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on
+    the host.
+
+    Raises `Speech3Error` if there is no memory for the vectors; a worker fails, or dies repeatedly.
     """
 
     up = down = 0  # the memory is shared
@@ -155,7 +116,6 @@ class Processes:
 
     @property
     def note(self) -> str:
-        """The last remark about a worker that hung in the epoch; may be empty."""
         return self.processes.note
 
     def seconds(self) -> float:
@@ -172,22 +132,23 @@ class Processes:
         while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
                 if worker.free and (portion := portions.assign(index)) is not None:
-                    self._send(index, ComputePortion(self.evaluation, at, self.epoch, portion, numbers[portion]))
+                    order = ComputePortion(self.evaluation, at, self.epoch, portion, numbers[portion])
+                    self._send(index, "compute", order)
             for index, message in self._receive():
                 match message:
                     case Died():
                         self.returned += portions.lost(index)
-                    case ComputedPortion(order=order) if order.evaluation == self.evaluation:
-                        if message.bad is not None:
-                            return Evaluation(bad=message.bad)
-                        if portions.computed(index, order.portion):
-                            kept[order.portion] = message
+                    case Done("compute", done) if done.order.evaluation == self.evaluation:
+                        if done.bad is not None:
+                            return Evaluation(bad=done.bad)
+                        if portions.computed(index, done.order.portion):
+                            kept[done.order.portion] = done
                             self.workers[index].keeping = True
-                            self._send(index, Keep(self.evaluation))
-                            self.workers[index].free = True  # the next portion is queued behind `Keep`
+                            self._send(index, "keep", self.evaluation)
+                            self.workers[index].free = True  # the next portion is queued behind this
             if self._due():
                 yield
-        return summed(kept.values(), portions.keepers)
+        return summed(kept, portions.keepers)
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         """Apply an operation to every partition; returns the sum of the results, always added in the same order."""
@@ -196,19 +157,18 @@ class Processes:
             for index, worker in enumerate(self.workers):
                 if worker.free and waiting:
                     out[index] = waiting.popleft()
-                    self._send(index, Operate(operation, out[index]))
+                    self._send(index, "operate", operation, out[index])
             for index, message in self._receive():
                 match message:
                     case Died() if index in out:
                         waiting.append(out.pop(index))
-                    case Operated(answer) if index in out:
+                    case Done("operate", answer) if index in out:
                         answers[out.pop(index)] = answer
             if self._due():
                 yield
         return sum((answers[part] for part in range(1, len(answers))), start=answers[0])
 
     def close(self) -> None:
-        """Stop the processes; the memory is freed with the last of them."""
         self.processes.close()
         self.stack.close()
 
@@ -219,11 +179,12 @@ class Processes:
         self.looked = now
         return True
 
-    def _send(self, index: int, order: ComputePortion | Keep | Operate) -> None:
+    def _send(self, index: int, method: str, *args: Any) -> None:
+        """Have a worker call a method of its workspace."""
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
         with suppress(OSError):  # it died, which `_receive` notices next
-            self.processes.pipes[index].send(order)
+            self.processes.pipes[index].send((method, args))
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
@@ -247,14 +208,14 @@ class Processes:
             match message:
                 case Failed():
                     self.processes.end(index, [message])
-                case Ready():
+                case Done("ready"):
                     worker.ready = worker.free = True
-                case Keep():
+                case Done("keep"):
                     worker.keeping = False
-                case ComputedPortion(seconds=seconds):
+                case Done("compute", done, seconds):
                     worker.free = worker.progressed = True
-                    worker.report += ShardReport(len(message.order.numbers), compute_s=seconds)
-                case Operated(seconds=seconds):
+                    worker.report += ShardReport(len(done.order.numbers), compute_s=seconds)
+                case Done("operate", _, seconds):
                     worker.free = True
                     worker.report += ShardReport(sync_s=seconds)
             yield index, message
@@ -271,35 +232,27 @@ class Processes:
 
 
 def _run_worker_process(worker: int, path: str, layout: VectorLayout, build: BuildOn, device: str, pipe: Any) -> None:
-    """A worker's process: carry out orders until the pipe is closed."""
+    """A worker's process: call the methods of its workspace until the pipe is closed."""
     vectors = Vectors.over(layout, open_memory(path, layout.bytes))
     workspace = Workspace(build(device), vectors, layout, worker)
-    pipe.send(Ready())
+    pipe.send(Done("ready"))
     while True:
-        match pipe.recv():
-            case ComputePortion() as order:
-                pipe.send(workspace.compute(order))
-            case Keep(evaluation) as order:
-                workspace.keep(evaluation)
-                pipe.send(order)
-            case Operate() as order:
-                pipe.send(_operate(order, vectors, layout))
-
-
-@torch.no_grad()
-def _operate(order: Operate, vectors: Vectors, layout: VectorLayout) -> Operated:
-    begun = time.perf_counter()
-    answer = order.operation(vectors, layout.partition(order.partition))
-    return Operated(answer, time.perf_counter() - begun)
+        method, args = pipe.recv()
+        begun = time.perf_counter()
+        result = getattr(workspace, method)(*args)
+        pipe.send(Done(method, result, time.perf_counter() - begun))
 
 
 class Virtual:
-    """The worker group on a virtual clock; `layout` and ``times.compute_s`` have the same number of workers.
+    """The worker group on a virtual clock: real gradients in one process, so that 64 workers run on a laptop.
 
-    Parameters
-    ----------
-    parts
-        Parts of one worker; each worker gets a copy of its model.
+    Time is charged for a minibatch of a portion (`compute_s` of its worker), for an operation on the partitions
+    (`sync_s` divided by their number), and for messages: two latencies for every portion and for every operation. With
+    its first portion of an evaluation a worker also fetches the point (`4 K / bandwidth` and two latencies), and at the
+    end all workers send their sums to the partitions at the same time (`4 K / bandwidth` and one latency). Partitions
+    are machines of their own, as in the paper, and there are as many as workers, so no partition's link is busier than
+    a worker's. The gradient of a portion is computed when the first worker that was assigned it finishes; its backup
+    task costs only virtual time. A worker finishes a portion even when it is no longer needed.
     """
 
     note = ""
@@ -338,7 +291,6 @@ class Virtual:
         return with_waits(self.done_N, self.now)
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Compute loss and gradient at point `at`; yields after every portion."""
         self.evaluation += 1
         portions, kept = Portions(len(numbers)), dict[int, ComputedPortion]()
         for worker, portion in self._first_to_finish(portions, numbers):
@@ -350,11 +302,9 @@ class Virtual:
             self.workspaces[worker].keep(self.evaluation)
             kept[portion] = done
             yield
-        return summed(kept.values(), portions.keepers)
+        return summed(kept, portions.keepers)
 
-    @torch.no_grad()
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
-        """Apply an operation to all partitions at the same time; returns the sum of the results."""
         while self.failures and self.failures[0][0] <= self.now:
             self._die()
         if isinstance(operation, Gather):
@@ -363,7 +313,7 @@ class Virtual:
         partitions = range(self.layout.workers)
         self.now += 2 * self.times.latency_s + self.times.sync_s / len(partitions)
         yield
-        answers = [operation(self.vectors, self.layout.partition(part)) for part in partitions]
+        answers = [self.workspaces[part].operate(operation, part) for part in partitions]
         return sum(answers[1:], start=answers[0])
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
 """Predicts frames per second of N synchronous workers by TernGrad's performance model (Wen et al. 2017, "TernGrad").
 
-The time of a step is the sum of the times of a minibatch, of encoding and decoding, and of the exchange, which takes
-2 log2(N) W / bandwidth for W bytes of gradient (`synchronous.exchange_s`). The inputs of the performance model are
-measured on one machine, as in the paper: the time of a minibatch; the time of a worker's part of the coding for each N
-(statistics and packing, adding up its share of all workers' codes, unpacking the mean); and the bytes of the buffers
-that it would send and receive. We depart from the paper in one way: there, codes have the same size in both directions;
-here, the mean has 2N + 1 levels, log2(2N + 1) bits per value. So where the exchange dominates, the gain is smaller with
-more workers.
+The time of a step is the sum of the times of a minibatch, of encoding and decoding, and of the exchange
+(`synchronous.exchange_s`). As in the paper, the inputs of the model are measured on one machine: the time of a
+minibatch; the time of a worker's part of the coding for each N (statistics and packing, adding up its share of all
+workers' codes, unpacking the mean); and the bytes that it would send and receive. We depart from the paper in one way:
+there, codes have the same size in both directions; here, the mean has 2N + 1 levels, log2(2N + 1) bits per value. So
+where the exchange dominates, the gain is smaller with more workers.
 """
 
 import statistics
@@ -69,7 +68,6 @@ class Point:
 
     @property
     def gain(self) -> float:
-        """Speed-up from ternary gradients."""
         return self.ternary / self.float32
 
 
@@ -87,6 +85,10 @@ class Conclusion:
     steps: int
     level: int  # number of the other steps, which are no evidence for or against the claim
     against: tuple[tuple[Point, Point], ...]  # the pairs of points, among `steps`, that contradict the claim
+
+
+_Same = Callable[[Point], tuple[Any, ...]]  # what two points must have in common
+_More = Callable[[Point], float]  # what they differ in
 
 
 def measure_costs(parts: WorkerParts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
@@ -175,28 +177,22 @@ def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Co
     connected
         For each neural network, the share of its parameters that are used once per frame.
     """
-    return [
-        _conclude("more workers gain more", points, lambda p: (p.network, p.bandwidth), lambda p: p.workers),
-        _conclude("less bandwidth gains more", points, lambda p: (p.network, p.workers), lambda p: -p.bandwidth),
-        _conclude(
-            "more fully connected layers gain more", points, lambda p: (p.bandwidth, p.workers),
-            lambda p: connected[p.network],
-        ),
-    ]  # fmt: skip
+    claims: dict[str, tuple[_Same, _More]] = {
+        "more workers gain more": (lambda p: (p.network, p.bandwidth), lambda p: p.workers),
+        "less bandwidth gains more": (lambda p: (p.network, p.workers), lambda p: -p.bandwidth),
+        "more fully connected layers gain more": (lambda p: (p.bandwidth, p.workers), lambda p: connected[p.network]),
+    }
+    return [_conclude(claim, points, *keys) for claim, keys in claims.items()]
 
 
-def _conclude(
-    claim: str, points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
-) -> Conclusion:
+def _conclude(claim: str, points: Sequence[Point], same: _Same, more: _More) -> Conclusion:
     steps = list(_steps([point for point in points if point.workers > 1], same, more))
     held = sum(after.gain > (1 + LEVEL) * before.gain for before, after in steps)
     against = tuple((before, after) for before, after in steps if before.gain > (1 + LEVEL) * after.gain)
     return Conclusion(claim, held + len(against), len(steps) - held - len(against), against)
 
 
-def _steps(
-    points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
-) -> Iterator[tuple[Point, Point]]:
+def _steps(points: Sequence[Point], same: _Same, more: _More) -> Iterator[tuple[Point, Point]]:
     """Pairs of points that differ only in `more`, with neighbouring values of it."""
     for _, group in groupby(sorted(points, key=same), key=same):
         ranks = [list(rank) for _, rank in groupby(sorted(group, key=more), key=more)]

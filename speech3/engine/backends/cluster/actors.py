@@ -1,16 +1,13 @@
 """The two kinds of Ray actors of backend cluster, a partition of the server and a shard, and their messages.
 
 A partition is the same as in the other backends, but in an actor's own memory. An actor handles one call at a time, so
-the partition needs no lock. It never reports to a shard that it is busy, since to ask would take as long as to send the
-push itself. A shard is also the same as in the other backends. It sends its pushes to all partitions before it waits
-for the first reply, and requests its next minibatch before it computes the current one, to save round trips.
+the partition needs no lock, and it never says that it is busy, since to ask would take as long as to send the push
+itself. A shard is also the same. It sends its pushes to all partitions before it waits for the first reply, and
+requests its next minibatch before it computes the current one, to save round trips.
 
 Each time a shard is set to work it is a new incarnation, whose number goes with everything it sends. Partitions reply
 only to incarnations that were admitted. So messages still in flight from a shard that is presumed dead, or from before
 the server was restored from its last copy, change nothing.
-
-All participants in a run must have the same code, the same model and the same minibatches, since a minibatch is
-identified by its number alone. The coordinator compares the `Facts` of each with its own.
 
 Axes: K values of a partition, P of them parameters, M minibatches of an epoch.
 """
@@ -38,23 +35,20 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.codecs.codec import Codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step
-from speech3.engine.interface import USED, WAITING, BuildOn, Rate, ShardReport, WorkerParts
+from speech3.engine.interface import USED, WAITING, BuildOn, Rate, Rows, ShardReport, WorkerParts
 from speech3.engine.pool import MinibatchQueue, MinibatchStates
-from speech3.engine.server import (
-    begin_epoch,
-    load_tensors,
-    make_server,
-    memory_layout,
-    private_memory,
-    published_tensors,
-)
+from speech3.engine.server import make_server, memory_layout, private_memory
 from speech3.engine.server_optimizer import ShardVectors
 from speech3.engine.shard import Compute, Draw, Push, Shard, Sync, Wire, wire_of
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What must be the same in all processes of a run, and where this process is."""
+    """What must be the same in all processes of a run, and where this process is.
+
+    A minibatch is identified by its number alone, so all must have the same code, model and minibatches; the
+    coordinator compares the facts of each with its own.
+    """
 
     speech3: str
     engine: str  # digest of the source files of the engine
@@ -112,13 +106,7 @@ class ShardWork:
 
 @dataclass(frozen=True, eq=False)
 class PushMessage:
-    """A shard's sync with a partition: its push, and whether it fetches.
-
-    Attributes
-    ----------
-    steps
-        Results of the push's minibatches, by number; empty: the shard only fetches.
-    """
+    """A shard's sync with a partition: its push, and whether it fetches."""
 
     incarnation: int
     version: int
@@ -126,7 +114,7 @@ class PushMessage:
     work: ShardWork
     key: int
     finite: bool = True
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)  # results by minibatch; empty: the shard only fetches
     values: np.ndarray | None = None  # the push: float32 (P,), or its code in bytes
     buffers: np.ndarray | None = None
 
@@ -151,16 +139,10 @@ class Reply:
 
 @dataclass(frozen=True, eq=False)
 class PartitionReport:
-    """What happened in a partition since its last report.
+    """What happened in a partition since its last report."""
 
-    Attributes
-    ----------
-    numbers, rows
-        The minibatches of the pushes that it received, and their rows in its minibatch states.
-    """
-
-    numbers: np.ndarray
-    rows: MinibatchStates
+    numbers: np.ndarray  # the minibatches of the pushes that it received
+    rows: MinibatchStates  # their rows in its minibatch states
     versions: int  # number of versions that it published
     work: dict[int, ShardWork]  # the work of each shard that sent a push, by incarnation
 
@@ -174,7 +156,7 @@ class PartitionPlan:
     values: int
     parameters: int
     minibatches: int
-    rows: tuple[range, ...] | None
+    rows: Rows
     up: Codec | None
     down: Codec | None
 
@@ -191,15 +173,13 @@ class Order:
 
 @dataclass(frozen=True)
 class OrderResult:
-    """The outcome of an order."""
-
     work: ShardWork
     lost: str = ""  # why a partition could not be reached; empty: all were reached
     expelled: bool = False  # whether the shard's incarnation had been expelled
 
 
 def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:
-    """One wire for each partition of a model, on the CPU since messages are, even if the model is on a GPU."""
+    """One wire for each partition of a model, on the CPU since messages are."""
     vector_K = own.vector_K.cpu()
     views = [vector_K.as_strided(view.shape, view.stride(), view.storage_offset()) for view in own.views]
     return [wire_of(codec, views, stretch) for stretch in partition_bounds(own, partitions)]
@@ -217,9 +197,8 @@ def plans_of(
     wires = wires_on_cpu(codec, own, config.partitions)
     for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):
         part, up = own.part(stretch), wire.sender.codec if wire.sender else None
-        plans.append(PartitionPlan(
-            config, workers, len(part.vector_K), part.num_parameters, len(source), source.rows, up, wire.down_codec
-        ))  # fmt: skip
+        sizes = len(part.vector_K), part.num_parameters, len(source)
+        plans.append(PartitionPlan(config, workers, *sizes, source.rows, up, wire.down_codec))
     return plans
 
 
@@ -234,11 +213,10 @@ class PartitionActor:
         self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
         memory = private_memory(memory_layout(self.like, config, plan.workers, plan.minibatches))
-        self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
+        self.server = make_server(memory, config, self.like, nullcontext(), None, plan.rows)
         # The queue's states are those of the whole server, `server.states` those of this partition.
-        self.queue = MinibatchQueue(
-            MinibatchStates.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows
-        )
+        states = MinibatchStates.of(plan.minibatches)
+        self.queue = MinibatchQueue(states, np.zeros(2, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
         self.pushed: list[int] = []  # minibatches of the pushes since the last report
@@ -253,13 +231,12 @@ class PartitionActor:
         """Begin an epoch, or the rest of one, from a state, with no incarnation admitted."""
         self.pushes.clear()
         self.report()
-        begin_epoch(self.server, states_M)
+        self.server.begin_epoch(states_M)
         self.reported = self.server.version
-        load_tensors(self.server, {name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
+        self.server.load({name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
         self.queue.fill(states_M)
 
     def admit(self, incarnation: int) -> None:
-        """Admit an incarnation, which is about to work."""
         self.pushes[incarnation] = self._push()
 
     def expel(self, incarnation: int) -> PartitionReport:
@@ -305,9 +282,7 @@ class PartitionActor:
         return report
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], PartitionReport]:
-        """The published state, and a report of everything up to it."""
-        tensors = published_tensors(self.server)
-        return {name: tensor.numpy() for name, tensor in tensors.items()}, self.report()
+        return {name: tensor.numpy() for name, tensor in self.server.tensors().items()}, self.report()
 
     def _push(self) -> Push:
         """The partition's end of a shard's push, in the form of a shard that accumulates gradients.
@@ -339,11 +314,10 @@ class ShardActor:
         return facts_of()
 
     def prepare(
-        self, worker: int, build: BuildOn, device: str, config: AsgdConfig, codec: CodecConfig, workers: int,
-        weight_decay: float,
-    ) -> Facts:  # fmt: skip
+        self, worker: int, build: BuildOn, device: str, config: AsgdConfig, codec: CodecConfig, workers: int
+    ) -> Facts:
         parts, up = build(device), codec.model_copy(update={"down": "float32"})  # `_Run` decodes what comes down
-        self.shard = Shard(parts, config, number=worker, workers=workers, weight_decay=weight_decay, codec=up)
+        self.shard = Shard(parts, config, number=worker, workers=workers, codec=up)
         own = self.shard.sgd.parameters
         self.down = [wire.down_codec for wire in wires_on_cpu(codec, own, config.partitions)]
         for push, down in zip(self.shard.pushes, self.down, strict=True):
@@ -418,12 +392,9 @@ class _Run:
         if numbers:
             push.numbers = []
             push.own.collect()
-            message = replace(
-                message, finite=push.finite,
-                steps={number: self.steps[number] for number in numbers},
-                values=self._packed(push) if push.finite else None,
-                buffers=push.own.buffers.cpu().numpy() if push.finite else None,
-            )  # fmt: skip
+            message = replace(message, finite=push.finite, steps={number: self.steps[number] for number in numbers})
+            if push.finite:
+                message = replace(message, values=self._packed(push), buffers=push.own.buffers.cpu().numpy())
         self._did(up=message.nbytes)
         self.sent.append((partition, self.order.partitions[partition].sync.remote(message)))
         self._did(sync_s=time.perf_counter() - begun)
@@ -464,8 +435,6 @@ class _Run:
         codec.add(torch.from_numpy(values.copy()), has_P)
         return torch.cat([has_P, torch.from_numpy(buffers.copy())])
 
-    def _did(
-        self, *, minibatches: int = 0, compute_s: float = 0.0, sync_s: float = 0.0, wait_s: float = 0.0, up: int = 0,
-        down: int = 0,
-    ) -> None:  # fmt: skip
-        self.work += ShardWork(ShardReport(minibatches, compute_s, sync_s, wait_s), up, down)
+    def _did(self, *, up: int = 0, down: int = 0, **report: Any) -> None:
+        """Add to the work done: bytes, and fields of `ShardReport`."""
+        self.work += ShardWork(ShardReport(**report), up, down)

@@ -64,25 +64,16 @@ JOIN_S = 20.0  # how long shards that are ready wait for the others before they 
 
 @dataclass(eq=False)
 class ShardHandle:
-    """A shard, as the coordinator sees it.
-
-    Attributes
-    ----------
-    pending
-        The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
-    started, heard
-        When its actor was created, and when the last news of its work came, by `time.monotonic`.
-    """
-
     actor: Any
+    # The pending reply: to `ping`, then to `prepare`, then the `OrderResult` of each order; None: it is idle.
     pending: Any
     placed: Facts | None = None  # its facts, once it has replied to `ping`, so a node has room for it
     prepared: bool = False
     incarnation: int = -1  # the incarnation under which it was last set to work; -1: none yet
     go: bool = True  # whether it must be set to work when it is idle
     deaths: int = 0  # deaths of its predecessors in succession
-    started: float = field(default_factory=time.monotonic)
-    heard: float = 0.0
+    started: float = field(default_factory=time.monotonic)  # when its actor was created
+    heard: float = 0.0  # when the last news of its work came
 
     @property
     def idle(self) -> bool:
@@ -113,24 +104,25 @@ class Cluster:
         Parts of this process, with which those on other nodes are compared.
     device
         ``cpu``: a shard takes a CPU of a node; ``cuda``: also a GPU. The server is on CPUs.
-    address
-        See `connect`.
 
-    Raises
-    ------
-    Speech3Error
-        There is no Ray cluster at the address, or it has no room; a shard differs from the others, fails, or dies
-        repeatedly.
+    Raises `Speech3Error` if there is no Ray cluster at the address (see `connect`), or it has no room; a shard differs
+    from the others, fails, or dies repeatedly.
     """
 
     def __init__(
-        self, build: BuildOn, parts: WorkerParts, config: AsgdConfig, *,
-        workers: int, device: str = "cpu", weight_decay: float = 0.0, codec: CodecConfig | None = None,
+        self,
+        build: BuildOn,
+        parts: WorkerParts,
+        config: AsgdConfig,
+        *,
+        workers: int,
+        device: str = "cpu",
+        codec: CodecConfig | None = None,
         address: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         own, codec = flatten(parts.model), codec or CodecConfig()
         self.facts, self.gpus = facts_of(parts, own), int(device == "cuda")
-        self.to_prepare = (build, device, config, codec, workers, weight_decay)
+        self.to_prepare = (build, device, config, codec, workers)
         self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
         self.clock, self.most_pushed = Clock(), config.max_distance
         plans = plans_of(parts, own, config, workers, codec)
@@ -257,7 +249,6 @@ class Cluster:
             self.workers[self.incarnations[incarnation]].heard = time.monotonic()
 
     def _copy(self) -> None:
-        """Take a copy of the server, with what became of the minibatches."""
         begun = time.monotonic()
         tensors = self.server.copy()
         if self.states.ended > self.copied.states.ended:
@@ -371,18 +362,13 @@ class Cluster:
                 worker.go = True
 
     def _progress(self, states: MinibatchStates, versions: int) -> Progress:
-        each = [
-            sum(
-                (work for incarnation, work in self.work.items() if self.incarnations[incarnation] == number),
-                ShardWork(),
-            )
-            for number in range(len(self.workers))
-        ]
-        return replace(
-            states.progress(self.before), versions=versions, seconds=max(0.0, self.last_used - self.began),
-            returned=self.returned, restarts=self.restarts, up=sum(work.up for work in each),
-            down=sum(work.down for work in each), shards=tuple(work.report for work in each), note=self._note(),
-        )  # fmt: skip
+        each = [ShardWork() for _ in self.workers]
+        for incarnation, work in self.work.items():
+            each[self.incarnations[incarnation]] += work
+        total = sum(each, start=ShardWork())
+        seconds, shards = max(0.0, self.last_used - self.began), tuple(work.report for work in each)
+        done = replace(states.progress(self.before), versions=versions, seconds=seconds, up=total.up, down=total.down)
+        return replace(done, returned=self.returned, restarts=self.restarts, shards=shards, note=self._note())
 
     def _note(self) -> str:
         said = [self.hang] if self.hang else []

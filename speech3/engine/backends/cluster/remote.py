@@ -1,8 +1,7 @@
 """The coordinator's connection to Ray, and its view of the server: partitions on other nodes, which may die.
 
 Ray starts processes on other hosts, carries messages, and knows which processes are alive; `coordinator.py` decides
-what to do about a death. Given an address where nothing listens, Ray tries for a quarter of an hour, so the address is
-tested first.
+what to do about a death.
 """
 
 import logging
@@ -65,21 +64,10 @@ def advice() -> str:
 def connect(address: str | None, workers: int) -> bool:
     """Connect this process to the Ray cluster at an address, or start one on this host for `workers` workers.
 
-    Parameters
-    ----------
-    address
-        ``host:port`` of the head node, or ``auto``: the cluster of this host. None: start a cluster, which ends with
-        this process.
+    `address` is ``host:port`` of the head node, or ``auto``: the cluster of this host. None: start a cluster, which
+    ends with this process. Returns False if this process was connected before; that connection is kept.
 
-    Returns
-    -------
-    ours
-        False if this process was connected before; that connection is kept.
-
-    Raises
-    ------
-    Speech3Error
-        No Ray cluster can be reached there, or it does not accept this process.
+    Raises `Speech3Error` if no Ray cluster can be reached there, or it does not accept this process.
     """
     if ray.is_initialized():
         return False
@@ -122,7 +110,10 @@ def _auto() -> str:
 
 
 def _probe(address: str, found: str) -> None:
-    """Raise an error unless a server speaks HTTP/2 there, as Ray does; `found` is what `address` stands for."""
+    """Raise an error unless a server speaks HTTP/2 there, as Ray does; `found` is what `address` stands for.
+
+    Given an address where nothing listens, Ray itself tries for a quarter of an hour.
+    """
     said = address if address == found else f"{address} ({found})"
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in found:
@@ -176,13 +167,7 @@ def failure(who: str, error: RayTaskError) -> Speech3Error:
 
 
 def check(who: str, facts: Facts, ours: Facts) -> None:
-    """Check that a process has the same code, model and minibatches.
-
-    Raises
-    ------
-    Speech3Error
-        The message names the node and what differs.
-    """
+    """Check that a process has the same code, model and minibatches; the error names the node and what differs."""
     if differs := facts.differs(ours):
         raise MachineError(
             f"{who} on node {facts.node} differs from the others: {differs}; install the same speech3 on all nodes, "
@@ -191,17 +176,7 @@ def check(who: str, facts: Facts, ours: Facts) -> None:
 
 
 class RemoteServer:
-    """The partitions of the server.
-
-    Parameters
-    ----------
-    bounds
-        Each partition's slice of the values.
-    ours
-        The coordinator's facts, with which the partitions' are compared.
-    receive
-        Called with a partition's number and its report.
-    """
+    """The partitions of the server; `receive` is called with a partition's number and its report."""
 
     def __init__(
         self,
@@ -218,13 +193,7 @@ class RemoteServer:
         self.polled = 0.0
 
     def begin(self, tensors: dict[str, Tensor], states_M: np.ndarray) -> None:
-        """Begin from a state, restarting dead partitions; no incarnation is admitted.
-
-        Raises
-        ------
-        Speech3Error
-            There is no node with room for the partitions, or they keep dying.
-        """
+        """Begin from a state, restarting dead partitions; raises `Speech3Error` if they keep dying or find no room."""
         arrays = [
             {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
             for stretch in self.bounds
@@ -245,13 +214,7 @@ class RemoteServer:
             time.sleep(_REST_S)
 
     def ask(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all partitions and return the results; earlier reports are processed first.
-
-        Raises
-        ------
-        Lost
-            A partition is dead or cannot be reached.
-        """
+        """Call a method of all partitions; earlier reports are processed first. Raises `Lost` if one is dead."""
         polls = [(number, poll) for number, poll in enumerate(self.polls) if poll is not None]
         self.polls = [None] * len(self.actors)
         for (number, _), report in zip(polls, self._get([poll for _, poll in polls]), strict=True):
@@ -259,7 +222,6 @@ class RemoteServer:
         return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
     def ask_queue(self, method: str, *args: Any) -> Any:
-        """Call a method of the partition that has the queue."""
         return self._get([getattr(self.actors[0], method).remote(*args)])[0]
 
     def poll(self) -> None:
