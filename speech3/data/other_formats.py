@@ -22,7 +22,7 @@ _ENDINGS = {
 _RTTM = ("SPEAKER", "SPKR-INFO", "LEXEME", "NON-LEX", "SEGMENT", "SU", "NOSCORE", "NO_RT_METADATA")
 _TABLE_HEADS = """
     sentence text transcript transcription words path client_id utterance utt_id id wav audio file filename wav_filename
-    wav_filesize audio_filepath duration speaker speaker_id
+    wav_filesize audio_filepath duration speaker speaker_id word phones pronunciation
 """
 _MARKS = {"\t": "TSV", ",": "CSV", ";": "CSV", "|": "CSV"}
 
