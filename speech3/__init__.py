@@ -7,6 +7,8 @@ dataset, loss, strategy="asgd")`` trains any PyTorch model.
 
 from typing import TYPE_CHECKING
 
+from speech3.runtime import keep_compiled_code
+
 if TYPE_CHECKING:
     from speech3.decode import Recognizer
     from speech3.engine import fit
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Aligner", "Recognizer", "__version__", "fit"]
 _PACKAGES = {"Aligner": "speech3.recipe", "Recognizer": "speech3.decode", "fit": "speech3.engine"}
+
+keep_compiled_code()  # before numba is imported, which reads the environment
 
 
 def __getattr__(name: str) -> object:

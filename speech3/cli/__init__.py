@@ -145,6 +145,9 @@ def main() -> None:
         if found := explained_limit(error):
             print(f"error: {found}", file=sys.stderr)
             sys.exit(1)
+        if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            print(f"error: {error.filename}: {error.strerror}; choose another path", file=sys.stderr)
+            sys.exit(1)
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         print(f"error: {error}; free some space and run the same command again", file=sys.stderr)

@@ -30,6 +30,7 @@ from speech3.data import (
     is_datadir,
     is_sync_conflict,
     marked_at_edge,
+    other_format,
     plain_words,
     read_datadir,
     symbols_in,
@@ -48,7 +49,10 @@ _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
 _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
+_CLOCK = re.compile(r"(?<=\[)\d?\d:[0-5]\d|\b\d?\d:[0-5]\d[:\d.,]*\s*-->")  # [00:01.5], 0:01 --> 0:02
+_WORDS_ONLY = "write only what is said, or make a TextGrid of it"
 _TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
+_PAUSES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<pau>", "<p>", "<p:>", "<eps>", "[sil]", "#"}  # MFA, MAUS, HTK
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 _ANY_RATE = 16000  # Hz, of what a folder's recordings are resampled to: their rates may differ
 
@@ -359,8 +363,24 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
     text = read_utf8(item.transcript)
     if item.transcript.suffix.lower() == ".lab" and _TIMED.match(text):
         problem = "has times, as HTK's label files have"
-        found.skip("times in text", item.transcript, problem, "write only what is said, or make a TextGrid of it")
+        found.skip("times in text", item.transcript, problem, _WORDS_ONLY)
         return
+    if what := other_format(item.transcript, text.split("\n")):
+        found.skip(
+            "format not read", item.transcript, f"is {what}", "write only what is said, or make a TextGrid of it"
+        )
+        return
+    if clock := _CLOCK.search(text):
+        problem = f"has times, such as {clock[0]}, which would count as words or noises"
+        found.skip("times in text", item.transcript, problem, _WORDS_ONLY)
+        return
+    name, _, rest = text.strip().partition(" ")
+    if name == stem(item.audio) and re.search(r"[\d_]", name):
+        remedy = "the other words are used"
+        found.faults.append(
+            Fault("name in text", str(item.transcript), "", "begins with the recording's name", remedy, warning=True)
+        )
+        text = rest
     words = found.words(text, item.transcript)
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
@@ -418,6 +438,9 @@ def _add_tiers(
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
     place = _place(annotation)
+    if annotation.text.strip().lower() in _PAUSES:
+        found.skip("pause", item.transcript, "is a label of a pause, not words", "nothing", place)
+        return None
     words = found.words(annotation.text, item.transcript, place)
     if not words:
         # A TextGrid stores silence as an interval without text.

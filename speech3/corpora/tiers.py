@@ -23,6 +23,7 @@ from speech3.errors import DataError, FormatError, MissingError
 from speech3.runtime import read_bytes, read_utf8, to_utf8, write_text
 
 _LONGEST_EXAMPLE = 40  # characters
+_ROUNDING_S = 1e-4  # programs write -1e-17 for 0
 _MOST_KINDS = 25  # listed in a message
 # ref@SP (usual in ELAN), SP - words (Montreal Forced Aligner), A_Transcription-txt-sw (FLEx: capitals, then _).
 _NAMED_SPEAKER = re.compile(
@@ -80,7 +81,7 @@ def shifted(tiers: Sequence[Tier], duration_s: float, tolerance_s: float) -> tup
     if not tiers:
         return [], ""
     begin_s, end_s = tiers[0].span_s or (0.0, duration_s)
-    if begin_s:
+    if abs(begin_s) > _ROUNDING_S:
         as_long, same_end = abs(end_s - begin_s - duration_s), abs(end_s - duration_s)
         if min(as_long, same_end) > tolerance_s:
             raise DataError(

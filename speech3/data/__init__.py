@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         write_datadir,
     )
     from speech3.data.lost_bytes import find_damage, write_mended
+    from speech3.data.other_formats import other_format
     from speech3.data.paths import (
         entry_of_any_case,
         files_below,
@@ -145,6 +146,7 @@ __all__ = [
     "measure_corpus",
     "moved_value",
     "normalize_text",
+    "other_format",
     "parse_shares",
     "parse_steps",
     "paths",

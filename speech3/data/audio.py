@@ -30,10 +30,10 @@ from speech3.data.paths import (
     refused,
     resolve_path,
 )
-from speech3.data.resampling import can_resample, checked_rate
+from speech3.data.resampling import can_resample, checked_rate, is_rate
 from speech3.data.resampling import resample as change_rate
 from speech3.errors import DataError, MissingError, SettingError
-from speech3.runtime import atomic_path
+from speech3.runtime import atomic_path, foreign_content
 
 _WINDOW_S = 0.02
 _SILENT_DB = 40.0  # a channel that is quieter than the loudest by more than this has no sound of its own
@@ -326,11 +326,18 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         raise AudioError("truncated audio", name, found.problem, "get the file again, or remove the utterance")
     if b"shorten" in head and head.startswith(b"NIST_1A"):
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
+    what, what_to_do = foreign_content(head)
     try:
         sound = _sound(Corrected(stream, found) if found.corrected else stream)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         reason = str(error).rpartition(": ")[2].rstrip(".")
+        if what:
+            raise AudioError("unreadable audio", name, f"is {what}, not audio", what_to_do) from error
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
+    if not is_rate(sound.samplerate):
+        sound.close()
+        problem = f"has a sample rate of {sound.samplerate} Hz by its header, at which no speech is recorded"
+        raise AudioError("other sample rate", name, problem, "correct it, for instance: sox -r 16000 IN OUT.wav")
     if 0 < sound.frames < _UNKNOWN_LENGTH:
         return sound, found.missing_s, found.claim
     sound.close()

@@ -72,6 +72,11 @@ def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
     return np.asarray(torchaudio_functional().resample(torch.from_numpy(samples), from_hz, to_hz).numpy(), np.float32)
 
 
+def is_rate(rate_hz: int) -> bool:
+    """Is it a rate at which speech is recorded, and not one in kHz or a damaged number?"""
+    return _MIN_HZ <= rate_hz <= _MOST_HZ
+
+
 def checked_rate(rate_hz: Any, name: str = "rate") -> int:
     """Return a sample rate as an int; an error if it is not a whole number of samples per second from 1,000 to 768,000.
 

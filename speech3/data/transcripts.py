@@ -22,6 +22,7 @@ from typing import IO, Literal, NamedTuple
 
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
+from speech3.data.other_formats import other_format
 from speech3.errors import FormatError, SettingError
 from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
 
@@ -329,7 +330,10 @@ def read_sentences(paths: Sequence[Path], forbidden: Iterable[str] = ()) -> Iter
     forbidden, with_ids, file = frozenset(forbidden), False, None
     for lines in read_lines(paths):
         if lines.first == 1 or lines.path != file:
-            file, with_ids = lines.path, begin_with_ids(_first_lines(lines.text), lines.path)
+            file, first = lines.path, _first_lines(lines.text)
+            if what := other_format(file, first):
+                raise FormatError(f"{file}: is {what}, not sentences; write one sentence per line, words alone")
+            with_ids = begin_with_ids(first, file)
         if with_ids:
             lines = lines._replace(text=_FIRST_FIELD.sub("", lines.text))
         if any(symbol in lines.text for symbol in (*_WRITTEN, *forbidden)):

@@ -8,13 +8,13 @@ Lines that begin with ``;;`` are comments. A word may have tags, ``word;tag;tag`
 are alternatives, ``@`` is no word, and a word in parentheses is optional (`speech3.evaluate.text`).
 """
 
-import json
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from speech3.data import other_format
 from speech3.errors import FormatError, Speech3Error
 
 Sclite = Literal["trn", "stm", "ctm"]
@@ -24,23 +24,6 @@ _TRN = re.compile(r"(?:(.*?)(?<!\\))\(([^()\s]+)\)\s*")
 _CHANNELS = {"A": "1", "B": "2"}  # both ways of counting are used for one recording
 _UNIQUE = 0.9  # least share of different ids: a file with a repeated id is still of its format, and faulty
 _MIXED = 0.5  # share of lines from which a file is taken to be of a format, so that its other lines are errors
-# Formats that hold transcripts, but that nothing here reads: how the file begins, and what it is.
-_BEGINNINGS = {
-    "#!MLF!#": "an HTK label file",
-    "WEBVTT": "WebVTT subtitles",
-    "<?xml": "XML",
-    "<!DOCTYPE": "XML or HTML",
-    "<html": "HTML",
-    "<SYSTEM": "sclite's output (SGML)",
-    'File type = "ooTextFile': "a TextGrid",
-    "\\data\\": "an ARPA language model",
-}
-_ENDINGS = {".json": "JSON", ".jsonl": "JSON", ".csv": "a table (CSV)", ".srt": "subtitles", ".vtt": "subtitles"}
-_ENDINGS |= {".mlf": "an HTK label file", ".textgrid": "a TextGrid", ".eaf": "an ELAN file", ".xml": "XML"}
-_ENDINGS |= {".rttm": "RTTM", ".sgml": "sclite's output (SGML)", ".pra": "sclite's output"}
-_ENDINGS |= {".docx": "a Word document", ".pdf": "a PDF"}
-_RTTM = ("SPEAKER", "SPKR-INFO", "LEXEME", "NON-LEX", "SEGMENT", "SU", "NOSCORE", "NO_RT_METADATA")
-_TABLE_HEADS = {"sentence", "text", "transcript", "transcription", "path", "client_id", "utterance", "utt_id", "id"}
 _CTM: Sclite = "ctm"
 _STM: Sclite = "stm"
 _TRN_KIND: Sclite = "trn"
@@ -106,41 +89,11 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
 
 
 def _refuse_others(path: Path, lines: Sequence[str]) -> None:
-    text = "\n".join(lines)
-    first = next((line.strip() for line in lines if line.strip()), "")
-    what = _ENDINGS.get(path.suffix.lower(), "")
-    what = what or next((name for begin, name in _BEGINNINGS.items() if first.startswith(begin)), "")
-    fields = [line.split() for _, line in numbered(lines)]
-    if "\0" in text:
-        what = "binary"
-    elif not what and first[:1] in ("{", "[") and _is_json(text, first):
-        what = "JSON"
-    elif not what and any(re.match(r"\d+:\d\d:\d\d[,.]\d+ --> ", line.strip()) for line in lines[:10]):
-        what = "subtitles"
-    elif not what and fields and all(len(row) >= 8 and row[0] in _RTTM for row in fields):
-        what = "RTTM"
-    elif not what and "\t" in first:
-        head, columns = first.split("\t"), {line.count("\t") for line in lines if line.strip()}
-        if sum(name.strip().lower() in _TABLE_HEADS for name in head) > 1 and len(columns) == 1:
-            what = "a table with a heading (TSV)"
-    if what:
+    if what := other_format(path, lines):
         raise FormatError(
             f"{path}: is {what}, which cannot be scored; write it as Kaldi text (`utterance words ...`), .trn, .stm or"
             " .ctm, or as plain text with one sentence per line"
         )
-
-
-def _is_json(text: str, first: str) -> bool:
-    for part in (first, text):
-        try:
-            value = json.loads(part)
-        except ValueError:
-            continue
-        if isinstance(value, dict) or (
-            isinstance(value, list) and any(isinstance(x, dict | list | str) for x in value)
-        ):
-            return True
-    return False
 
 
 def _is_ctm(line: str) -> bool:

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import jiwer
 import numpy as np
 
+from speech3.data import normalize_text
 from speech3.decode import (
     DECODE_SETTINGS,
     LatticeDir,
@@ -28,6 +30,8 @@ from speech3.train import Scored, write_card
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # most rows of each table that `full` prints
 _NAMED = 50  # most utterances that a warning names
+_PLAIN = ("nfkc", "lower", "punct")
+_MANY = 1 / 3  # of the errors
 ALWAYS: tuple[Metric, ...] = ("WER", "CER")
 UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters", "PER": "phones"}
 
@@ -126,8 +130,24 @@ def warnings(score: Score, hypothesis: str) -> list[str]:
         )
     if not any(utterance.hyp for utterance in score.utterances):
         found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")
-    found += _same_to_a_reader(score)
-    return found
+    return found + _same_to_a_reader(score) + _differently_written(score)
+
+
+def _differently_written(score: Score) -> list[str]:
+    """A warning if many errors are differences of case and punctuation, which `--normalize` takes away."""
+    said = [utterance for utterance in score.utterances if utterance.name not in score.missing]
+    texts = [[normalize_text(" ".join(words), _PLAIN) for words in (each.ref, each.hyp)] for each in said]
+    before = sum(each.words.errors for each in said)
+    if not before or not any(text for text, _ in texts):
+        return []
+    found = jiwer.process_words([ref for ref, _ in texts], [hyp for _, hyp in texts])
+    after = found.substitutions + found.deletions + found.insertions
+    if before - after < _MANY * before:
+        return []
+    return [
+        f"{before - after} of {before} errors are differences of case, punctuation or the form of letters; --normalize"
+        f" {','.join(_PLAIN)} makes such words equal"
+    ]
 
 
 def _same_to_a_reader(score: Score) -> list[str]:

@@ -207,6 +207,13 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     firsts = [[line.split(maxsplit=1)[0] for line in lines if line.strip()] for lines in files]
     if all(_are_ids(ids, firsts[0], lines) for ids, lines in zip(firsts, files, strict=True)):
         return "kaldi"  # although a line may be blank, or an id repeated, which is an error then
+    certain = [len(ids) > 1 and _are_ids(ids, ids, lines) for ids, lines in zip(firsts, files, strict=True)]
+    for one, other in product(range(len(paths)), repeat=2):
+        if certain[one] and not certain[other] and not set(firsts[one]) & set(firsts[other]):
+            raise MismatchError(
+                f"{paths[one]}: each line begins with an utterance id ({firsts[one][0]}, ...), which is not so in"
+                f" {paths[other]}; pass both files with ids, or both without, or set --format plain to score all words"
+            )
     repeated = any(len(set(ids)) < len(ids) for ids in firsts)
     if repeated or any(not line.strip() for lines in files for line in lines):
         return "plain"  # a sentence may be empty, but a line of Kaldi text may not

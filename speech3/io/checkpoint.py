@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from speech3.errors import FormatError, MissingError
-from speech3.runtime import atomic_path
+from speech3.runtime import atomic_path, foreign_content
 
 
 def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> None:
@@ -46,6 +46,10 @@ def _opened(path: Path | str) -> Iterator[Any]:
         with safe_open(path, framework="numpy") as stream:
             yield stream
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        with Path(path).open("rb") as content:
+            what, remedy = foreign_content(content.read(1024))
+        if what and "zip" not in what:  # PyTorch's files are zip archives
+            raise FormatError(f"{path}: is {what}, not a safetensors file; {remedy}") from error
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error}); make it again") from error
 
 

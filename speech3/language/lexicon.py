@@ -16,7 +16,7 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.data import SYMBOLS, matching_paths
+from speech3.data import SYMBOLS, matching_paths, other_format
 from speech3.errors import DataError, FormatError, MissingError, listed
 from speech3.language.pronounce import Phones
 from speech3.runtime import (
@@ -37,10 +37,11 @@ _VARIANT = re.compile(r"[(][0-9]+[)]$")
 _NOT_SPHINX_WORDS = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
 NOISES = frozenset({"SPN", "NSN", "LAU", "spn", "nsn"})  # spoken noise, other noise, laughter in Kaldi's recipes
+_JUDGED = 1000  # lines by which a file is recognised
 _ALIGN_LEXICON = "align_lexicon.txt"
 _PACKED = ("", ".gz", ".bz2", ".xz")  # endings of names; how a file is compressed is read from the file itself
 _TEXTS = tuple(f"{name}{packed}" for name in ("text", "lm_train.txt") for packed in _PACKED)
-_COMMAS = re.compile(r".[,;].")
+_COMMAS = re.compile(r".[,;|].")
 _DISAMBIGUATION = re.compile(r"#\d+")  # of Kaldi's lexicon_disambig.txt
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]|![A-Z_]+")  # <noise>, [laughter], !SIL; but "!" may be a click: !xoo
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
@@ -239,11 +240,13 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     phones that are not silence, or there is no word.
     """
     # What the numbers after words mean, in the whole file.
+    if what := other_format(path, text.split("\n", _JUDGED)[:_JUDGED]):
+        raise FormatError(f"{path}: is {what}, not a lexicon; write one line `word phone phone ...` for each word")
     rows = lexicon_rows(text)
     if rows and sum(bool(_COMMAS.search(word)) for _, (word, *_) in rows) > 0.8 * len(rows):
         raise FormatError(
-            f"{path}: its words have commas or semicolons in them ({rows[0][1][0]}): separate the word and each phone"
-            " by spaces or tabs"
+            f"{path}: its words have commas, semicolons or bars in them ({rows[0][1][0]}): separate the word and each"
+            " phone by spaces or tabs"
         )
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)

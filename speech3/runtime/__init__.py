@@ -3,8 +3,8 @@
 `parallel` runs functions in worker processes and explains what a machine or container limits. `reporting` prints
 messages and progress, writes metrics, defers Ctrl-C and suits the terminal's encoding. `files` replaces files whole,
 locks directories and follows files that grow. `text` reads text in any Unicode encoding, compressed or not, and
-`unicode_form` composes its letters. `native` has what concerns compiled code, memory and devices; `door` makes the
-doors of packages.
+`unicode_form` composes its letters. `native` has what concerns compiled code, memory and devices, `compiled_cache` the
+place of compiled code; `door` makes the doors of packages.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
+    from speech3.runtime.compiled_cache import keep_compiled_code
     from speech3.runtime.files import (
         Tail,
         atomic_path,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         UNREADABLE,
         NotTextError,
         decode,
+        foreign_content,
         has_nul,
         not_utf8,
         numbered_lines,
@@ -99,8 +101,10 @@ __all__ = [
     "explained_disk_errors",
     "explained_limit",
     "explained_limits",
+    "foreign_content",
     "has_nul",
     "jit",
+    "keep_compiled_code",
     "keep_freed_memory",
     "locked_directory",
     "memory_left",

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ from typing import Any, BinaryIO
 from speech3.errors import FormatError, MachineError, OccupiedError
 from speech3.runtime.text import read_utf8
 
+_LONGEST = 200  # bytes of a name to which something is added: names have at most 255
+# The place is a user's mistake: no permission, another kind of file, a name that is too long, links in a circle.
+_UNUSABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
+_UNUSABLE |= {errno.ENAMETOOLONG, errno.ELOOP}
+
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
@@ -25,7 +31,8 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     If the disk is full or the directory is not writable, that is a `Speech3Error`, and a file at `path` is unchanged.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    name = path.name if len(os.fsencode(path.name)) <= _LONGEST else f"{zlib.crc32(os.fsencode(path.name)):08x}"
+    temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
     with explained_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -45,7 +52,7 @@ def explained_disk_errors(path: Path | str) -> Iterator[None]:
             raise MachineError(
                 f"{path}: no space left on the disk; free some space and run the same command again"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        if error.errno in _UNUSABLE:
             raise MachineError(
                 f"{path}: cannot be written ({error.strerror}); choose another output directory"
             ) from error

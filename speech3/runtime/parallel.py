@@ -313,6 +313,10 @@ def explained_limit(error: BaseException) -> Speech3Error | None:
             f"memory ran out{here}; use fewer jobs or workers, or allow more (docker run --memory, or memory.max of the"
             " cgroup; ulimit -v)"
         )
+    if "no locator available" in words:
+        return MachineError(
+            "there is no directory to keep compiled code in: set NUMBA_CACHE_DIR to one that you may write to"
+        )
     if "/torch_" in words and ("No space left" in words or "unable to" in words):
         return MachineError(
             "the shared memory of this machine or container (/dev/shm) is full: make it larger (docker run"

@@ -299,6 +299,16 @@ def _refuse_binary(head: bytes, path: Path | str) -> None:
         raise has_nul(path, head)
 
 
+def foreign_content(head: bytes) -> tuple[str, str]:
+    """What a file is that should be a recording or an archive, by its first bytes, and what to do; empty if unknown."""
+    if packed := _compression(head):
+        return f"compressed ({packed[0]})", "decompress it"
+    what, remedy = _binary(head)
+    if what.startswith("audio"):
+        return "", ""
+    return what, "pass the right file" if remedy == _OTHER_FILE else remedy.replace("a text file", "a file")
+
+
 def _binary(head: bytes) -> tuple[str, str]:
     """What a file is that is not text, and what to do; empty if that is not known."""
     for start, kind, remedy in _BINARY:

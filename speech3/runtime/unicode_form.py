@@ -4,7 +4,8 @@ Keyboards and macOS write the same letter in several ways: é is one character, 
 reader of words changes them to one form, so that the same word is the same in every file. Of the compatibility forms
 (NFKC), only those are changed that never are another letter: full-width Latin letters and digits, and the ligatures of
 Latin type (U+FB00 to U+FB06). NFKC as a whole would change letters that orthographies use, such as the sign of
-aspiration, U+02B0, and the vowel sign am of Thai. Phones are not changed: models have them as they are.
+aspiration, U+02B0, and the vowel sign am of Thai. Characters that are not seen are left out. Phones are not changed:
+models have them as they are.
 """
 
 import re
@@ -20,10 +21,19 @@ _KINDS = ("<wide>", "<narrow>", "<square>", "<circle>", "<font>", "<isolated>", 
 _said: set[str] = set()
 
 
+# Soft hyphens, marks of direction and joiners of lines are not seen and are no part of a word. The space without width
+# is one, except in scripts that divide words by it (Thai, Lao, Burmese, Khmer). U+200C and U+200D change letters.
+_DIVIDED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_UNSEEN = re.compile(
+    f"[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|(?<![{_DIVIDED}])\u200b|\u200b(?![{_DIVIDED}])"
+)
+
+
 def to_one_form(text: str) -> str:
     """A text in the form that all words have."""
     if text.isascii():
         return text
+    text = _UNSEEN.sub("", text)
     return unicodedata.normalize("NFC", _FOLDED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text))
 
 
@@ -35,7 +45,9 @@ def composed(text: str, path: Path | str) -> str:
         _said.add(str(path))
         pairs = zip(text.split(), changed.split(), strict=False)
         word, read = next((pair for pair in pairs if pair[0] != pair[1]), (text, changed))
-        if _FOLDED.search(word):
+        if unseen := _UNSEEN.search(word):
+            say(f"  {path}: invisible characters (U+{ord(unseen[0]):04X}) are left out, as in {read}")
+        elif _FOLDED.search(word):
             say(f"  {path}: full-width letters and ligatures are read as ordinary letters (NFKC): {word} as {read}")
         else:
             say(f"  {path}: some letters are not in Unicode's composed form (NFC) and are read in it, as in {read}")

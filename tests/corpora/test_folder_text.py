@@ -63,6 +63,28 @@ def test_marks_at_edges_are_letters_if_they_are_listed(tmp_path: Path, capsys: p
     assert "ma?a m a ? a\n" in (tmp_path / "out" / "lexicon.txt").read_text()
 
 
+def test_times_names_and_other_formats_are_no_words(tmp_path: Path) -> None:
+    subtitles = "1\n00:00:00,000 --> 00:00:02,000\nmama\n"
+    texts = ["s_1 mama leo", "[00:00:01.5] mama", subtitles, '{"text": "mama"}', "mama saa 10:30"]
+    for number, text in enumerate(texts, 1):
+        recording(tmp_path / f"s_{number}.wav", 0.2)
+        (tmp_path / f"s_{number}.txt").write_text(text)
+    data, faults = read_folder(tmp_path)
+    assert [utterance.text for utterance in data.utterances.values()] == ["mama leo", "mama saa 10:30"]
+    kinds = [(Path(fault.where).stem, fault.kind) for fault in faults]
+    unread = "format not read"
+    assert kinds == [("s_1", "name in text"), ("s_2", "times in text"), ("s_3", unread), ("s_4", unread)]
+
+
+def test_labels_of_pauses_are_no_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "a.wav")
+    annotations = [(0.0, 0.3, "sil"), (0.3, 0.8, "leo"), (0.8, 1.2, "<p:>"), (1.2, 1.6, "SP"), (1.6, 2.0, "sil leo")]
+    (tmp_path / "a.TextGrid").write_text(short_textgrid({"words": annotations}))
+    data, _ = read_folder(tmp_path)
+    assert [utterance.text for utterance in data.utterances.values()] == ["leo", "sil leo"]
+    assert "left out 3 (pause): a.TextGrid: 'sil' at 0.00 s" in said(capsys)
+
+
 def test_annotations_too_short_for_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording(tmp_path / "a.wav")
     annotations = [(0.0, 0.1, "leo"), (0.3, 0.35, "jana"), (1.0, 1.5, "mama"), (1.95, 2.05, "leo")]

@@ -31,6 +31,13 @@ def test_a_textgrid_as_long_as_its_recording_begins_with_it(tmp_path, begin_s, c
     assert f"its times begin at {begin_s:g} s" in " ".join(capsys.readouterr().err.split())
 
 
+def test_rounding_is_no_shift(tmp_path):
+    recording(tmp_path / "a.wav")
+    (tmp_path / "a.TextGrid").write_text(_textgrid(-1.1e-17, 2, "oh one", "two"))
+    data, faults = read_folder(tmp_path)
+    assert _times(data) == [(0, 1), (1, 2)] and not faults
+
+
 def test_a_textgrid_of_the_end_of_its_recording_has_its_times(tmp_path):
     recording(tmp_path / "a.wav")
     (tmp_path / "a.TextGrid").write_text(_textgrid(1.0, 2.0, "oh one", "two"))

@@ -1,3 +1,4 @@
+import gzip
 import resource
 import struct
 import subprocess
@@ -174,6 +175,10 @@ def test_empty_and_foreign_files(tmp_path):
     (tmp_path / "text.wav").write_text("this is no sound\n" * 100)
     shorten = b"NIST_1A\n   1024\nsample_coding -s26 pcm,embedded-shorten-v2.00\nend_head\n"
     (tmp_path / "shorten.sph").write_bytes(shorten.ljust(1024) + b"ajkg" + bytes(100))
+    (tmp_path / "pointer.wav").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    (tmp_path / "page.mp3").write_text("<!DOCTYPE html>\n<html>404</html>")
+    soundfile.write(tmp_path / "kHz.wav", tone(), 16)
+    (tmp_path / "a.wav.gz").write_bytes(gzip.compress((tmp_path / "kHz.wav").read_bytes()))
     soundfile.write(tmp_path / "nan.wav", np.full(1000, np.nan, np.float32), RATE_HZ, subtype="FLOAT")
     for name, said in {
         "none.wav": "contains no samples",
@@ -181,6 +186,10 @@ def test_empty_and_foreign_files(tmp_path):
         "text.wav": "is not audio that libsndfile reads.*ffmpeg",
         "shorten.sph": "sph2pipe",
         "samples.raw": "is not audio that libsndfile reads.*ffmpeg",
+        "pointer.wav": "Git LFS.*git lfs pull",
+        "page.mp3": "web page.*download",
+        "kHz.wav": "sample rate of 16 Hz",
+        "a.wav.gz": "compressed.*decompress",
         "nan.wav": "not finite",
         "missing.wav": "no such file",
         ".": "is not a file",

@@ -61,3 +61,19 @@ def test_symbols_are_named_with_their_line(tmp_path: Path, symbol: str) -> None:
     with pytest.raises(Speech3Error, match=rf"text:2: {symbol} in the text.*sed"):
         read(tmp_path / "text", f"a b\nb {symbol} c\n")
     assert read(tmp_path / "text", "a#0 b\n<unk> <s>b\n") == [["a#0", "b"], ["<unk>", "<s>b"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"audio_filepath": "a.wav", "duration": 1.0, "text": "one two"}\n', "JSON"),
+        ("path\tsentence\na.mp3\tone two\n", "a table"),
+        ("file,transcript\na.wav,one, two\n", "a table"),
+        ("1\n00:00:01,000 --> 00:00:02,000\none two\n", "subtitles"),
+        ("WEBVTT\n\n00:01.000 --> 00:02.000\none\n", "subtitles"),
+    ],
+)
+def test_other_formats_are_not_taken_for_sentences(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(Speech3Error, match=f"corpus: is .*{what}"):
+        read(tmp_path / "corpus", text)
+    assert read(tmp_path / "corpus", "path, sentence\nid text\n")  # words that are also headings

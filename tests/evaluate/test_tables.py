@@ -104,6 +104,21 @@ def test_many_utterances_are_shortened_on_screen_only() -> None:
     assert "every hypothesis is empty" in silent
 
 
+@pytest.mark.parametrize(
+    ("ref", "hyp", "said"),
+    [
+        ("Don't go, John!", "don’t go john", "3 of 3 errors"),
+        ("one twenty-one", "one twenty one", "2 of 2 errors"),
+        ("one two", "one three", ""),
+    ],
+)
+def test_errors_of_case_and_punctuation_are_told(tmp_path: Path, ref: str, hyp: str, said: str) -> None:
+    (tmp_path / "ref").write_text(f"u1 {ref}\nu2 a\n", encoding="utf-8")
+    (tmp_path / "hyp").write_text(f"u1 {hyp}\nu2 a\n", encoding="utf-8")
+    output = CliRunner().invoke(app, [str(tmp_path / "ref"), str(tmp_path / "hyp")]).output
+    assert (f"warning: {said}" in output and "--normalize" in output) if said else "warning" not in output
+
+
 def test_the_language_of_the_texts_matters_for_lower_case(tmp_path: Path) -> None:
     (tmp_path / "ref").write_text("u1 KIZ İZMİR ｶﾅ\nu2 a\n", encoding="utf-8")
     (tmp_path / "hyp").write_text("u1 kız izmir カナ\nu2 a\n", encoding="utf-8")

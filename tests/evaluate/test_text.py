@@ -62,6 +62,8 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
         ("", "u1 a\n", "auto", "file0: is empty"),
         ("u1 a\nu1 b\n", "u1 a\n", "kaldi", "file0:2: utterance u1 occurs a second time"),
         ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 has 2"),
+        ("s1-u1 a b\ns1-u2 c\n", "a b\nc\n", "auto", "file0: .*s1-u1.*file1"),
+        ("a b\nc\n", "s1-u1 a b\ns1-u2 c\n", "auto", "file1: .*s1-u1.*file0"),
         ("u1 a\nu2 b\n", "v1 a\nv2 b\n", "auto", "fewer than half of their utterance ids agree"),
     ],
 )

@@ -59,6 +59,9 @@ def test_faults_name_the_file(path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(Speech3Error, match=r"model\.safetensors: not a safetensors file, or truncated"):
             load_tensors(path)
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(Speech3Error, match=r"model\.safetensors: .*git lfs pull"):
+        load_tensors(path)
 
 
 def test_a_safetensors_file_of_somebody_else(path: Path) -> None:

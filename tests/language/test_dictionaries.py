@@ -81,8 +81,11 @@ def test_digits_of_sampa_are_not_stress(tmp_path: Path) -> None:
         ("a A\nb B 12\n", r"lexicon\.txt:2: b: 12 is a number, not a phone"),
         ("a 0,5 A\nb 1,0 B\n", r"lexicon\.txt:1: a: 0,5 is a number"),
         ("a 0.17 1.43 0.9 A\n", r"lexicon\.txt:1: a: 1\.43 is a number"),
+        ("a|A B\nb|B A\n", r"lexicon\.txt: its words have commas, semicolons or bars in them"),
+        ('{"a": ["A B"]}\n', r"lexicon\.txt: is JSON"),
+        ("word\tphones\na\tA B\n", r"lexicon\.txt: is a table"),
         ("a A #1\n", r"lexicon\.txt:1: a: #1 is a disambiguation symbol of Kaldi"),
-        ("a,A B\nb,B\n", r"lexicon\.txt: its words have commas or semicolons in them \(a,A\)"),
+        ("a,A B\nb,B\n", r"lexicon\.txt: its words have commas, semicolons or bars in them \(a,A\)"),
         ("a A\nb\n", r"lexicon\.txt:2: b has no phones"),
     ],
 )

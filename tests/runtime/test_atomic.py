@@ -79,6 +79,15 @@ def test_a_place_taken_by_a_directory(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
 
 
+def test_names_as_long_as_the_file_system_takes_and_longer(tmp_path: Path) -> None:
+    path = tmp_path / ("ä" * 127)  # 254 bytes
+    with atomic_path(path) as new:
+        new.write_text("new")
+    assert path.read_text() == "new"
+    with pytest.raises(Speech3Error, match="cannot be written"):
+        write_text(tmp_path / ("x" * 256), "new")
+
+
 def test_other_errors_of_the_system_pass_through() -> None:
     with pytest.raises(OSError, match="Input/output"), explained_disk_errors("x"):
         raise OSError(errno.EIO, "Input/output error")

@@ -24,6 +24,7 @@ from speech3.runtime.parallel import container_limit, explained_limit, explained
         (MemoryError(), "--memory"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "--memory"),
         (RuntimeError("unable to write to file </torch_5_1>: No space left on device (28)"), "--shm-size"),
+        (RuntimeError("cannot cache function 'f': no locator available for file 'a.py'"), "NUMBA_CACHE_DIR"),
     ],
 )
 def test_each_limit_names_what_to_set(error: Exception, said: str) -> None:

@@ -27,6 +27,8 @@ NFC, NFD = "zéro", unicodedata.normalize("NFD", "zéro")
     [
         (NFD, NFC),
         ("ＡＢＣ１２ ﬁn oﬃce", "ABC12 fin office"),
+        ("co\u00adop \u200bab\u200b \u200fab\u2060c", "coop ab abc"),
+        ("น้ำ\u200bน้ำ می\u200cخواهم", "น้ำ\u200bน้ำ می\u200cخواهم"),
         ("kʰa น้ำ ㎏ Ⅷ ｶ ㄱ x² …！", "kʰa น้ำ ㎏ Ⅷ ｶ ㄱ x² …！"),
     ],
 )
