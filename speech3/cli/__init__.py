@@ -23,7 +23,9 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # The groups of `speech3 --help`, in this order, with the modules that define their verbs: a function of the verb's name
 # or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "Data": {"data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract")},
+    "Data": {
+        "data": ("validate", "fix", "stats", "subset", "combine", "split", "speakers", "augment", "extract"),
+    },
     "Train": {"train": ("recipe", "pack", "train", "pretrain", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
     "Recognise and align": {
         "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export")

@@ -1,6 +1,8 @@
-"""The verbs of data directories: `validate`, `fix`, `stats`, `subset`, `combine`, `split`, `augment`, `extract`."""
+"""The verbs of data directories: `validate`, `fix`, `stats`, `subset`, `combine`, `speakers`, `split`, `augment`,
+`extract`."""
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -198,6 +200,46 @@ def combine(
     for line in left_out:
         typer.echo(line)
     typer.echo(f"{out}: {len(data.utterances)} utterances, {len(data.speakers())} speakers")
+
+
+def speakers(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of recordings or Kaldi data directory; needs no text.")
+    ],
+    model: Annotated[
+        Path,
+        typer.Option(
+            metavar="MODEL", help="Model that adapts to speakers: exp/minilibri/sat.", autocompletion=_verb.models
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Data directory to write; default: DIR_speakers.")
+    ] = None,
+    number: Annotated[int | None, typer.Option(metavar="N", help="Find at most N speakers.", min=1)] = None,
+    jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
+) -> None:
+    """Group utterances by speaker where nobody knows who speaks, and write a data directory that says so.
+
+    `speech3 speakers data/calls --model exp/minilibri/sat`
+
+    `speech3 decode exp/minilibri/sat data/calls_speakers exp/calls`
+
+    Each utterance is recognised in one pass and compared with the others by the transform that would adapt the model to
+    its speaker. Utterances of a few words tell little, and often stay apart. What DIR/utt2spk says is not used.
+    """
+    from speech3.corpora import read_speech
+    from speech3.data import write_datadir
+    from speech3.decode import find_speakers, load_recognizer
+    from speech3.runtime import available_jobs
+
+    out = out or directory.with_name(f"{directory.resolve().name}_speakers")
+    if out.resolve() == directory.resolve():
+        raise OccupiedError(f"{out}: is the directory itself, whose speakers would be lost; choose another --out")
+    data = read_speech(directory, transcribed=False)[0]
+    found = find_speakers(load_recognizer(model), data, jobs or available_jobs(), number)
+    utterances = {key: replace(data.utterances[key], speaker=speaker, gender=None) for key, speaker in found.items()}
+    write_datadir(replace(data, utterances=utterances, cmvn={}), out)
+    typer.echo(f"{out}: {len(found)} utterances, {len(set(found.values()))} speakers")
 
 
 class By(StrEnum):

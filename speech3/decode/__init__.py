@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from speech3.decode.rescoring import RescoreOptions, rescore, write_times
     from speech3.decode.score_fusion import features_of_all, same_features, with_mean_scores
     from speech3.decode.search import Decoding, without_words
+    from speech3.decode.speaker_groups import find_speakers
     from speech3.decode.speaker_passes import (
         Marked,
         before_last_pass,
@@ -107,6 +108,7 @@ __all__ = [
     "features_for",
     "features_of_all",
     "find_alignment",
+    "find_speakers",
     "import_kaldi",
     "join_words",
     "keep_speakers",

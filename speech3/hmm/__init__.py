@@ -61,7 +61,16 @@ if TYPE_CHECKING:
     from speech3.hmm.alignments import Alignment
     from speech3.hmm.clustering import group_numbers, phone_groups, read_phone_sets
     from speech3.hmm.first_and_loop import SUBSAMPLING, left_biphone_pdfs, to_first_and_loop, train_tree
-    from speech3.hmm.fmllr import FmllrStats, applied, speaker_transforms, zero_fmllr_stats
+    from speech3.hmm.fmllr import (
+        FmllrStats,
+        applied,
+        fmllr_gradient,
+        fmllr_hessian,
+        identity,
+        prior_stats,
+        speaker_transforms,
+        zero_fmllr_stats,
+    )
     from speech3.hmm.gmm import (
         FrameScorer,
         Gmm,
@@ -195,9 +204,12 @@ __all__ = [
     "extended_baum_welch",
     "file_name",
     "fit",
+    "fmllr_gradient",
+    "fmllr_hessian",
     "frame_clock",
     "group_numbers",
     "has_phones",
+    "identity",
     "joined",
     "key",
     "lay_out_long",
@@ -223,6 +235,7 @@ __all__ = [
     "phone_bigram",
     "phone_groups",
     "phone_segments",
+    "prior_stats",
     "read_ctm",
     "read_phone_sets",
     "read_spk2utt",

@@ -108,6 +108,22 @@ def fmllr_objective(transform_DV: np.ndarray, stats: FmllrStats) -> float:
     return float(stats.count * log_det - 0.5 * quadratic + (transform_DV * stats.linear).sum())
 
 
+def fmllr_gradient(stats: FmllrStats) -> np.ndarray:
+    """The gradient (D, V) of `fmllr_objective` at the identity."""
+    rows_D = np.arange(len(stats.linear))
+    return np.asarray(stats.linear - unpacked(stats.products)[rows_D, :, rows_D] + stats.count * identity(len(rows_D)))
+
+
+def fmllr_hessian(stats: FmllrStats) -> np.ndarray:
+    """The negative Hessian (D V, D V) of `fmllr_objective` at the identity."""
+    dim = len(stats.linear)
+    found_DVDV = np.zeros((dim, dim + 1, dim, dim + 1))
+    for i, products_VV in enumerate(unpacked(stats.products)):
+        found_DVDV[i, :, i, :] += products_VV
+        found_DVDV[i, :dim, :dim, i] += stats.count * np.eye(dim)  # of log abs det
+    return found_DVDV.reshape(dim * (dim + 1), -1)
+
+
 def fmllr(
     stats: FmllrStats, start_DV: np.ndarray | None = None, sweeps: int = SWEEPS, speaker: str = "speaker"
 ) -> np.ndarray:

@@ -10,6 +10,8 @@ from speech3.hmm.fmllr import (
     applied,
     extended,
     fmllr,
+    fmllr_gradient,
+    fmllr_hessian,
     fmllr_objective,
     identity,
     prior_stats,
@@ -271,3 +273,19 @@ def test_speakers_without_enough_speech_are_named() -> None:
     found, without = speaker_transforms(stats, prior_stats(gmm, np.ones(4)), {}, least_frames=1)
     assert set(found) == {"much", "little", "constant"}
     assert set(without) == {"none"}
+
+
+def test_gradient_and_hessian_at_the_identity_are_those_of_the_objective() -> None:
+    gmm, stats, step = a_gmm(5, 3), zero_fmllr_stats(3), 1e-4
+    accumulate_fmllr(stats, gmm, *drawn(gmm, 200, seed=6))
+    changes = step * np.eye(12).reshape(12, 3, 4)
+
+    def objective(change_DV: np.ndarray) -> float:
+        return fmllr_objective(identity(3) + change_DV, stats)
+
+    slope = [(objective(each) - objective(-each)) / (2 * step) for each in changes]
+    np.testing.assert_allclose(fmllr_gradient(stats).ravel(), slope, rtol=1e-5, atol=1e-4)
+    bent = [
+        [objective(a + b) - objective(a - b) - objective(b - a) + objective(-a - b) for a in changes] for b in changes
+    ]
+    np.testing.assert_allclose(fmllr_hessian(stats), -np.array(bent) / (4 * step**2), rtol=1e-3, atol=0.05)
