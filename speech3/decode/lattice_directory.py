@@ -25,7 +25,7 @@ from speech3.decode.graph import GRAMMAR, Graph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
-from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
+from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
 from speech3.decode.trained_model import TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import MismatchError, MissingError, OccupiedError, check_bad
@@ -263,7 +263,7 @@ def decode_latticed(
     lines: list[str] = []
     kept = Kept()
     shown = progress(recognizer.scores(feats), len(feats), "decoding")
-    results = latticed(graph, shown, config, setting, jobs, make)
+    results = searched(graph, shown, config, setting, make, jobs)
 
     def lattices() -> Iterator[tuple[str, WordLattice]]:
         for utterance, each in results:

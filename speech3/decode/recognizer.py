@@ -18,7 +18,7 @@ from speech3.decode.apply import transcribe_samples
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.hot_words import replace_graph
-from speech3.decode.search import decode_settings
+from speech3.decode.search import decode
 from speech3.decode.speaker_passes import KnownSpeakers, Marked, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
@@ -138,7 +138,7 @@ def tune_recognizer(
     if rest:
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
-        words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
+        words = decode(graph, shown, quick, *setting, jobs, tolerant=True).words
         found = replace(found, words={**found.words, **words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost).save(recognizer.directory)

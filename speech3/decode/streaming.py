@@ -36,8 +36,15 @@ from speech3.decode.apply import word_of
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
 from speech3.decode.output import doubted, spread_over
-from speech3.decode.phrases import best_path, with_phrases
-from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
+from speech3.decode.search import (
+    LATTICE_BEAM,
+    Hypothesis,
+    best_and_lattice,
+    confidences_in,
+    decode,
+    hypothesis_of,
+    words_in,
+)
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, speaker_model
 from speech3.decode.trained_model import (
     BEAM,
@@ -407,12 +414,7 @@ class _Segment:
 
     def _words(self, scores_TP: np.ndarray) -> tuple[Word, ...]:
         graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
-        self._lattice = self._search.lattice()
-        if self._lattice and graph.phrases:
-            self._lattice = with_phrases(self._lattice, graph.phrases)
-            best: BestPath | None = best_path(self._lattice, scale)
-        else:
-            best = self._search.best_path()
+        best, self._lattice = best_and_lattice(self._search, graph, scale)
         try:
             found = self._hypothesis(best) if best and best.reached_final else self._again(scores_TP)
         except Speech3Error as error:
