@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from speech3.decode import token_passing as kernel
@@ -90,27 +89,26 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
             )
     if not np.isfinite(fst.arcs_A["weight"]).all() or np.isnan(fst.final_S).any() or np.isneginf(fst.final_S).any():
         raise FormatError(f"{path}: a weight is not a finite number; build the graph again")
-    order_A, begin_S1, silent_S = _arranged(fst.source_A, fst.arcs_A["ilabel"], states)
-    arcs_A = np.ascontiguousarray(fst.arcs_A[order_A])
-    arcs_A4 = arcs_A.view(np.int32).reshape(arcs, 4)
-    level_S, ordered = _levels(arcs_A4, begin_S1, silent_S)
-    if not ordered:
+    # The arcs of each state: first those that emit, then the others.
+    silent_A = fst.arcs_A["ilabel"] == 0
+    order_A, begin_R1 = grouped(2 * fst.source_A + silent_A, 2 * states)
+    begin_S1, silent_S = begin_R1[::2].copy(), begin_R1[1::2].copy()
+    arcs_A4 = np.ascontiguousarray(fst.arcs_A[order_A]).view(np.int32).reshape(arcs, 4)
+    source_A, silent_A = fst.source_A[order_A], silent_A[order_A]
+    order_S = topological(source_A[silent_A], arcs_A4[silent_A, 3], states)
+    if len(order_S) < states:
         raise FormatError(
             f"{path}: arcs that read no frame form a cycle, so the search would not end; build the graph from a"
             " grammar or language model in which every word has a pronunciation"
         )
-    final_S = np.ascontiguousarray(fst.final_S, np.float32)
-    return SearchGraph(
-        num_pdfs,
-        int(fst.start),
-        arcs_A4,
-        arcs_A4.view(np.float32),
-        begin_S1,
-        silent_S,
-        final_S,
-        level_S,
-        *_by_target(arcs_A4, begin_S1, silent_S),
-    )
+    level_S = _levels(order_S, arcs_A4, begin_S1, silent_S)
+    # The emitting arcs again, by target.
+    emitting_E = np.flatnonzero(~silent_A).astype(np.int32)
+    order_E, into_S1 = grouped(arcs_A4[emitting_E, 3], states)
+    arc_E = emitting_E[order_E]
+    into_E2 = np.stack([source_A[arc_E], arc_E], axis=1)
+    weight_A4, final_S = arcs_A4.view(np.float32), np.ascontiguousarray(fst.final_S, np.float32)
+    return SearchGraph(num_pdfs, fst.start, arcs_A4, weight_A4, begin_S1, silent_S, final_S, level_S, into_E2, into_S1)
 
 
 def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
@@ -123,74 +121,57 @@ def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
     return graph._replace(arcs_A4=arcs_A4, weight_A4=weight_A4)
 
 
-@numba.njit(cache=True, nogil=True)
-def _arranged(source, ilabel, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Order of the arcs by state, emitting ones first; where each state's arcs and its non-emitting arcs begin."""
-    begin = np.zeros(states + 1, np.int32)
-    silent = np.zeros(states, np.int32)
-    for a in range(len(source)):
-        begin[source[a] + 1] += 1
-        silent[source[a]] += ilabel[a] != 0
-    for s in range(states):
-        begin[s + 1] += begin[s]
-        silent[s] += begin[s]
-    order = np.empty(len(source), np.int64)
-    reading, other = begin[:-1].copy(), silent.copy()
-    for a in range(len(source)):
-        s = source[a]
-        if ilabel[a] != 0:
-            order[reading[s]] = a
-            reading[s] += 1
-        else:
-            order[other[s]] = a
-            other[s] += 1
-    return order, begin, silent
+@jit
+def grouped(value, values):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The order that sorts numbers below `values` (counting sort), and where each value begins in it: both int32."""
+    begin = np.zeros(values + 1, np.int32)
+    for place in range(len(value)):
+        begin[value[place] + 1] += 1
+    for number in range(values):
+        begin[number + 1] += begin[number]
+    order, filled = np.empty(len(value), np.int32), begin[:-1].copy()
+    for place in range(len(value)):
+        order[filled[value[place]]] = place
+        filled[value[place]] += 1
+    return order, begin
 
 
-@numba.njit(cache=True, nogil=True)
-def _by_target(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Source state and number of the emitting arcs, ordered by target, and where those into each state begin."""
-    states = len(silent)
-    into_begin = np.zeros(states + 1, np.int32)
-    for s in range(states):
-        for a in range(begin[s], silent[s]):
-            into_begin[arcs[a, 3] + 1] += 1
-    for s in range(states):
-        into_begin[s + 1] += into_begin[s]
-    into, filled = np.empty((into_begin[states], 2), np.int32), into_begin[:-1].copy()
-    for s in range(states):
-        for a in range(begin[s], silent[s]):
-            place = filled[arcs[a, 3]]
-            filled[arcs[a, 3]] += 1
-            into[place, 0], into[place, 1] = s, a
-    return into, into_begin
+def topological(source_A: np.ndarray, target_A: np.ndarray, states: int) -> np.ndarray:
+    """States in topological order (Kahn 1962), int32; not all of them if there is a cycle."""
+    target_A = target_A.astype(np.int32)
+    order_A, begin_S1 = grouped(source_A.astype(np.int32), states)
+    order_S: np.ndarray = _topological(target_A[order_A], begin_S1, np.bincount(target_A, minlength=states))
+    return order_S
 
 
-@numba.njit(cache=True, nogil=True)
-def _levels(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Levels of the states along non-emitting arcs by topological sorting (Kahn 1962); false if there is a cycle."""
-    states = len(silent)
-    level, waiting = np.zeros(states, np.int32), np.zeros(states, np.int32)
-    for s in range(states):
-        for a in range(silent[s], begin[s + 1]):
-            waiting[arcs[a, 3]] += 1
-    queue, filled = np.empty(states, np.int32), 0
-    for s in range(states):
+@jit
+def _topological(target, begin, waiting):  # type: ignore[no-untyped-def] # pragma: no cover
+    """`waiting` has the number of arcs into each state whose sources have not been visited yet."""
+    order, end = np.empty(len(waiting), np.int32), 0
+    for s in range(len(waiting)):
         if waiting[s] == 0:
-            queue[filled] = s
-            filled += 1
+            order[end] = s
+            end += 1
     done = 0
-    while done < filled:
-        s = queue[done]
+    while done < end:
+        s = order[done]
         done += 1
+        for a in range(begin[s], begin[s + 1]):
+            waiting[target[a]] -= 1
+            if waiting[target[a]] == 0:
+                order[end] = target[a]
+                end += 1
+    return order[:end]
+
+
+@jit
+def _levels(order, arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The largest number of consecutive non-emitting arcs on a path to each state, visited in topological order."""
+    level = np.zeros(len(silent), np.int32)
+    for s in order:
         for a in range(silent[s], begin[s + 1]):
-            target = arcs[a, 3]
-            level[target] = max(level[target], level[s] + 1)
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                queue[filled] = target
-                filled += 1
-    return level, filled == states
+            level[arcs[a, 3]] = max(level[arcs[a, 3]], level[s] + 1)
+    return level
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from speech3.decode.beam_search import Lattice
-from speech3.decode.word_lattice import WordLattice, topological
+from speech3.decode.beam_search import Lattice, topological
+from speech3.decode.word_lattice import WordLattice, joined_ranges
 from speech3.errors import FormatError
 from speech3.io import index_line
 from speech3.runtime import atomic_path, jit, write_text
@@ -67,13 +67,12 @@ def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[
     arcs, labels, final_labels, end = _sizes(data_N, at, states, compact)
     if end < 0:
         raise ValueError("the file ends within it")
-    body = LatticeBody(
-        np.empty((arcs, 4), np.int64), np.empty((arcs, 2), np.float32), np.empty(labels, np.int32),
-        np.zeros(arcs + 1, np.int64), np.empty((states, 2), np.float32), np.empty(final_labels, np.int32),
-        np.zeros(states + 1, np.int64),
-    )  # fmt: skip
-    views = body.costs_A2.view(np.int32), body.final_costs_S2.view(np.int32)
-    _fill(data_N, at, states, compact, body, *views)
+    costs_A2, final_costs_S2 = np.empty((arcs, 2), np.float32), np.empty((states, 2), np.float32)
+    labels_K, final_labels_L = np.empty(labels, np.int32), np.empty(final_labels, np.int32)
+    begin_A1, final_begin_S1 = np.zeros(arcs + 1, np.int64), np.zeros(states + 1, np.int64)
+    arcs_A4 = np.empty((arcs, 4), np.int64)
+    body = LatticeBody(arcs_A4, costs_A2, labels_K, begin_A1, final_costs_S2, final_labels_L, final_begin_S1)
+    _fill(data_N, at, states, compact, body, costs_A2.view(np.int32), final_costs_S2.view(np.int32))
     return body, int(end)
 
 
@@ -401,29 +400,16 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     final_S2 = np.where(np.isfinite(body.final_costs_S2[used, :1]), body.final_costs_S2[used], np.float32(np.inf))
     frame_S = frame_S[used].astype(np.int32)
     if compact:
-        return _word_lattice(body, kept, used, (source_A, target_A, olabel_A), costs_A2, final_S2, frame_S)
+        picked_K, begin_A1 = joined_ranges(body.begin_A1[kept], np.diff(body.begin_A1)[kept])
+        pdfs_K, begins = body.labels_K[picked_K] - np.int32(1), body.final_begin_S1.tolist()
+        final_pdfs_S = tuple(
+            body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
+            for state, ends in zip(used.tolist(), np.isfinite(final_S2[:, 0]).tolist(), strict=True)
+        )
+        arcs, costs = (source_A, target_A, olabel_A), (*costs_A2.T.astype(np.float64), *final_S2.T.astype(np.float64))
+        frames = int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max())
+        return WordLattice(*arcs, *costs, pdfs_K, begin_A1, final_pdfs_S, frame_S, frames)
     if (np.isfinite(final_S2[:, 0]) & (final_S2[:, 1] != 0)).any():
         raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
-    return Lattice(
-        source_A, target_A, arcs_A4[kept, 2].astype(np.int32), olabel_A, costs_A2[:, 0].copy(), costs_A2[:, 1].copy(),
-        final_S2[:, 0].copy(), frame_S, True,
-    )  # fmt: skip
-
-
-def _word_lattice(
-    body: LatticeBody, kept: np.ndarray, used: np.ndarray, arcs: tuple[np.ndarray, np.ndarray, np.ndarray],
-    costs_A2: np.ndarray, final_S2: np.ndarray, frame_S: np.ndarray,
-) -> WordLattice:  # fmt: skip
-    length_A = np.diff(body.begin_A1)[kept]
-    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
-    picked_K = np.repeat(body.begin_A1[kept] - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
-    begins = body.final_begin_S1.tolist()
-    final_pdfs_S = tuple(
-        body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
-        for state, ends in zip(used.tolist(), np.isfinite(final_S2[:, 0]).tolist(), strict=True)
-    )
-    (graph_A, acoustic_A), (graph_S, acoustic_S) = costs_A2.T.astype(np.float64), final_S2.T.astype(np.float64)
-    return WordLattice(
-        *arcs, graph_A, acoustic_A, graph_S, acoustic_S, body.labels_K[picked_K] - np.int32(1),
-        begin_A1.astype(np.int32), final_pdfs_S, frame_S, int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max()),
-    )  # fmt: skip
+    ilabel_A, costs_2A, final_2S = arcs_A4[kept, 2].astype(np.int32), costs_A2.T.copy(), final_S2.T.copy()
+    return Lattice(source_A, target_A, ilabel_A, olabel_A, *costs_2A, final_2S[0], frame_S, True)

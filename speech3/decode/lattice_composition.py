@@ -26,7 +26,7 @@ import numpy as np
 
 from speech3.decode.beam_search import costs_to_end
 from speech3.decode.grammar import bare, continues, mark_of
-from speech3.decode.word_lattice import WordLattice
+from speech3.decode.word_lattice import WordLattice, joined_ranges
 from speech3.errors import DataError
 from speech3.io import Fst
 from speech3.language import ArpaLm, states_of
@@ -361,10 +361,9 @@ def composed(
     Speech3Error
         A path of the lattice has infinite cost under one of the models, or there are more than four million arcs.
     """
-    arcs, costs, states, ends, enough = _composed(
-        lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S), old,
-        old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S, _MOST,
-    )  # fmt: skip
+    shape = lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S)
+    read = old, old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S
+    arcs, costs, states, ends, enough = _composed(*shape, *read, _MOST)
     if not enough:
         raise DataError(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
     costs_A2, ends_S2 = np.array(costs, np.float64).reshape(-1, 2), np.array(ends, np.float64).reshape(-1, 2)
@@ -388,15 +387,22 @@ def _picked(lattice: WordLattice, places_A3: np.ndarray, state_S: np.ndarray) ->
     """
     order_A = np.lexsort((places_A3[:, 1], places_A3[:, 0]))
     source_A, target_A, arc_A = places_A3[order_A].T
-    length_A = np.diff(lattice.begin_A1)[arc_A]
-    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
-    picked_K = np.repeat(lattice.begin_A1[arc_A] - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
-    return order_A, WordLattice(
-        source_A.astype(np.int32), target_A.astype(np.int32), lattice.word_A[arc_A], lattice.graph_A[arc_A],
-        lattice.acoustic_A[arc_A], lattice.final_graph_S[state_S], lattice.final_acoustic_S[state_S],
-        lattice.pdfs_K[picked_K], begin_A1.astype(np.int32), tuple(lattice.final_pdfs_S[state] for state in state_S),
-        lattice.frame_S[state_S], lattice.frames,
-    )  # fmt: skip
+    picked_K, begin_A1 = joined_ranges(lattice.begin_A1[arc_A], np.diff(lattice.begin_A1)[arc_A])
+    picked = replace(
+        lattice,
+        source_A=source_A.astype(np.int32),
+        target_A=target_A.astype(np.int32),
+        word_A=lattice.word_A[arc_A],
+        graph_A=lattice.graph_A[arc_A],
+        acoustic_A=lattice.acoustic_A[arc_A],
+        final_graph_S=lattice.final_graph_S[state_S],
+        final_acoustic_S=lattice.final_acoustic_S[state_S],
+        pdfs_K=lattice.pdfs_K[picked_K],
+        begin_A1=begin_A1,
+        final_pdfs_S=tuple(lattice.final_pdfs_S[state] for state in state_S),
+        frame_S=lattice.frame_S[state_S],
+    )
+    return order_A, picked
 
 
 def pruned(lattice: WordLattice, acoustic_scale: float, beam: float) -> WordLattice:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.decode.beam_search import Lattice, rest_costs
+from speech3.decode.beam_search import Lattice, rest_costs, topological
 from speech3.runtime import jit
 
 _SAME = 1e-3  # Kaldi: 1/1024
@@ -378,68 +378,38 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
         Word sequences whose cost exceeds that of the best one by more than this are pruned; the beam is narrowed if
         the lattice becomes too large.
     """
-    states = len(lattice.final_S)
-    arrays = LatticeArrays(
-        np.searchsorted(lattice.source_A, np.arange(states + 1)).astype(np.int64), lattice.target_A.astype(np.int64),
-        lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64), lattice.graph_A.astype(np.float64),
-        lattice.acoustic_A.astype(np.float64), lattice.final_S.astype(np.float64), rest_costs(lattice, acoustic_scale),
-    )  # fmt: skip
+    begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(lattice.final_S) + 1))
+    arcs = lattice.target_A.astype(np.int64), lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64)
+    costs = (each.astype(np.float64) for each in (lattice.graph_A, lattice.acoustic_A, lattice.final_S))
+    arrays = LatticeArrays(begin_S1, *arcs, *costs, rest_costs(lattice, acoustic_scale))
     beam, most = float(beam) + 1e-6, _MOST
     while True:
-        arcs, costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
+        found, arc_costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
         if reached >= beam:
             break
         # The next attempt may have twice as many elements: in a long utterance even the best path may need them.
         beam, most = min(beam, max(0.999 * reached, _NARROWEST)), 2 * most
-    arcs_A5 = np.array(arcs, np.int64).reshape(-1, 5)
+    # Number the states in topological order, and sort the arcs by source and word.
+    arcs_A5 = np.array(found, np.int32).reshape(-1, 5)
     order_S = topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))
-    number_S = np.empty(len(finals), np.int64)
+    number_S = np.empty(len(finals), np.int32)
     number_S[order_S] = np.arange(len(finals))
-    source_A, target_A = number_S[arcs_A5[:, 0]], number_S[arcs_A5[:, 1]]
-    order_A = np.lexsort((arcs_A5[:, 2], source_A))
-    source_A, target_A, word_A, at_A, length_A = np.array([source_A, target_A, *arcs_A5[:, 2:].T])[:, order_A]
-    pdfs_K = pdfs - np.int32(1)
-    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
-    picked = np.repeat(at_A - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
-    costs_A2 = np.array(costs, np.float64).reshape(-1, 2)[order_A]
-    finals_S2, final_costs_S2 = np.array(finals)[order_S], np.array(final_costs)[order_S]
-    frame_S = np.zeros(len(finals), np.int64)
+    arcs_A5[:, :2] = number_S[arcs_A5[:, :2]]
+    order_A = np.lexsort((arcs_A5[:, 2], arcs_A5[:, 0]))
+    source_A, target_A, word_A, at_A, length_A = arcs_A5[order_A].T.copy()
+    costs_2A = np.array(arc_costs, np.float64).reshape(-1, 2)[order_A].T
+    finals_S2, final_costs_2S = np.array(finals)[order_S], np.array(final_costs)[order_S].T
+    frame_S = np.zeros(len(finals), np.int32)
     for source, target, length in zip(source_A.tolist(), target_A.tolist(), length_A.tolist(), strict=True):
         frame_S[target] = frame_S[source] + length
-    return WordLattice(
-        source_A.astype(np.int32), target_A.astype(np.int32), word_A.astype(np.int32), costs_A2[:, 0], costs_A2[:, 1],
-        final_costs_S2[:, 0], final_costs_S2[:, 1], pdfs_K[picked], begin_A1.astype(np.int32),
-        tuple(pdfs_K[begin : begin + length] for begin, length in finals_S2.tolist()), frame_S.astype(np.int32),
-        lattice.frames,
-    )  # fmt: skip
+    pdfs_K = pdfs - np.int32(1)
+    final_pdfs_S = tuple(pdfs_K[begin : begin + length] for begin, length in finals_S2.tolist())
+    picked, begin_A1 = joined_ranges(at_A, length_A)
+    shape = source_A, target_A, word_A, *costs_2A, *final_costs_2S
+    return WordLattice(*shape, pdfs_K[picked], begin_A1, final_pdfs_S, frame_S, lattice.frames)
 
 
-@jit
-def topological(source, target, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """States in topological order (Kahn 1962); not all of them if there is a cycle."""
-    waiting = np.zeros(states, np.int64)
-    begin = np.zeros(states + 1, np.int64)
-    for a in range(len(source)):
-        waiting[target[a]] += 1
-        begin[source[a] + 1] += 1
-    begin = np.cumsum(begin)
-    leaving, filled = np.empty(len(source), np.int64), begin[:-1].copy()
-    for a in range(len(source)):
-        leaving[filled[source[a]]] = target[a]
-        filled[source[a]] += 1
-    order, end = np.zeros(states, np.int64), 0
-    for s in range(states):
-        if waiting[s] == 0:
-            order[end] = s
-            end += 1
-    done = 0
-    while done < end:
-        s = order[done]
-        done += 1
-        for place in range(begin[s], begin[s + 1]):
-            t = leaving[place]
-            waiting[t] -= 1
-            if waiting[t] == 0:
-                order[end] = t
-                end += 1
-    return order[:end]
+def joined_ranges(begin_A: np.ndarray, length_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The indices in all ranges, one range after the other, and where each begins among them: int32 (A1,)."""
+    begin_A1 = np.append(0, np.cumsum(length_A)).astype(np.int32)
+    return np.repeat(begin_A - begin_A1[:-1], length_A) + np.arange(begin_A1[-1]), begin_A1
