@@ -338,15 +338,13 @@ class LinkedFrames:
 
     def lattice(self, memory: Tokens, begin: int, end: int) -> Lattice:
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
-        links = list(self.links)
-        if not self.block:  # no frame was read since the last block: only its last frame's epsilon links are missing
-            nothing = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
-            self.block = [Block(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
-            found, extra_H = self._of_block(memory, end, last_extra, True)
-            self.block = []
-        else:
-            found, extra_H = self._of_block(memory, end, last_extra, True)
-        links_L = np.concatenate([*links, found])
+        block = self.block
+        if not block:  # no frame was read since the last block: only its last frame's epsilon links are missing
+            none, none_TP = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
+            self.block = [Block(np.array([begin], np.int32), none, none, none_TP)]
+        found, extra_H = self._of_block(memory, end, last_extra, True)
+        self.block = block
+        links_L = np.concatenate([*self.links, found])
         # Epsilon links of the last frame may have lowered the extra costs of its tokens.
         last_extra = extra_H[len(extra_H) - (end - begin) :]
         keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self._beam)
@@ -363,12 +361,10 @@ class LinkedFrames:
         number_H[kept] = np.arange(len(kept), dtype=np.int32)
         final_S = np.where(kept >= begin, self.graph.final_S[states] if final else np.float32(0.0), np.float32(np.inf))
         source_L, target_L = number_H[links_L[:, kernel.SOURCE]], number_H[links_L[:, kernel.TARGET]]
-        by_source = np.lexsort((target_L, source_L))
-        scores_L = links_L.view(np.float32)[:, kernel.SCORE]
-        return Lattice(
-            source_L[by_source], target_L[by_source], arcs_L[by_source, 0], arcs_L[by_source, 1],
-            arcs_L.view(np.float32)[by_source, 2], -scores_L[by_source], final_S, frame_H[kept], final,
-        )  # fmt: skip
+        order = np.lexsort((target_L, source_L))
+        labels, scores_L = (arcs_L[order, 0], arcs_L[order, 1]), links_L.view(np.float32)[:, kernel.SCORE]
+        costs = arcs_L.view(np.float32)[order, 2], -scores_L[order]
+        return Lattice(source_L[order], target_L[order], *labels, *costs, final_S, frame_H[kept], final)
 
 
 @dataclass(frozen=True, eq=False)
@@ -476,10 +472,11 @@ class BeamSearch:
             piece_TP = scores_TP[done : done + most]
             frames = len(piece_TP)
             begins, bests, cutoffs = np.empty(frames + 1, np.int32), *np.empty((2, frames), np.float32)
+            state = self._graph, self._memory, self._first, self._end
+            pruning = self._scale, self._beam, self._max_active
             read, self._first, self._end, self._subtracted = kernel.read_frames(
-                self._graph, self._memory, self._first, self._end, piece_TP, self._scale, self._beam,
-                self._max_active, self._subtracted, begins, bests, cutoffs,
-            )  # fmt: skip
+                *state, piece_TP, *pruning, self._subtracted, begins, bests, cutoffs
+            )
             done += read
             if self._links:
                 self._links.add(Block(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))

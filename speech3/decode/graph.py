@@ -342,11 +342,16 @@ def build_graph(
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise DataError(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     about = {
-        "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
-        "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
-        "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
+        "num_pdfs": hmm.num_pdfs,
+        "states": len(fst.final_S),
+        "arcs": len(fst.arcs_A),
+        "words": len(grammar.words) - 2,
+        "lm": grammar.source,
+        "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
+        "dropped": list(grammar.dropped),
+        "seconds": round(time.monotonic() - started, 1),
         **({UNSEEN_WEIGHT: spelling.weight} if spelling else {}),
-    }  # fmt: skip
+    }
     (out / "graph.json").unlink(missing_ok=True)  # written last: if it exists, the other files are complete
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")

@@ -10,7 +10,7 @@ Axes: W words of the symbol table.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from speech3.runtime import progress, read_json, write_json, write_text
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
 NBEST_FILE = "nbest.jsonl"
-_Made = tuple[Hypothesis, WordLattice | None, str]
+Made = tuple[Hypothesis, WordLattice | None, str]  # and the lines of nbest.jsonl
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,23 @@ class LatticeDir:
         Speech3Error
             The archive is missing or damaged, or its words are not those of ``words.txt``.
         """
-        yield from read_word_lattices(self.path / ARCHIVE, self.symbols, self.about.acoustic_scale)
+        archive, number = self.path / ARCHIVE, len(self.symbols)
+        if not archive.exists():
+            raise MissingError(f"{archive}: no such file; {_REMEDY}")
+        for utterance, lattice in read_lattices(archive):
+            words = lattice if isinstance(lattice, WordLattice) else words_of(lattice, self.about.acoustic_scale)
+            if (last := int(words.word_A.max(initial=0))) >= number:
+                raise MismatchError(
+                    f"{archive}: {utterance}: word {last}, but the {SYMBOLS} beside it has {number:,}: they belong to"
+                    f" different graphs; {_REMEDY}"
+                )
+            yield utterance, words
+
+    def units(self, labels: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.symbols[label] for label in labels)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        units = tuple(self.symbols[label] for label in labels)
-        return join_words(units, self.mark) if self.mark else units
+        return join_words(self.units(labels), self.mark) if self.mark else self.units(labels)
 
     @cached_property
     def mark(self) -> str:
@@ -129,28 +141,6 @@ class LatticeDir:
         return states, number_W
 
 
-def read_word_lattices(
-    archive: Path, symbols: tuple[str, ...], acoustic_scale: float
-) -> Iterator[tuple[str, WordLattice]]:
-    """Read an archive as word lattices; state-level lattices are determinised at `acoustic_scale`.
-
-    Raises
-    ------
-    Speech3Error
-        The archive is missing or damaged, or has words that `symbols` lacks.
-    """
-    if not archive.exists():
-        raise MissingError(f"{archive}: no such file; {_REMEDY}")
-    for utterance, lattice in read_lattices(archive):
-        words = lattice if isinstance(lattice, WordLattice) else words_of(lattice, acoustic_scale)
-        if len(words.word_A) and int(words.word_A.max()) >= len(symbols):
-            raise MismatchError(
-                f"{archive}: {utterance}: word {int(words.word_A.max())}, but the {SYMBOLS} beside it has"
-                f" {len(symbols):,}: they belong to different graphs; {_REMEDY}"
-            )
-        yield utterance, words
-
-
 def open_lattices(path: Path) -> LatticeDir:
     """Open a directory that `speech3 decode --lattice` wrote.
 
@@ -168,12 +158,6 @@ def open_lattices(path: Path) -> LatticeDir:
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
-def describe_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
-    """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
-    about = LatticesAbout(str(model.resolve()), str(graph.path.resolve()), graph.about, *setting, beam)
-    save_about(out, graph.words, about)
-
-
 def forget_lattices(out: Path) -> None:
     """Remove the lattices of an earlier decoding, before another one begins.
 
@@ -187,11 +171,6 @@ def forget_lattices(out: Path) -> None:
     if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
         for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
             (out / name).unlink(missing_ok=True)
-
-
-def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
-    write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
-    write_json(out / ABOUT, asdict(about))
 
 
 @dataclass(frozen=True)
@@ -251,61 +230,73 @@ def decode_latticed(
         More than 5 % of the utterances failed (such as by scores that are NaN), or there were none.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
-    config, setting = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), (
-        tuned.acoustic_scale, tuned.word_penalty
-    )  # fmt: skip
+    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
 
-    def make(best: Hypothesis, lattice: Lattice | None) -> _Made:
-        return _made(graph, best, lattice, setting[0], wanted)
+    def make(best: Hypothesis, lattice: Lattice | None) -> Made:
+        words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
+        lines = (
+            "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
+        )
+        said = tuple(graph.label_of[unit] for unit in best.units)
+        if words is None or not small_enough(words, len(said)):
+            # The lattice of the full beam is too large, so only narrower beams are tried.
+            values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
+            return replace(best, confidences=values), words, lines
+        risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
+        units = tuple(graph.words[label] for label in risk.words)
+        best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
+        return best, words, lines
 
-    found: dict[str, Hypothesis] = {}
     failed: dict[str, str] = {}
-    lines: list[str] = []
-    kept = Kept()
-    shown = progress(recognizer.scores(feats), len(feats), "decoding")
-    results = searched(graph, shown, config, setting, make, jobs)
 
-    def lattices() -> Iterator[tuple[str, WordLattice]]:
-        for utterance, each in results:
+    def made() -> Iterator[Made]:
+        shown = progress(recognizer.scores(feats), len(feats), "decoding")
+        for utterance, each in searched(graph, shown, config, (scale, tuned.word_penalty), make, jobs):
             if isinstance(each, str):
                 failed[utterance] = each
-                continue
-            found[utterance], lattice, best_lines = each
-            lines.append(best_lines)
-            if lattice is None:
-                kept.without[utterance] = "its recording is too long"
             else:
-                kept.densities[utterance] = lattice.density
-                yield utterance, lattice
+                yield each
 
-    forget_lattices(out)  # so that, if this is interrupted, those of an earlier decoding are not taken for this one's
-    if wanted.archive:
+    paths = (str(path.resolve()) for path in (recognizer.directory, graph.path))
+    about = LatticesAbout(*paths, graph.about, scale, tuned.word_penalty, LATTICE_BEAM) if wanted.archive else None
+    hypotheses, kept = write_made(out, made(), graph.words, about, nbest=wanted.nbest > 0)
+    check_bad(failed, len(hypotheses) + len(failed), str(graph.path), "could not be decoded")
+    return Decoding(tuple(hypotheses), failed), kept
+
+
+def write_made(
+    out: Path, made: Iterable[Made], symbols: tuple[str, ...], about: LatticesAbout | None, *, nbest: bool
+) -> tuple[list[Hypothesis], Kept]:
+    """Write what is made of each utterance as soon as it is made: the lattices if `about`, the N-best lists if `nbest`.
+
+    Files of an earlier run are removed first, so that those of an interrupted run are not mistaken for complete ones.
+    """
+    hypotheses: list[Hypothesis] = []
+    lines: list[str] = []
+    kept = Kept()
+
+    def lattices() -> Iterator[tuple[str, WordLattice]]:
+        for best, lattice, text in made:
+            hypotheses.append(best)
+            lines.append(text)
+            if lattice is None:
+                kept.without[best.utterance] = "its recording is too long"
+            else:
+                kept.densities[best.utterance] = lattice.density
+                yield best.utterance, lattice
+
+    forget_lattices(out)
+    if about:
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
-        describe_lattices(out, graph, recognizer.directory, setting, LATTICE_BEAM)
+        write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
+        write_json(out / ABOUT, asdict(about))
     else:
         for _ in lattices():
             pass
-    check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")
-    if wanted.nbest:
+    (out / NBEST_FILE).unlink(missing_ok=True)
+    if nbest:
         write_text(out / NBEST_FILE, "".join(lines))
-    else:
-        (out / NBEST_FILE).unlink(missing_ok=True)
-    return Decoding(tuple(found.values()), failed), kept
-
-
-def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> _Made:
-    """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
-    words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
-    lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
-    said = tuple(graph.label_of[unit] for unit in best.units)
-    if words is None or not small_enough(words, len(said)):
-        # The lattice of the full beam is too large, so only narrower beams are tried.
-        values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
-        return replace(best, confidences=values), words, lines
-    risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
-    units = tuple(graph.words[label] for label in risk.words)
-    best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
-    return best, words, lines
+    return hypotheses, kept
 
 
 def nbest_lines(utterance: str, lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> str:

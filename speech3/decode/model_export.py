@@ -35,14 +35,12 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # largest difference of a log likelihood, float32 against float32
 _CHECKED_S, _ROUNDS = 30.0, 3  # seconds of random features, and how often their scores are computed for the timing
 _KEPT = (
-    "training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per",
-    "hmm", "seed", "versions",
-)  # fmt: skip
+    *("training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss"),
+    *("heldout_per", "hmm", "seed", "versions"),
+)
 _GRAPH = "graph/graph.json"
-_BESIDE = (
-    "graph/HCLG.fst", "graph/words.txt", "graph/G.fst", "graph/lm.arpa.gz", "graph/letters.arpa.gz",
-    "graph/lexicon.txt", _GRAPH, DECODE_SETTINGS, "tuning.json",
-)  # fmt: skip
+_GRAPH_FILES = ("HCLG.fst", "words.txt", "G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")
+_BESIDE = (*(f"graph/{name}" for name in _GRAPH_FILES), _GRAPH, DECODE_SETTINGS, "tuning.json")
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 
@@ -123,15 +121,8 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         out.unlink(missing_ok=True)  # written last: if it exists, both are complete
         beside = _write_rest(recognizer, rest)
     kinds = list(_products(proto.graph))
-    return Export(
-        out,
-        rest,
-        tuple(forms),
-        kinds.count(_INT8_PRODUCT),
-        len(kinds),
-        graph=_GRAPH in beside,
-        tuned=DECODE_SETTINGS in beside,
-    )
+    products = kinds.count(_INT8_PRODUCT), len(kinds)
+    return Export(out, rest, forms, *products, graph=_GRAPH in beside, tuned=DECODE_SETTINGS in beside)
 
 
 def random_features(network: AcousticModel, frames: int) -> np.ndarray:
@@ -143,10 +134,13 @@ def random_features(network: AcousticModel, frames: int) -> np.ndarray:
 def _about(recognizer: TrainedModel, int8: bool) -> dict[str, Any]:
     about = read_about(recognizer.directory / "model.safetensors")
     return {
-        "model": about["model"], "features": recognizer.features.model_dump(mode="json"), "int8": int8,
-        "subsampling": recognizer.scorer.subsampling, "objective": about.get("objective"),
+        "model": about["model"],
+        "features": recognizer.features.model_dump(mode="json"),
+        "int8": int8,
+        "subsampling": recognizer.scorer.subsampling,
+        "objective": about.get("objective"),
         "trained": {key: about[key] for key in _KEPT if key in about},
-    }  # fmt: skip
+    }
 
 
 def _measured(scorers: Mapping[str, Scorer], sizes: Sequence[int], feats_TF: np.ndarray) -> tuple[Form, ...]:
@@ -175,9 +169,14 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
     logging.disable(logging.WARNING)  # onnxruntime would advise a preprocessing step that this network does not need
     try:
         quantize_dynamic(
-            proto, path, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8, per_channel=True,
-            reduce_range=True, extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
-        )  # fmt: skip
+            proto,
+            path,
+            op_types_to_quantize=["MatMul"],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+        )
     finally:
         logging.disable(logging.NOTSET)
     return onnx.load(path)

@@ -125,15 +125,13 @@ def with_phrases(lattice: Lattice, phrases: Phrases) -> Lattice:
         if label:
             next_DW[:, column], gained_D = phrases.read(label)
             extra_DW[:, column] = phrases.shares.get(label, 0.0) - gained_D
-    source_A, arc_A, target_A, extra_A, of_S = _composed(
-        lattice.source_A, lattice.target_A, which_A.astype(np.int32), next_DW, extra_DW, len(lattice.final_S),
-        phrases.start,
-    )  # fmt: skip
-    return Lattice(
-        source_A, target_A, lattice.ilabel_A[arc_A], lattice.olabel_A[arc_A],
-        (lattice.graph_A[arc_A] + extra_A).astype(np.float32), lattice.acoustic_A[arc_A], lattice.final_S[of_S],
-        lattice.frame_S[of_S], lattice.reached_final,
-    )  # fmt: skip
+    arcs, tables = (lattice.source_A, lattice.target_A, which_A.astype(np.int32)), (next_DW, extra_DW)
+    found = _composed(*arcs, *tables, len(lattice.final_S), phrases.start)
+    source_A, arc_A, target_A, extra_A, of_S = found
+    labels = lattice.ilabel_A[arc_A], lattice.olabel_A[arc_A]
+    costs = (lattice.graph_A[arc_A] + extra_A).astype(np.float32), lattice.acoustic_A[arc_A]
+    states = lattice.final_S[of_S], lattice.frame_S[of_S]
+    return Lattice(source_A, target_A, *labels, *costs, *states, lattice.reached_final)
 
 
 def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
@@ -141,14 +139,9 @@ def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
     arcs = best_arcs(lattice, acoustic_scale)
     ilabels, olabels = lattice.ilabel_A[arcs], lattice.olabel_A[arcs]
     acoustic = acoustic_scale * float(lattice.acoustic_A[arcs].sum(dtype=np.float64))
-    cost = (
-        acoustic
-        + float(lattice.graph_A[arcs].sum(dtype=np.float64))
-        + float(lattice.final_S[lattice.target_A[arcs[-1]]])
-    )
-    return BestPath(
-        cost, acoustic, ilabels[ilabels > 0] - 1, tuple(olabels[olabels > 0].tolist()), lattice.reached_final
-    )
+    graph_cost, final_cost = lattice.graph_A[arcs].sum(dtype=np.float64), lattice.final_S[lattice.target_A[arcs[-1]]]
+    cost, words = acoustic + float(graph_cost) + float(final_cost), tuple(olabels[olabels > 0].tolist())
+    return BestPath(cost, acoustic, ilabels[ilabels > 0] - 1, words, lattice.reached_final)
 
 
 @jit
@@ -196,6 +189,5 @@ def _composed(source, target, column, next_of, extra_of, states, start):  # type
     targets = np.empty(len(arc_pair), np.int32)
     for i in range(len(arc_pair)):
         targets[i] = number[arc_pair[i]]
-    return (
-        np.array(arc_from).astype(np.int32), np.array(arc_of), targets, np.array(arc_extra), np.array(of),
-    )  # fmt: skip
+    sources = np.array(arc_from).astype(np.int32)
+    return sources, np.array(arc_of), targets, np.array(arc_extra), np.array(of)

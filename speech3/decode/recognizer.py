@@ -19,7 +19,7 @@ from speech3.decode.filler import FILLER_OFF
 from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.search import decode
-from speech3.decode.speaker_passes import KnownSpeakers, Marked, passes_before_last, say_speakers, speaker_model
+from speech3.decode.speaker_passes import KnownSpeakers, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune, tune_filler
@@ -195,7 +195,7 @@ def tune_passes(
             say_speakers(speaker_of, each.estimated)
         transforms = each.estimated.transforms
     model.recognizer.settings.save(directory)
-    adapted, given = model.recognizer_with(graph), Marked(model.projected(feats, speaker_of, transforms))
+    adapted, given = model.adapted_to(feats, speaker_of, transforms, graph)
     last = tune_recognizer(adapted, given, references, config, jobs, error_rate)
     found = TunedPasses(first, last, given, transforms)
     if not found.helps:

@@ -11,6 +11,7 @@ Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +62,8 @@ class SideBySide(Mapping[str, np.ndarray]):
         feats = [part[utterance] for part in self.parts]
         if len({len(feats_TF) for feats_TF in feats}) > 1:
             raise MismatchError(
-                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of "
-                f"the models; only models whose features have the same number of frames can score together"
+                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of"
+                " the models; only models whose features have the same number of frames can score together"
             )
         return np.concatenate(feats, 1)
 
@@ -91,10 +92,8 @@ def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims:
         _check(recognizer, other)
     scorers = (recognizer.scorer, *(other.scorer for other in others))
     ends = np.cumsum([0, *dims]).tolist()
-    columns = (
-        [slice(*ends[place : place + 2]) for place in range(len(scorers))] if dims else [slice(None)] * len(scorers)
-    )
-    return replace(recognizer, scorer=MeanScorer(scorers, tuple(columns)))
+    columns = tuple(slice(*each) for each in pairwise(ends)) if dims else (slice(None),) * len(scorers)
+    return replace(recognizer, scorer=MeanScorer(scorers, columns))
 
 
 def features_of_all(
@@ -116,9 +115,10 @@ def features_of_all(
         return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
     parts: list[Mapping[str, np.ndarray]] = [feats]
     for number, other in enumerate(others, 2):
-        found, bad = (feats, {}) if same_features(recognizer, other) else features_for(
-            other, data, jobs, out / f"with{number}"
-        )  # fmt: skip
+        if same_features(recognizer, other):
+            parts.append(feats)
+            continue
+        found, bad = features_for(other, data, jobs, out / f"with{number}")
         parts.append(found)
         skipped = {**bad, **skipped}
     dims = [next(iter(part.values())).shape[1] for part in parts]

@@ -28,6 +28,7 @@ from speech3.hmm import (
     Projected,
     ProjectedGmm,
     Projection,
+    Scorer,
     Workers,
     check_dims,
     read_transforms,
@@ -111,11 +112,6 @@ class SpeakerModel:
         directory = self.recognizer.directory / ADAPTED
         return directory if (directory / DECODE_SETTINGS).exists() else self.recognizer.directory
 
-    def recognizer_with(self, graph: Graph) -> TrainedModel:
-        """The recogniser of the passes after the first, for `Marked` features."""
-        scorer = EitherScorer(self.adapted.gmm, self.twin)
-        return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
-
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
         """The recogniser of one speaker, for features as they are; None: the twin."""
         if transform_DV is None:
@@ -133,11 +129,17 @@ class SpeakerModel:
     def twin(self) -> Gmm:
         return self._scorer.gmm
 
-    def projected(
-        self, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], transforms: Mapping[str, np.ndarray]
-    ) -> Projected:
-        """Projected features, adapted where the speaker has a transform."""
-        return Projected(feats, speaker_of, self.projection, transforms)
+    def adapted_to(
+        self,
+        feats: Mapping[str, np.ndarray],
+        speaker_of: Mapping[str, str],
+        transforms: Mapping[str, np.ndarray],
+        graph: Graph | None,
+    ) -> tuple[TrainedModel, Marked]:
+        """The recogniser of the passes after the first, and its features, adapted where the speaker has a transform."""
+        scorer = EitherScorer(self.adapted.gmm, self.twin)
+        using = replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
+        return using, Marked(Projected(feats, speaker_of, self.projection, transforms))
 
     def transforms(
         self,
@@ -168,11 +170,12 @@ class SpeakerModel:
         usable = usable_transcripts(words, hmm.lexicon, [each for each in feats if words.get(each)], strict=False)
         stats: dict[str, FmllrStats] = {}
         found = Estimated(dict(earlier), {}, {})
+        projected = Projected(feats, speaker_of, self.projection, earlier)
         for has_one, aligning, by in ((False, twin, twin), (True, adapted.gmm, None)):
             chosen = {key: each for key, each in usable.words.items() if (speaker_of[key] in earlier) == has_one}
             if not chosen:
                 continue
-            with Workers(chosen, self.projected(feats, speaker_of, earlier), jobs, speaker_of) as workers:
+            with Workers(chosen, projected, jobs, speaker_of) as workers:
                 workers.run(train.realign, hmm, aligning, BEAM, RETRY_BEAM, 0.1, "alignment for transforms")
                 parts = workers.run(sat.fmllr_stats, hmm, adapted.gmm, by, "statistics of speakers")
                 own = {speaker: each for part in parts for speaker, each in part.items()}
@@ -191,10 +194,9 @@ class SpeakerModel:
 
     def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
         """The transforms of the speakers who have statistics; those who get none keep their earlier one."""
-        found, without = speaker_transforms(
-            stats, self.adapted.prior, earlier,
-            least_frames=self.adapted.least_frames, prior_frames=self.adapted.prior_frames,
-        )  # fmt: skip
+        adapted = self.adapted
+        limits = {"least_frames": adapted.least_frames, "prior_frames": adapted.prior_frames}
+        found, without = speaker_transforms(stats, adapted.prior, earlier, **limits)
         frames = {speaker: each.count for speaker, each in stats.items()}
         return Estimated({**{key: earlier[key] for key in stats if key in earlier}, **found}, without, frames)
 
@@ -283,9 +285,9 @@ def passes_before_last(
     for number in range(1, min(model.adapted.passes, 2 if all_known else model.adapted.passes)):
         found = None
         if number > 1 or first is None:
-            using, given = (model.recognizer, feats) if not transforms else _adapted(
-                model, feats, speaker_of, transforms, graph
-            )  # fmt: skip
+            using, given = model.recognizer, feats
+            if transforms:
+                using, given = model.adapted_to(feats, speaker_of, transforms, graph)
             found = without_words(using.decode(given, jobs, graph), silent)
             words: Mapping[str, str] = {each.utterance: " ".join(each.units) for each in found.hypotheses}
         else:
@@ -293,16 +295,6 @@ def passes_before_last(
         estimated, stats = model.transforms(feats, speaker_of, words, transforms, jobs, known.stats)
         transforms = estimated.transforms
         yield Pass(number, found, estimated, stats)
-
-
-def _adapted(
-    model: SpeakerModel,
-    feats: Mapping[str, np.ndarray],
-    speaker_of: Mapping[str, str],
-    transforms: Mapping[str, np.ndarray],
-    graph: Graph,
-) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
-    return model.recognizer_with(graph), Marked(model.projected(feats, speaker_of, transforms))
 
 
 def before_last_pass(
@@ -330,7 +322,7 @@ def before_last_pass(
         write_speakers(place(each.number), transforms, speaker_of)
     if not transforms:
         return model.recognizer, feats
-    return _adapted(model, feats, speaker_of, transforms, model.recognizer.graph)
+    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)
 
 
 def adapt(
@@ -346,17 +338,20 @@ def adapt(
 
 
 def along_transcripts(
-    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], words: Mapping[str, str],
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    words: Mapping[str, str],
     jobs: int = 1,
-) -> tuple[EitherScorer, Mapping[str, np.ndarray]]:  # fmt: skip
+) -> tuple[Scorer, Mapping[str, np.ndarray]]:
     """The scorer and the features adapted to each speaker along transcripts, for alignment with them."""
     transforms: Mapping[str, np.ndarray] = {}
     for _ in range(_SUPERVISED):
         estimated, _ = model.transforms(feats, speaker_of, words, transforms, jobs)
         transforms = estimated.transforms
     say_speakers(speaker_of, estimated)
-    marked = Marked(model.projected(feats, speaker_of, transforms))
-    return EitherScorer(model.adapted.gmm, model.twin), marked
+    using, marked = model.adapted_to(feats, speaker_of, transforms, graph=None)
+    return using.scorer, marked
 
 
 def with_transforms(
@@ -372,4 +367,4 @@ def with_transforms(
         )
     if unknown := sorted(speakers - set(transforms)):
         say(f"  {path}: no transform of {listed(unknown, 3)}: their utterances are not adapted")
-    return _adapted(model, feats, speaker_of, transforms, model.recognizer.graph)
+    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)

@@ -33,7 +33,6 @@ MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi
 _MARGIN = np.float32(0.5)  # Kaldi's beam_delta
 _INFINITE = np.float32(np.inf)
 SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
-_INF = np.float32(np.inf)
 
 
 class Tokens(NamedTuple):
@@ -46,24 +45,21 @@ class Tokens(NamedTuple):
     slot_S
         int32: index of the newest token of each state, -1 if there is none. The token belongs to an earlier frame if
         its index is below that of the current frame's first token.
-    costs_S, work_S
-        float32 and int32 work space, used within a frame.
+    work_S, costs_S
+        int32 and float32 work space, used within a frame.
     """
 
     tokens_H4: np.ndarray
     cost_H4: np.ndarray
     slot_S: np.ndarray
-    costs_S: np.ndarray
     work_S: np.ndarray
+    costs_S: np.ndarray
 
 
 def new_tokens(states: int, room: int) -> Tokens:
     """Memory for `room` tokens of past frames and, in addition, one token of each state."""
-    tokens_H4 = np.empty((room + states, 4), np.int32)
-    return Tokens(
-        tokens_H4, tokens_H4.view(np.float32), np.empty(states, np.int32), np.empty(states, np.float32),
-        np.empty(states, np.int32),
-    )  # fmt: skip
+    tokens_H4, costs_S = np.empty((room + states, 4), np.int32), np.empty(states, np.float32)
+    return Tokens(tokens_H4, tokens_H4.view(np.float32), *np.empty((2, states), np.int32), costs_S)
 
 
 @jit
@@ -322,9 +318,9 @@ def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # p
 
     If none is, paths may end in every token.
     """
-    best, final = _INF, False
+    best, final = _INFINITE, False
     for i in range(begin, end):
-        final = final or graph.final_S[memory.tokens_H4[i, STATE]] < _INF
+        final = final or graph.final_S[memory.tokens_H4[i, STATE]] < _INFINITE
     extra = np.empty(end - begin, np.float32)
     for i in range(begin, end):
         last = graph.final_S[memory.tokens_H4[i, STATE]] if final else np.float32(0.0)
@@ -355,7 +351,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     frames, base = len(scores), begins[0]
     columns, filled = np.empty((4096, 5), np.int32), 0
     links = columns, columns.view(np.float32)
-    extra = np.full(end - base, _INF, np.float32)
+    extra = np.full(end - base, _INFINITE, np.float32)
     _copy(last_extra, extra, begins[frames] - base)
     ac = np.empty(scores.shape[1], np.float32)
     if finished:
@@ -365,10 +361,8 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
         acoustic_costs(scores[t], scale, ac)
         after = end if t == frames - 1 else begins[t + 2]
         _find(memory, begins[t], begins[t + 1])
-        links, filled = _link_reading(
-            graph, memory, begins[t], begins[t + 1], after, base, extra, lattice_beam, links, filled, scores[t], ac,
-            bests[t], cutoffs[t],
-        )  # fmt: skip
+        frame, pruning = (begins[t], begins[t + 1], after), (scores[t], ac, bests[t], cutoffs[t])
+        links, filled = _link_reading(graph, memory, *frame, base, extra, lattice_beam, links, filled, *pruning)
         links, filled = _link_silent(graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled)
     return links[0], filled, extra
 
@@ -501,7 +495,7 @@ def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no 
 @jit
 def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
     """Which links to keep, and the extra cost of each token, computed backwards from those of the last frame."""
-    extra = np.full(end, _INF, np.float32)
+    extra = np.full(end, _INFINITE, np.float32)
     _copy(last_extra, extra, begin)
     keep = np.zeros(len(links), np.bool_)
     slacks = links.view(np.float32)

@@ -238,10 +238,16 @@ class TrainedModel:
         """
         transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
         found = align_utterances(
-            self.hmm, self.scorer, transcripts, feats,
-            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
+            self.hmm,
+            self.scorer,
+            transcripts,
+            feats,
+            beam=BEAM,
+            retry_beam=RETRY_BEAM,
+            jobs=jobs,
+            acoustic_scale=self.alignment_scale,
             refinement=Refinement(self.clock, waves or {}),
-        )  # fmt: skip
+        )
         if strict:
             total = len(transcripts.words) + len(transcripts.bad)
             check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)

@@ -229,9 +229,14 @@ class FillerTuning:
 
 
 def tune_filler(
-    graph: Graph, scores: Scores, references: Mapping[str, Sequence[str]], config: DecodeConfig, found: Tuning,
-    jobs: int = 1, error_rate: ErrorRate = jiwer.wer,
-) -> FillerTuning:  # fmt: skip
+    graph: Graph,
+    scores: Scores,
+    references: Mapping[str, Sequence[str]],
+    config: DecodeConfig,
+    found: Tuning,
+    jobs: int = 1,
+    error_rate: ErrorRate = jiwer.wer,
+) -> FillerTuning:
     """Find the lowest cost of fillers with which the error rate is not higher than without (`found`).
 
     The costs are bisected, since errors grow as the cost falls. If even the highest is too low, fillers are off.

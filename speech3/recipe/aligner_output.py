@@ -128,7 +128,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
             trained = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
         only = changed if earlier else None
         alignment, data = _aligned(recognizer, trained, data, out, request, only, limits)
-        limits = limits or alignment.outcome.limits
+        limits = limits or alignment.limits
         found = {each.id: each for each in _results(alignment, data.subset(changed), source.targets)}
     assert limits is not None
     kept = {each.id: each for each in earlier.results} if earlier else {}
@@ -223,11 +223,11 @@ def _check_files(targets: Mapping[str, Target], out: Path, formats: Sequence[For
 
 def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]) -> list[UtteranceResult]:
     words, phones = found.tracks()
-    aligned, silent = found.outcome.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
+    aligned, silent = found.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
     whole = {key: key for key in data.utterances} | {name: part.utterance for name, part in found.parts.items()}
     doubts: dict[str, list[str]] = {}
     marked: dict[str, list[str]] = {}
-    for suspicion in found.outcome.suspicious:
+    for suspicion in found.suspicious:
         if suspicion.utterance in aligned.alignments:
             doubts.setdefault(whole[suspicion.utterance], []).append(suspicion.reason)
             marked.setdefault(whole[suspicion.utterance], []).append(suspicion.transcript)

@@ -161,9 +161,14 @@ def weights(
 
 
 def train(
-    workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, left_out_S: np.ndarray, metrics: Metrics,
+    workers: Workers,
+    gmm: Gmm,
+    config: BmmiConfig,
+    alignment: Path,
+    left_out_S: np.ndarray,
+    metrics: Metrics,
     silence_S: np.ndarray | None = None,
-) -> Gmm:  # fmt: skip
+) -> Gmm:
     """Train GMMs further; the graph is estimated on the alignment of the training data.
 
     Parameters
@@ -201,8 +206,8 @@ def train(
         for part in parts:
             total += part
         gmm = extended_baum_welch(gmm, total.numerator, total.denominator, config.tau, config.e)
-        value = total.log_posterior / total.frames
-        metrics.write(event="bmmi", iteration=iteration, log_posterior_per_frame=value, frames=total.frames,
-                      cancelled=1 - total.numerator.count.sum() / total.frames)  # fmt: skip
+        value, cancelled = total.log_posterior / total.frames, 1 - total.numerator.count.sum() / total.frames
+        measured = {"log_posterior_per_frame": value, "frames": total.frames, "cancelled": cancelled}
+        metrics.write(event="bmmi", iteration=iteration, **measured)
         say(f"  iteration {iteration}: log posterior {value:.4f} per frame before the update")
     return gmm

@@ -42,7 +42,7 @@ from torch.nn import functional
 
 from speech3.errors import MismatchError
 from speech3.hmm import Hmm
-from speech3.sequence import forward_backward
+from speech3.sequence.forward_backward import Attached, value_and_gradient
 from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate_phone_lm, graph_arrays, sources
 
 _INITIAL_FRAMES = 300  # as many seconds as in `speech3.sequence.lfmmi`
@@ -95,10 +95,8 @@ def path_log_weights(graph: Graph, senones_BT: np.ndarray, leak: float) -> np.nd
     """
     order_J = np.argsort(graph.first_J, kind="stable").astype(np.int32)
     ptr_S1 = np.searchsorted(graph.first_J[order_J], np.arange(graph.num_pdfs + 1))
-    return _path_log_weights(
-        senones_BT, ptr_S1, order_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A,
-        graph.initial_J, leak,
-    )  # fmt: skip
+    arcs = graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A
+    return _path_log_weights(senones_BT, ptr_S1, order_J, graph.loops_J, *arcs, graph.initial_J, leak)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -191,10 +189,10 @@ class Discriminative:
             if self.silence_S is not None:
                 correct_BTS += torch.from_numpy(self.silence_S).to(correct_BTS)
             boosted_BTS = boosted_BTS - self.boost * correct_BTS.scatter_(2, own_BT1, 1)
-        log_z_B, posterior_BTS = forward_backward.total(boosted_BTS, self.graph, self.leak)
+        log_z_B, posterior_BTS = value_and_gradient(boosted_BTS, self.graph, self.leak)
         weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leak)
         said_B = scores_BTS.gather(2, own_BT1).sum((1, 2), dtype=torch.float64) + torch.from_numpy(weight_B).to(log_z_B)
-        return forward_backward.Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
+        return Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
 
     def _smbr(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
         """Expected number of wrong frames of each chunk, (B,) float64."""
@@ -203,5 +201,5 @@ class Discriminative:
             silence_S = torch.from_numpy(self.silence_S).to(scores_BTS)
             right_BTS += silence_S[senones_BT][:, :, None] * silence_S
         right_BTS.scatter_(2, senones_BT[:, :, None], 1)
-        right_B, gradient_BTS = forward_backward.accuracy(scores_BTS, right_BTS, self.graph, self.leak)
-        return senones_BT.shape[1] - forward_backward.Attached.apply(scores_BTS, right_B, gradient_BTS)
+        right_B, gradient_BTS = value_and_gradient(scores_BTS, self.graph, self.leak, right_BTS)
+        return senones_BT.shape[1] - Attached.apply(scores_BTS, right_B, gradient_BTS)

@@ -139,10 +139,10 @@ def _define(operation: Callable[..., Any], instruction: str) -> None:
         return None
 
 
-for _operation, _instruction in (
-    (operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv"),
-):  # fmt: skip
-    _define(_operation, _instruction)
+_define(operator.add, "fadd")
+_define(operator.sub, "fsub")
+_define(operator.mul, "fmul")
+_define(operator.truediv, "fdiv")
 
 
 def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
@@ -196,11 +196,8 @@ def _on(graph: Graph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
         return torch.from_numpy(array).to(device)
 
     def matrix(ptr_J1: np.ndarray, state_A: np.ndarray, weight_A: np.ndarray) -> Tensor:
-        size = (graph.num_states, graph.num_states)
-        return torch.sparse_csr_tensor(
-            tensor(ptr_J1.astype(state_A.dtype)), tensor(state_A), tensor(weight_A).to(dtype), size,
-            check_invariants=False,
-        )  # fmt: skip
+        arrays, size = (tensor(ptr_J1.astype(state_A.dtype)), tensor(state_A)), (graph.num_states, graph.num_states)
+        return torch.sparse_csr_tensor(*arrays, tensor(weight_A).to(dtype), size, check_invariants=False)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch's sparse matrices are a beta feature
@@ -229,72 +226,47 @@ class _Product(torch.autograd.Function):
 _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 
 
-def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Log of the total probability of each chunk, and its gradient: the posterior of each pdf.
+def compiled_passes(
+    x_TSB: np.ndarray, graph: Graph, leak: float, a_TSB: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """`value_and_gradient` in compiled code; the batch is the innermost axis.
 
     Parameters
     ----------
     x_TSB
         float32 or float64, exponentials of the outputs; the largest value of a frame should be near one.
-    leak
-        Leak probability of the leaky HMM.
-
-    Returns
-    -------
-    log_z_B, posterior_TSB
-        float64, and the type of `x_TSB`. If values are not finite, or no path has a probability above zero, log_z is
-        not finite either.
-    """
-    total_TB, posterior_TSB = _passes(x_TSB, None, graph, leak)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_z_B = np.log(total_TB.astype(np.float64)).sum(0)
-    return log_z_B, posterior_TSB
-
-
-def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Expected accuracy of each chunk's paths, summed over frames, and its gradient with respect to the outputs.
-
-    Parameters
-    ----------
-    x_TSB
-        As for `denominator_posteriors`.
     a_TSB
         Of the same type: accuracy of each pdf in each frame.
 
     Returns
     -------
-    accuracy_B, gradient_TSB
-        float64, and the type of `x_TSB`; not finite in the same cases.
+    value_B, gradient_TSB
+        float64, and the type of `x_TSB`. If outputs are not finite, or no path has a probability above zero, the value
+        is not finite either.
     """
-    mean_TB, gradient_TSB = _passes(x_TSB, a_TSB, graph, leak)
-    return mean_TB.astype(np.float64).sum(0), gradient_TSB
-
-
-def _passes(x_TSB: np.ndarray, a_TSB: np.ndarray | None, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Totals and posteriors or, with accuracies, m and the derivatives of the posteriors."""
     frames, _, batch = x_TSB.shape
     dtype = x_TSB.dtype
     first_J, loop_J, in_ptr_J1, in_src_A, out_ptr_J1, out_dst_A = _unsigned(graph)
+    states, constants = (first_J, loop_J, graph.loops_J), (graph.initial_J, dtype.type(leak))
+    arcs_in, arcs_out = (in_ptr_J1, in_src_A, graph.in_weight_A), (out_ptr_J1, out_dst_A, graph.out_weight_A)
     # Allocated by NumPy, which asks for large pages; getting thousands of small ones would take as long as the arcs.
     alpha_TJW = np.empty((frames + 1, graph.num_states, WIDTH), dtype)
     d_alpha_TJW = None if a_TSB is None else np.empty_like(alpha_TJW)
-    per_frame_TB, result_TSB = np.empty((frames, batch), dtype), np.empty_like(x_TSB)
+    per_frame_TB, gradient_TSB = np.empty((frames, batch), dtype), np.empty_like(x_TSB)
     for start in range(0, batch, WIDTH):
         part = slice(start, start + WIDTH)
         x_TSW = _padded(x_TSB[:, :, part])
         a_TSW = None if a_TSB is None else _padded(a_TSB[:, :, part])
-        total_TW, mean_TW = _forward(
-            x_TSW, a_TSW, first_J, loop_J, graph.loops_J, in_ptr_J1, in_src_A, graph.in_weight_A, graph.initial_J,
-            dtype.type(leak), alpha_TJW, d_alpha_TJW,
-        )  # fmt: skip
-        result_TSW = _backward(
-            x_TSW, a_TSW, first_J, loop_J, graph.loops_J, out_ptr_J1, out_dst_A, graph.out_weight_A, graph.initial_J,
-            dtype.type(leak), alpha_TJW, d_alpha_TJW, total_TW, mean_TW,
-        )  # fmt: skip
-        per_frame_TW = total_TW if a_TSB is None else mean_TW
-        per_frame_TB[:, part] = per_frame_TW[:, : batch - start]
-        result_TSB[:, :, part] = result_TSW[:, :, : batch - start]
-    return per_frame_TB, result_TSB
+        alphas = alpha_TJW, d_alpha_TJW
+        total_TW, mean_TW = _forward(x_TSW, a_TSW, *states, *arcs_in, *constants, *alphas)
+        gradient_TSW = _backward(x_TSW, a_TSW, *states, *arcs_out, *constants, *alphas, total_TW, mean_TW)
+        per_frame_TB[:, part] = (total_TW if a_TSB is None else mean_TW)[:, : batch - start]
+        gradient_TSB[:, :, part] = gradient_TSW[:, :, : batch - start]
+    per_frame_TB = per_frame_TB.astype(np.float64)
+    if a_TSB is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            per_frame_TB = np.log(per_frame_TB)
+    return per_frame_TB.sum(0), gradient_TSB
 
 
 def _padded(values_TSB: np.ndarray) -> np.ndarray:
@@ -405,39 +377,34 @@ def _add(rows, j, lanes):  # type: ignore[no-untyped-def] # pragma: no cover
     store(rows, j, load(rows, j) + lanes)
 
 
-def total(y_BTS: Tensor, graph: Graph, leak: float) -> tuple[Tensor, Tensor]:
-    """Log of the total probability of each chunk, (B,) float64, and its gradient, the posteriors (B, T, S)."""
-    y_TSB = y_BTS.detach().permute(1, 2, 0).contiguous()
-    if _compiled_pass(y_TSB):
-        largest_T1B = y_TSB.amax(1, keepdim=True)
-        log_z_B, posterior_TSB = denominator_posteriors((y_TSB - largest_T1B).exp_().numpy(), graph, leak)
-        log_z = torch.from_numpy(log_z_B) + largest_T1B.sum((0, 1)).double()
-        return log_z, torch.from_numpy(posterior_TSB).permute(2, 0, 1)
-    with torch.enable_grad():
-        y_TSB.requires_grad_()
-        log_z = denominator_log_z(y_TSB, graph, leak)
-        (posterior,) = torch.autograd.grad(log_z.sum(), y_TSB)
-    return log_z.detach().double(), posterior.permute(2, 0, 1)
+def value_and_gradient(y_BTS: Tensor, graph: Graph, leak: float, a_BTS: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Log of the total probability of each chunk, (B,) float64, and its gradient, the posteriors (B, T, S).
 
-
-def accuracy(y_BTS: Tensor, a_BTS: Tensor, graph: Graph, leak: float) -> tuple[Tensor, Tensor]:
-    """Expected accuracy of the paths of each chunk, (B,) float64, and its gradient (B, T, S).
+    With accuracies: the expected accuracy of the chunk's paths, summed over frames, and its gradient.
 
     Parameters
     ----------
     a_BTS
         Accuracy of each pdf in each frame, of the type of `y_BTS`.
     """
-    y_TSB, a_TSB = (each.detach().permute(1, 2, 0).contiguous() for each in (y_BTS, a_BTS))
+    y_TSB = y_BTS.detach().permute(1, 2, 0).contiguous()
+    a_TSB = None if a_BTS is None else a_BTS.detach().permute(1, 2, 0).contiguous()
     if _compiled_pass(y_TSB):
-        x_TSB = (y_TSB - y_TSB.amax(1, keepdim=True)).exp_()
-        sum_B, gradient_TSB = expected_accuracy(x_TSB.numpy(), a_TSB.numpy(), graph, leak)
-        return torch.from_numpy(sum_B), torch.from_numpy(gradient_TSB).permute(2, 0, 1)
-    with torch.enable_grad():
-        y_TSB.requires_grad_()
-        sum_of_B = sparse_expected_accuracy(y_TSB, a_TSB, graph, leak)
-        (gradient,) = torch.autograd.grad(sum_of_B.sum(), y_TSB)
-    return sum_of_B.detach().double(), gradient.permute(2, 0, 1)
+        largest_T1B = y_TSB.amax(1, keepdim=True)
+        accuracies = None if a_TSB is None else a_TSB.numpy()
+        found = compiled_passes((y_TSB - largest_T1B).exp_().numpy(), graph, leak, accuracies)
+        value_B, gradient_TSB = map(torch.from_numpy, found)
+        if a_TSB is None:
+            value_B += largest_T1B.sum((0, 1))
+    else:
+        with torch.enable_grad():
+            y_TSB.requires_grad_()
+            if a_TSB is None:
+                value_B = denominator_log_z(y_TSB, graph, leak)
+            else:
+                value_B = sparse_expected_accuracy(y_TSB, a_TSB, graph, leak)
+            (gradient_TSB,) = torch.autograd.grad(value_B.sum(), y_TSB)
+    return value_B.detach().double(), gradient_TSB.permute(2, 0, 1)
 
 
 def _compiled_pass(y_TSB: Tensor) -> bool:

@@ -71,10 +71,8 @@ class Numerators:
     @cached_property
     def fits_B(self) -> np.ndarray:
         """bool: a path through the numerator fits the chunk, whatever the network's outputs are."""
-        return _fits(
-            self.frames, self.ptr_B1, self.first_K, self.begin_K, self.final_K, self.low_K, self.high_K,
-            self.arc_ptr_K1, self.src_A,
-        )  # fmt: skip
+        states = self.first_K, self.begin_K, self.final_K, self.low_K, self.high_K
+        return _fits(self.frames, self.ptr_B1, *states, self.arc_ptr_K1, self.src_A)
 
     def __len__(self) -> int:
         """Number of output frames of the chunks that fit their numerators; the loss is a mean over these."""
@@ -100,10 +98,8 @@ def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.
         float64, and the type of `y_BTS`. If no path fits a chunk, they are minus infinity and zero.
     """
     n = numerators
-    return _posteriors(
-        y_BTS, n.ptr_B1, n.first_K, n.loop_K, n.begin_K, n.final_K, n.low_K, n.high_K, n.arc_ptr_K1, n.src_A,
-        n.weight_A,
-    )  # fmt: skip
+    states = n.first_K, n.loop_K, n.begin_K, n.final_K, n.low_K, n.high_K
+    return _posteriors(y_BTS, n.ptr_B1, *states, n.arc_ptr_K1, n.src_A, n.weight_A)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -338,19 +334,29 @@ class Graph:
 
 
 def graph_arrays(
-    lm: PhoneLm, num_pdfs: int, first_J: np.ndarray, loop_J: np.ndarray, loops_J: np.ndarray, weight_A: np.ndarray,
+    lm: PhoneLm,
+    num_pdfs: int,
+    first_J: np.ndarray,
+    loop_J: np.ndarray,
+    loops_J: np.ndarray,
+    weight_A: np.ndarray,
     initial_J: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The fields of a `Graph` with the states and arcs of a language model; `weight_A` is in the order of its arcs."""
-    by_target = np.argsort(lm.next_A, kind="stable")
+    order_A = np.argsort(lm.next_A, kind="stable")
     return {
-        "num_pdfs": num_pdfs, "first_J": first_J.astype(np.int32), "loop_J": loop_J.astype(np.int32),
+        "num_pdfs": num_pdfs,
+        "first_J": first_J.astype(np.int32),
+        "loop_J": loop_J.astype(np.int32),
         "loops_J": loops_J.astype(np.float32),
-        "in_ptr_J1": np.searchsorted(lm.next_A[by_target], np.arange(lm.num_states + 1)).astype(np.int32),
-        "in_src_A": sources(lm)[by_target], "in_weight_A": weight_A[by_target].astype(np.float32),
-        "out_ptr_J1": lm.ptr_J1, "out_dst_A": lm.next_A, "out_weight_A": weight_A.astype(np.float32),
+        "in_ptr_J1": np.searchsorted(lm.next_A[order_A], np.arange(lm.num_states + 1)).astype(np.int32),
+        "in_src_A": sources(lm)[order_A],
+        "in_weight_A": weight_A[order_A].astype(np.float32),
+        "out_ptr_J1": lm.ptr_J1,
+        "out_dst_A": lm.next_A,
+        "out_weight_A": weight_A.astype(np.float32),
         "initial_J": initial_J.astype(np.float32),
-    }  # fmt: skip
+    }
 
 
 def sources(lm: PhoneLm) -> np.ndarray:

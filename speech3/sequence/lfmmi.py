@@ -34,7 +34,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numba
 import numpy as np
@@ -56,7 +55,7 @@ from speech3.hmm import (
 )
 from speech3.io import load_tensors, save_tensors
 from speech3.language import Lexicon
-from speech3.sequence import forward_backward
+from speech3.sequence.forward_backward import Attached, value_and_gradient
 from speech3.sequence.graph import (
     NEVER,
     START,
@@ -72,6 +71,7 @@ from speech3.sequence.graph import (
 _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
+_ARRAYS = "left", "phone", "ptr", "arc_phone", "next", "prob", "pdfs"
 _MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
 _EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
 _KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
@@ -95,13 +95,9 @@ class Denominator(Graph):
     def save(self, directory: Path | str, about: dict[str, object] | None = None) -> None:
         """Write denominator.safetensors: the phone language model and the pdfs of its states."""
         lm = self.lm
-        arrays = {
-            "left": lm.left_J, "phone": lm.phone_J, "ptr": lm.ptr_J1, "arc_phone": lm.arc_phone_A, "next": lm.next_A,
-            "prob": lm.prob_A, "pdfs": self.pdfs_PP2,
-        }  # fmt: skip
-        save_tensors(
-            Path(directory) / _NAME, arrays, {**(about or {}), "kind": "denominator", "num_pdfs": self.num_pdfs}
-        )
+        columns = lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A, self.pdfs_PP2
+        whole = {**(about or {}), "kind": "denominator", "num_pdfs": self.num_pdfs}
+        save_tensors(Path(directory) / _NAME, dict(zip(_ARRAYS, columns, strict=True)), whole)
 
 
 def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
@@ -141,8 +137,8 @@ def load_denominator(directory: Path | str) -> Denominator:
 @lru_cache(maxsize=1)
 def _load(path: Path, _: int) -> Denominator:
     arrays, about = load_tensors(path, "denominator")
-    lm = PhoneLm(*(arrays[name] for name in ("left", "phone", "ptr", "arc_phone", "next", "prob")))
-    return assemble(lm, about["num_pdfs"], arrays["pdfs"])
+    *columns, pdfs_PP2 = (arrays[name] for name in _ARRAYS)
+    return assemble(PhoneLm(*columns), about["num_pdfs"], pdfs_PP2)
 
 
 def check_tree(directory: Path | str) -> None:
@@ -210,7 +206,16 @@ class LfMmi:
                 "was made for another tree; build the denominator again"
             )
         clipped_BTS = y_BTS.clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
-        objective, posterior_BTS = _Criterion.apply(clipped_BTS, numerators, self.denominator, self.leak)
+        numerator_B, posterior_BTS = map(
+            torch.from_numpy, numerator_posteriors(clipped_BTS.detach().cpu().numpy(), numerators)
+        )
+        # The criterion of each chunk; those without a path in the numerator contribute zero.
+        numerator_B, posterior_BTS = numerator_B.to(y_BTS.device), posterior_BTS.to(y_BTS)
+        denominator_B, all_BTS = value_and_gradient(clipped_BTS, self.denominator, self.leak)
+        fits_B = numerator_B != -np.inf
+        value_B = torch.where(fits_B, numerator_B - denominator_B, 0.0)
+        gradient_BTS = torch.where(fits_B[:, None, None], posterior_BTS - all_BTS, 0.0)
+        objective = Attached.apply(clipped_BTS, value_B, gradient_BTS).sum().to(y_BTS.dtype)
         loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
         judged_BTS = y_BTS.detach()
         if second_BTS is not None:
@@ -228,31 +233,6 @@ class LfMmi:
         found_BT1 = judged_BTS.argmax(2, keepdim=True)  # argmax is slow: one instead of two
         correct = ((posterior_BTS.gather(2, found_BT1).squeeze(2) == best_BT) & said_BT).sum()
         return loss / said_BT.sum(), correct
-
-
-class _Criterion(torch.autograd.Function):
-    """The sum over chunks of numerator minus denominator; chunks without a path in the numerator contribute zero."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, y_BTS: Tensor, numerators: Numerators, graph: Denominator, leak: float
-    ) -> tuple[Tensor, Tensor]:
-        y = y_BTS.detach().cpu().numpy()
-        numerator_B, said_BTS = numerator_posteriors(y, numerators)
-        fits_B = numerator_B > -np.inf
-        denominator_B, all_BTS = forward_backward.total(y_BTS, graph, leak)
-        said = torch.from_numpy(said_BTS).to(y_BTS)
-        fits = torch.from_numpy(fits_B | np.isnan(numerator_B)).to(y_BTS.device)
-        objective = (torch.from_numpy(numerator_B).to(y_BTS.device) - denominator_B)[fits].sum().to(y_BTS.dtype)
-        ctx.save_for_backward(torch.where(fits[:, None, None], said - all_BTS, 0.0))
-        ctx.mark_non_differentiable(said)
-        return objective, said
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-        (difference_BTS,) = ctx.saved_tensors
-        return grad * difference_BTS, None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,15 +256,11 @@ class AlignmentNumerators:
     leak: float = 0.1
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
-        lm, graph = self.denominator.lm, self.denominator
-        outputs = self.frames // self.subsampling
-        found = [
-            _chain(
-                chunk.labels_T, chunk.start, chunk.speed, self.subsampling, outputs, self.tolerance, self.leak,
-                graph.pdfs_PP2, graph.initial_J, lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A,
-            )
-            for chunk in chunks
-        ]  # fmt: skip
+        lm, outputs = self.denominator.lm, self.frames // self.subsampling
+        columns = lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A
+        fixed = self.subsampling, outputs, self.tolerance, self.leak
+        graph = self.denominator.pdfs_PP2, self.denominator.initial_J, *columns
+        found = [_chain(chunk.labels_T, chunk.start, chunk.speed, *fixed, *graph) for chunk in chunks]
         size_B = np.array([len(first_N) for first_N, *_ in found])
         first_K, loop_K, begin_K, low_K, high_K, enter_K = (np.concatenate(each) for each in zip(*found, strict=True))
         # Each phone but the first of a chunk has one arc, from the previous phone.
@@ -292,11 +268,9 @@ class AlignmentNumerators:
         has_arc_K = np.ones(ptr_B1[-1], np.bool_)
         has_arc_K[ptr_B1[:-1]] = False
         place_K = np.arange(ptr_B1[-1]) - np.repeat(ptr_B1[:-1], size_B)
-        return Numerators(
-            outputs, ptr_B1, first_K, loop_K, begin_K, np.ones(len(first_K), np.bool_), low_K, high_K,
-            arc_ptr_K1=np.append(0, has_arc_K.cumsum()), src_A=(place_K[has_arc_K] - 1).astype(np.int32),
-            weight_A=enter_K[has_arc_K],
-        )  # fmt: skip
+        arcs = np.append(0, has_arc_K.cumsum()), (place_K[has_arc_K] - 1).astype(np.int32), enter_K[has_arc_K]
+        states = first_K, loop_K, begin_K, np.ones(len(first_K), np.bool_), low_K, high_K
+        return Numerators(outputs, ptr_B1, *states, *arcs)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -368,10 +342,8 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     for k in range(from_k, to_k):
         if not low[k] <= -1 <= high[k]:  # it does not begin before the chunk
             begin[k] = NEVER
-    return (
-        pdf_first[from_k:to_k], pdf_loop[from_k:to_k], begin[from_k:to_k], low[from_k:to_k], high[from_k:to_k],
-        enter[from_k:to_k],
-    )  # fmt: skip
+    k = slice(from_k, to_k)
+    return pdf_first[k], pdf_loop[k], begin[k], low[k], high[k], enter[k]
 
 
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
@@ -422,12 +394,10 @@ class TranscriptNumerators:
         ptr_B1 = np.cumsum([0, *map(len, first)])
         begin_K = np.full(ptr_B1[-1], NEVER)
         begin_K[ptr_B1[:-1]] = math.log(self.denominator.initial_J[START])
-        return Numerators(
-            frames, ptr_B1, np.concatenate(first), np.concatenate(loop), begin_K, np.concatenate(final),
-            low_K=np.zeros(ptr_B1[-1], np.int32), high_K=np.full(ptr_B1[-1], frames, np.int32),
-            arc_ptr_K1=np.cumsum([0, *np.concatenate(arcs)]), src_A=np.concatenate(src),
-            weight_A=np.concatenate(weight),
-        )  # fmt: skip
+        limits = np.zeros(ptr_B1[-1], np.int32), np.full(ptr_B1[-1], frames, np.int32)  # any frame, in any state
+        states = np.concatenate(first), np.concatenate(loop), begin_K, np.concatenate(final), *limits
+        into = np.cumsum([0, *np.concatenate(arcs)]), np.concatenate(src), np.concatenate(weight)
+        return Numerators(frames, ptr_B1, *states, *into)
 
     def _graph(self, words_W: np.ndarray) -> _Graph:
         key = words_W.tobytes()
@@ -482,10 +452,9 @@ def _composed(
                 arcs_in.append([])
             arcs_in[number[node]].append((place, math.log(lm.prob_A[arc] if arc >= 0 else leak * seen)))
     arcs = [arc for into in arcs_in for arc in into]
-    return (
-        np.array(first, np.int32), np.array(loop, np.int32), np.array(final), np.array([len(into) for into in arcs_in]),
-        np.array([src for src, _ in arcs], np.int32), np.array([weight for _, weight in arcs]),
-    )  # fmt: skip
+    sources, weights = np.array([src for src, _ in arcs], np.int32), np.array([weight for _, weight in arcs])
+    states = np.array(first, np.int32), np.array(loop, np.int32), np.array(final)
+    return *states, np.array([len(into) for into in arcs_in]), sources, weights
 
 
 def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:

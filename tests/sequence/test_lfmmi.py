@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
 from speech3.frames.packed import segment_labels
-from speech3.sequence.forward_backward import denominator_log_z, denominator_posteriors
+from speech3.sequence.forward_backward import compiled_passes, denominator_log_z
 from speech3.sequence.graph import NEVER, START, UNSEEN, estimate_phone_lm, numerator_posteriors
 from speech3.sequence.lfmmi import AlignmentNumerators, LfMmi, assemble
 
@@ -48,7 +48,7 @@ def test_denominator_equals_enumeration(seed: int) -> None:
     y = outputs(3, graph.num_pdfs, 1, seed)
     expected = enumerated_log_z(y[:, :, 0].numpy(), graph, LEAK)
     assert denominator_log_z(y, graph, LEAK).item() == pytest.approx(expected, abs=1e-9)
-    log_z, _ = denominator_posteriors(y.exp().float().numpy(), graph, LEAK)
+    log_z, _ = compiled_passes(y.exp().float().numpy(), graph, LEAK)
     assert log_z[0] == pytest.approx(expected, abs=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_the_leak_counts_as_enumerated(leak: float) -> None:
     y = outputs(3, graph.num_pdfs, 1)
     expected = enumerated_log_z(y[:, :, 0].numpy(), graph, leak)
     assert denominator_log_z(y, graph, leak).item() == pytest.approx(expected, abs=1e-9)
-    assert denominator_posteriors(y.exp().float().numpy(), graph, leak)[0][0] == pytest.approx(expected, abs=1e-5)
+    assert compiled_passes(y.exp().float().numpy(), graph, leak)[0][0] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 16, 33])
@@ -67,7 +67,7 @@ def test_compiled_gradient_equals_autograd_through_sparse_products(batch: int) -
     y = (3 * outputs(12, graph.num_pdfs, batch)).requires_grad_()
     log_z = denominator_log_z(y, graph, LEAK)
     (expected,) = torch.autograd.grad(log_z.sum(), y)
-    found, posterior = denominator_posteriors((y - y.amax(1, keepdim=True)).exp().detach().float().numpy(), graph, LEAK)
+    found, posterior = compiled_passes((y - y.amax(1, keepdim=True)).exp().detach().float().numpy(), graph, LEAK)
     np.testing.assert_allclose(found + y.amax(1).sum(0).detach().numpy(), log_z.detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(posterior, expected.numpy(), atol=2e-5)
     np.testing.assert_allclose(posterior.sum(1), 1, atol=1e-4)
