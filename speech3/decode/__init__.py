@@ -1,12 +1,11 @@
 """From scores of frames to words: decoding graph, search, lattices, the recogniser.
 
-`graph` composes H o C o L o G, with words and grammar from `grammar`; `new_graph` builds other graphs for a trained
-model. `token_passing` and `beam_search` are the search, `phrases` and `hot_words` reward phrases in it, `search` runs
-it over many utterances. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and
-`lattice_directory` keep what it found; `rescoring` gives it other language models. `trained_model` holds everything
-that recognition needs; `apply` uses it on recordings, `streaming` on streams, `align` for forced alignment;
-`recognizer` is the class of the Python interface; `tune` finds its parameters, `score_fusion` averages several
-models.
+`graph` composes H o C o L o G from `grammar`; `new_graph` builds others for a trained model. `beam_search` and its
+kernels, `token_passing`, are the search; `search` runs it over many utterances; `phrases` and `hot_words` reward
+phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
+what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
+`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment. `recognizer` is the class of the
+Python interface; `tune` finds its parameters.
 """
 
 from typing import TYPE_CHECKING

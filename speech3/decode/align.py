@@ -98,7 +98,7 @@ class FoundAlignment:
     total: int
 
     def tracks(self) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
-        """Words and phones of each utterance, in seconds from its beginning; those of long ones are joined."""
+        """Words and phones of each utterance, in seconds from its beginning; the parts of long ones are joined."""
         clock, known = self.recognizer.clock, self.aligned.confidences
         lexicon, found = self.recognizer.hmm.lexicon, self.aligned.alignments
 
@@ -135,8 +135,8 @@ def align_datadir(
     lang
         espeak-ng's language code, for guessing pronunciations of the words that are still missing.
     corrected
-        Phones and silences of some of the utterances, with times that the user has corrected: all boundaries are moved
-        by the same conventions, if that helps (`speech3.hmm.alignment.corrected`).
+        Phones and silences of some utterances with times corrected by the user: all boundaries are moved by the same
+        conventions, if that helps (`speech3.hmm.alignment.corrected`).
 
     Raises
     ------
@@ -180,9 +180,7 @@ def find_alignment(
     only: Collection[str] | None = None,
     limits: Limits | None = None,
 ) -> FoundAlignment:
-    """Align every utterance with its transcript; parameters and errors are those of `align_datadir`.
-
-    Written to `out` are only the features and ``guessed.txt``.
+    """Align as `align_datadir` does, but write only the features and ``guessed.txt`` to `out`.
 
     Parameters
     ----------
@@ -268,7 +266,7 @@ def _aligned(
 def align_samples(
     recognizer: Recognizer, samples: ArrayLike, rate: int, words: Sequence[str]
 ) -> tuple[list[Segment], list[Segment], float]:
-    """Align one recording in memory: its words and its phones, with times in seconds, and the confidence of the whole.
+    """Align one recording in memory: its words, its phones (times in seconds), and the confidence of the whole.
 
     Parameters
     ----------
@@ -280,7 +278,7 @@ def align_samples(
     Raises
     ------
     Speech3Error
-        There are no words, or no samples; the recording is silent, too short for the words, or longer than
+        There are no words or no samples; the recording is silent, too short for the words, or longer than
         `LONGEST_SAMPLES_S`; the model has no `<unk>` for a word that it lacks.
     """
     if not words:

@@ -1,4 +1,4 @@
-"""Apply a recogniser to users' data: data directories, audio files and samples.
+"""Apply a recogniser to data directories, audio files and samples in memory.
 
 Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 """
@@ -33,14 +33,10 @@ _Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if 
 def features_for(
     recognizer: TrainedModel, data: DataDir, jobs: int, out: Path, most_bad: float = MOST_BAD
 ) -> tuple[ArkReader, dict[str, str]]:
-    """Extract the features that the model needs into ``out/feats``.
+    """Extract the features that the model needs into ``out/feats``; also return why utterances have none.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
     is refused unless the model's own features.yaml mixes them.
-
-    Returns
-    -------
-    The features, and for each utterance that has none the reason.
 
     Raises
     ------
@@ -80,15 +76,8 @@ def say_skipped(bad: Mapping[str, str], what: str) -> None:
 def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
     """Write ``loglikes.ark``, ``loglikes.scp`` and, if utterances are bad, ``bad.txt``; return the number of matrices.
 
-    Utterances whose scores are not finite are added to `bad`.
-
-    The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames. One utterance at a time is in
-    memory.
-
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances are bad.
+    The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames; one is in memory at a time.
+    Utterances whose scores are not finite are added to `bad`; more than 5 % of them are an error.
     """
     total = len(feats) + len(bad)
 
@@ -123,9 +112,9 @@ def transcribe(
 ) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
-    A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and
-    left out. A model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the
-    first `_ADAPT_S` of speech.
+    A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
+    model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the first
+    `_ADAPT_S` of speech.
 
     Raises
     ------
@@ -209,9 +198,9 @@ def transcribe_samples(
     Parameters
     ----------
     samples
-        One channel, as floats from -1 to 1 or as integers; see `speech3.data.resampling.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers (`speech3.data.checked_samples`).
     rate_hz
-        Samples per second; the samples are resampled if this differs from the model's rate.
+        Resampled if this differs from the model's rate.
     speaker
         Who speaks, if that is known. Then what is in `known` of this speaker is used, and added to.
 
@@ -253,10 +242,7 @@ def features_of_samples(
 ) -> tuple[np.ndarray, tuple[np.ndarray, int]]:
     """Features (T, F) of a recording in memory, and its waveform (S,) at the model's rate with that rate.
 
-    Raises
-    ------
-    Speech3Error
-        The samples are shorter than one frame or silent; the samples or the rate are invalid.
+    Silence, less than a frame and invalid samples are refused.
     """
     wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
     _refuse_given(recognizer, "samples")
@@ -279,13 +265,7 @@ def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int)
 
 
 def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
-    """Recognise the parts of a recording; times are relative to the start of the recording.
-
-    Raises
-    ------
-    Speech3Error
-        There were parts, but none could be recognised.
-    """
+    """Recognise the parts of a recording, one of which must succeed; times count from the start of the recording."""
     words: list[str] = []
     segments: list[Segment] = []
     recognised, failed = 0, ""
@@ -318,12 +298,6 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     return without_doubtful(recognizer, decoding.hypotheses[0]).words, found
 
 
-def features_of_file(recognizer: TrainedModel, path: Path) -> np.ndarray:
-    """Features (T, F) of one audio file, resampled and mixed as the model needs."""
-    _refuse_given(recognizer, str(path))
-    return _features_of(recognizer, str(path), *_whole(recognizer, path))
-
-
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:
     if recognizer.features.kind == "given":
         raise MismatchError(
@@ -343,10 +317,7 @@ def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_h
 
 
 def transcription_json(result: Transcription) -> str:
-    """A JSON line: file, duration and text of a recording, and its words with start, end and confidence.
-
-    Times are in seconds; confidences are probabilities, left out where they are unknown.
-    """
+    """A JSON line: file, duration (s) and text of a recording, and its words with times and confidences if known."""
     words = [word_of(word.label, word.start_s, word.end_s, word.confidence) for word in result.words]
     about = {"file": result.name, "duration": round(result.duration_s, 3), "text": result.text, "words": words}
     return json.dumps(about, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Beam search through a decoding graph, fed with frames as they arrive, and the lattices that it makes.
 
 The graph is arranged for the search: the arcs of each state together, emitting arcs (whose input label is a pdf, and
-which consume a frame) before non-emitting ones (epsilon). The compiled inner loops are in `token_passing`.
+which consume a frame) before the others (epsilon). The compiled inner loops are in `token_passing`.
 
 Axes: T frames, T1 one more, P pdfs, S states, S1 one more, A arcs (4 columns, those of `fst.ARC`), E emitting arcs,
 H tokens, L links, K arcs of a path.
@@ -71,8 +71,7 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     Raises
     ------
     Speech3Error
-        The graph is empty, a label or state is out of range, a weight is not a finite number, or there is a cycle of
-        non-emitting arcs.
+        The graph is empty, a label or state is out of range, a weight is not finite, or non-emitting arcs form a cycle.
     """
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():
@@ -213,7 +212,7 @@ class Lattice:
         return int(self.frame_S.max()) if len(self.frame_S) else 0
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """Cost of each arc, float64; the word penalty is added to the one already in the graph costs."""
+        """(A,) float64; the word penalty is added to the one already in the graph costs."""
         penalty_A = word_penalty * (self.olabel_A > 0)
         return self.graph_A.astype(np.float64) + acoustic_scale * self.acoustic_A.astype(np.float64) + penalty_A
 
@@ -225,13 +224,13 @@ def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.
 
 
 def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
-    """The words of the best path at an acoustic scale, with a word penalty in addition to the graph's."""
+    """The words of the best path; `word_penalty` is added to the one in the graph costs."""
     olabels = lattice.olabel_A[best_arcs(lattice, acoustic_scale, word_penalty)]
     return tuple(olabels[olabels > 0].tolist())
 
 
 def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-    """The arcs of the best path at an acoustic scale, in order; parameters as for `best_words`."""
+    """The arcs of the best path, in order."""
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
     found: np.ndarray = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
     return found
@@ -239,7 +238,7 @@ def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0
 
 @jit
 def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    """(S,) costs of the best path from each state to the end, final cost included; arcs are sorted by source state."""
+    """`rest_costs`, of arcs sorted by source state."""
     rest = final.copy()
     for a in range(len(source) - 1, -1, -1):
         rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])
@@ -380,7 +379,7 @@ class BestPath:
     pdfs_T
         int32: the pdf of each frame.
     olabels
-        The non-epsilon output labels of its arcs, in order.
+        The output labels of its arcs, without epsilon.
     """
 
     cost: float
@@ -391,13 +390,7 @@ class BestPath:
 
 
 def check_scores(utterance: str, scores_TP: np.ndarray, num_pdfs: int, where: object) -> None:
-    """Check that scores can be searched.
-
-    Raises
-    ------
-    Speech3Error
-        They have the wrong number of columns, or are NaN or plus infinity.
-    """
+    """Refuse scores with the wrong number of columns, or that are NaN or plus infinity."""
     if scores_TP.ndim != 2 or scores_TP.shape[1] != num_pdfs:
         raise MismatchError(
             f"{utterance}: scores of shape {scores_TP.shape}, but the graph {where} has {num_pdfs} pdfs;"
@@ -413,10 +406,9 @@ def not_numbers(scores_TP: np.ndarray) -> bool:
 
 
 class BeamSearch:
-    """Searches one utterance after another, reusing its memory.
+    """Searches one utterance after another, reusing its memory, in one thread at a time.
 
-    Call `begin`, then `read` with frames as they arrive; `best_path` may be called at any time. Only one thread may use
-    it at a time; the GIL is released while frames are read.
+    Call `begin`, then `read` with frames as they arrive, without the GIL; `best_path` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -438,10 +430,10 @@ class BeamSearch:
         beam
             Tokens whose cost exceeds the lowest of their frame by more than this are pruned.
         max_active
-            Maximum number of tokens of a frame from which the search continues.
+            Most tokens of a frame from which the search continues.
         lattice_beam
-            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there
-            is no lattice, and the search is faster.
+            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there is
+            none, and the search is faster.
         """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
@@ -457,13 +449,7 @@ class BeamSearch:
         return self._end > self._first
 
     def read(self, scores_TP: np.ndarray) -> None:
-        """Read frames: float32 (T, P) unscaled log likelihoods, up to a constant for each frame.
-
-        Raises
-        ------
-        Speech3Error
-            They are NaN or plus infinity, or the number of columns differs from the graph's number of pdfs.
-        """
+        """Read frames: float32 (T, P) unscaled log likelihoods, up to a constant for each frame."""
         check_scores(self._utterance, scores_TP, self._graph.num_pdfs, "that is searched")
         scores_TP = np.ascontiguousarray(scores_TP, np.float32)
         done = 0

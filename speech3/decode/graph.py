@@ -236,7 +236,7 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
 
 
 def decode_directory(onnx: Path) -> Path:
-    """The directory beside OUT.onnx with everything else that decoding needs: OUT.decode."""
+    """OUT.decode beside OUT.onnx, with everything else that decoding needs."""
     return onnx.with_suffix(".decode")
 
 
@@ -255,7 +255,7 @@ class Graph:
     about
         The contents of `graph.json`.
     phrases
-        Hot phrases to be boosted in the lattices (`speech3.decode.new_graph`).
+        Hot phrases to be boosted in the lattices (`speech3.decode.hot_words`).
     filler_cost
         What was added to the costs of fillers (`speech3.decode.filler`).
     """
@@ -302,7 +302,7 @@ class Graph:
 def build_graph(
     hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float, spelling: Spelling | None = None
 ) -> dict[str, Any]:
-    """Write the graph to ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
+    """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
 
     ``out/G.fst`` is the language model as used in the graph, for `speech3 rescore`, which subtracts its costs. An
     n-gram model is also kept as ``out/lm.arpa.gz``, for `speech3 graph`, which adds words to it.
@@ -310,8 +310,7 @@ def build_graph(
     Parameters
     ----------
     lm
-        An n-gram model, or a `Grammar`. Words of an n-gram model that the lexicon lacks are left out and listed in
-        ``graph.json`` under ``dropped``.
+        Words of an n-gram model that the lexicon lacks are left out, and listed in ``graph.json`` under ``dropped``.
     self_loop_scale
         Kaldi's --self-loop-scale; not used if transitions have no probabilities (``graph.json`` then has None). Each
         frame has one transition and one acoustic score, which is scaled down because frames are not independent.
@@ -369,13 +368,7 @@ def build_graph(
 
 
 def load_graph(path: Path | str) -> Graph:
-    """Read what `build_graph` wrote and check that it can be searched.
-
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, the graph is empty or has no final state, or its labels exceed the pdfs or words.
-    """
+    """Read what `build_graph` wrote; refuse a damaged file, and a graph that cannot be searched (`check_graph`)."""
     path = Path(path)
     about = read_json(path / "graph.json")
     if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):

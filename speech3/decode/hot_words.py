@@ -32,19 +32,18 @@ Model = TypeVar("Model", bound=TrainedModel)
 
 
 def read_hot(path: Path) -> HotWords:
-    """Read lines `WORD [BOOST]` and `WORD WORD ... [BOOST]`: the boost of each word and phrase.
-
-    Raises
-    ------
-    Speech3Error
-        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts. The
-        message names file and line.
-    """
+    """Read lines `WORD [BOOST]` and `WORD WORD ... [BOOST]`: the boost of each word and phrase."""
     return parse_hot(read_utf8(path).splitlines(), path)
 
 
 def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
-    """As `read_hot`, of lines; `path` is their name for messages."""
+    """As `read_hot`, of lines; `path` is their name for messages.
+
+    Raises
+    ------
+    Speech3Error
+        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts.
+    """
     found: dict[tuple[str, ...], tuple[float, int]] = {}
     for number, line in enumerate((composed(line, path) for line in lines), 1):
         words = tuple(line.split())
@@ -82,7 +81,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
     Raises
     ------
     Speech3Error
-        The graph lacks a word, or its pieces cannot spell it. The message names `source`.
+        The graph lacks a word, or its pieces cannot spell it; the message names `source`.
     """
     cost_of, phrases = (_of_pieces if graph.mark == WORD_START else _of_words)(graph, hot, source)
     return replace(graph.with_costs(cost_of), phrases=phrases)
@@ -150,9 +149,7 @@ def _can_spell(text: str, pieces: Collection[str]) -> bool:
 
 
 def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[str] | None = None) -> Model:
-    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words.
-
-    These are a file, or its lines.
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words: a file, or its lines.
 
     The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
 

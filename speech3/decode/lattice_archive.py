@@ -1,4 +1,4 @@
-"""Kaldi's lattice archives, text and binary, as its lattice tools read and write them (kaldi-lattice.cc).
+"""Kaldi's lattice archives (kaldi-lattice.cc): written as binary files, read as binary or text files.
 
 A `Lattice` is Kaldi's Lattice (OpenFst's arc type ``lattice4``), a `WordLattice` its CompactLattice
 (``compactlattice44``). Acoustic costs are unscaled in both. Lattices written here have pdfs + 1 in place of Kaldi's
@@ -14,7 +14,7 @@ Axes: N bytes, S states, S1 one more, A arcs, A1 one more, K labels of all arcs,
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -57,10 +57,7 @@ class LatticeBody(NamedTuple):
 def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[LatticeBody, int]:
     """Parse the states from byte `at` on; return them and the offset of the byte after them.
 
-    Raises
-    ------
-    ValueError
-        The bytes end before the states do, or contain an impossible number.
+    A ValueError says that the bytes end before the states do, or contain an impossible number.
     """
     if not 0 <= states <= len(data_N) // 16:
         raise ValueError(f"{states} states")
@@ -186,13 +183,9 @@ class _Raw:
 
 
 def write_lattices(
-    path: Path | str,
-    items: Iterable[tuple[str, Lattice | WordLattice]],
-    scp: Path | str | None = None,
-    *,
-    binary: bool = True,
+    path: Path | str, items: Iterable[tuple[str, Lattice | WordLattice]], scp: Path | str | None = None
 ) -> int:
-    """Write ``(utterance, lattice)`` pairs as an archive; return their number. The file appears once all are written.
+    """Write lattices as an archive, which appears once all are written; return their number.
 
     `scp` gets the archive's index: ``utterance /absolute/path.ark:offset`` lines, sorted.
     """
@@ -201,11 +194,7 @@ def write_lattices(
         for utterance, lattice in items:
             stream.write(utterance.encode() + b" ")
             index.append(index_line(utterance, path, stream.tell()))
-            raw = _taken_apart(lattice)
-            if binary:
-                _write_binary(stream, raw, len(lattice.frame_S))
-            else:
-                stream.write("\n".join(["", *_text(raw), "", ""]).encode())
+            _write(stream, lattice)
     if scp is not None:
         write_text(scp, "".join(sorted(index)))
     return len(index)
@@ -217,8 +206,8 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
     Raises
     ------
     Speech3Error
-        The file is missing, cut short or not a lattice archive, or a lattice is invalid: it has a cycle, or its paths
-        to a state read different numbers of frames.
+        The file is missing, cut short or not a lattice archive; a lattice has a cycle, or its paths to a state read
+        different numbers of frames.
     """
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  # closed below
@@ -240,58 +229,32 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
             yield key, _put_together(body, start, compact, where)
 
 
-def _taken_apart(lattice: Lattice | WordLattice) -> _Raw:
-    ends = (lattice.source_A.tolist(), lattice.target_A.tolist())
+def _write(stream: IO[bytes], lattice: Lattice | WordLattice) -> None:
+    # A weight is two costs and, in a compact lattice, its labels.
     if isinstance(lattice, Lattice):
-        raw = _Raw(False, 0, list(zip(*ends, lattice.ilabel_A.tolist(), lattice.olabel_A.tolist(), strict=True)))
+        kind, labels = b"lattice4", (lattice.ilabel_A, lattice.olabel_A)
+        finals = [struct.pack("<ff", cost, 0.0 if np.isfinite(cost) else cost) for cost in lattice.final_S.tolist()]
         costs = zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), strict=True)
-        raw.weights = [(graph, acoustic, ()) for graph, acoustic in costs]
-        last = np.flatnonzero(np.isfinite(lattice.final_S)).tolist()
-        raw.finals = {state: (float(lattice.final_S[state]), 0.0, ()) for state in last}
-        return raw
-    words = lattice.word_A.tolist()
-    raw = _Raw(True, 0, list(zip(*ends, words, words, strict=True)))
-    begins, labels = lattice.begin_A1.tolist(), (lattice.pdfs_K + 1).tolist()
-    raw.weights = [
-        (graph, acoustic, tuple(labels[begins[arc] : begins[arc + 1]]))
-        for arc, (graph, acoustic) in enumerate(zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), strict=True))
-    ]
-    for state in np.flatnonzero(np.isfinite(lattice.final_graph_S)).tolist():
-        graph, acoustic = float(lattice.final_graph_S[state]), float(lattice.final_acoustic_S[state])
-        raw.finals[state] = graph, acoustic, tuple((lattice.final_pdfs_S[state] + 1).tolist())
-    return raw
-
-
-def _text(raw: _Raw) -> Iterator[str]:
-    for (source, target, ilabel, olabel), weight in zip(raw.arcs, raw.weights, strict=True):
-        labels = f"{olabel}" if raw.compact else f"{ilabel}\t{olabel}"
-        yield f"{source}\t{target}\t{labels}\t{_weight(weight, raw.compact)}"
-    for state, weight in raw.finals.items():
-        yield f"{state}\t{_weight(weight, raw.compact)}"
-
-
-def _weight(weight: tuple[float, float, tuple[int, ...]], compact: bool) -> str:
-    labels = "," + "_".join(map(str, weight[2])) if compact else ""
-    return f"{weight[0]:.9g},{weight[1]:.9g}{labels}"
-
-
-def _write_binary(stream: IO[bytes], raw: _Raw, states: int) -> None:
-    kind = b"compactlattice44" if raw.compact else b"lattice4"
+        weights = [struct.pack("<ff", *each) for each in costs]
+    else:
+        kind, labels = b"compactlattice44", (lattice.word_A, lattice.word_A)
+        ends = zip(lattice.final_graph_S.tolist(), lattice.final_acoustic_S.tolist(), lattice.final_pdfs_S, strict=True)
+        finals = [_compact_weight(*each) for each in ends]
+        pdfs_A = np.split(lattice.pdfs_K, lattice.begin_A1[1:-1])
+        arcs = zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), pdfs_A, strict=False)
+        weights = [_compact_weight(*each) for each in arcs]
     stream.write(_MAGIC + b"".join(struct.pack("<i", len(name)) + name for name in (b"vector", kind)))
-    stream.write(_HEADER.pack(_VERSION, 0, _EXPANDED_AND_MUTABLE, raw.start, states, len(raw.arcs)))
-    leaving: list[list[int]] = [[] for _ in range(states)]
-    for number, (source, *_) in enumerate(raw.arcs):
-        leaving[source].append(number)
+    stream.write(_HEADER.pack(_VERSION, 0, _EXPANDED_AND_MUTABLE, 0, len(finals), len(weights)))
+    columns = np.stack([*labels, lattice.target_A], axis=1).tolist()
+    begins = np.searchsorted(lattice.source_A, np.arange(len(finals) + 1)).tolist()
+    for final, (begin, end) in zip(finals, pairwise(begins), strict=True):
+        stream.write(final + struct.pack("<q", end - begin))
+        for (ilabel, olabel, target), weight in zip(columns[begin:end], weights[begin:end], strict=True):
+            stream.write(struct.pack("<ii", ilabel, olabel) + weight + struct.pack("<i", target))
 
-    def weight(values: tuple[float, float, tuple[int, ...]]) -> bytes:
-        labels = struct.pack(f"<i{len(values[2])}i", len(values[2]), *values[2]) if raw.compact else b""
-        return struct.pack("<ff", *values[:2]) + labels
 
-    for state in range(states):
-        stream.write(weight(raw.finals.get(state, (np.inf, np.inf, ()))) + struct.pack("<q", len(leaving[state])))
-        for number in leaving[state]:
-            _, target, ilabel, olabel = raw.arcs[number]
-            stream.write(struct.pack("<ii", ilabel, olabel) + weight(raw.weights[number]) + struct.pack("<i", target))
+def _compact_weight(graph: float, acoustic: float, pdfs: np.ndarray) -> bytes:
+    return struct.pack("<ffi", graph, acoustic, len(pdfs)) + (pdfs + 1).astype("<i4").tobytes()
 
 
 def _key(stream: IO[bytes], path: Path | str) -> str:
@@ -399,17 +362,29 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     olabel_A, costs_A2 = arcs_A4[kept, 3].astype(np.int32), body.costs_A2[kept]
     final_S2 = np.where(np.isfinite(body.final_costs_S2[used, :1]), body.final_costs_S2[used], np.float32(np.inf))
     frame_S = frame_S[used].astype(np.int32)
-    if compact:
-        picked_K, begin_A1 = joined_ranges(body.begin_A1[kept], np.diff(body.begin_A1)[kept])
-        pdfs_K, begins = body.labels_K[picked_K] - np.int32(1), body.final_begin_S1.tolist()
-        final_pdfs_S = tuple(
-            body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
-            for state, ends in zip(used.tolist(), np.isfinite(final_S2[:, 0]).tolist(), strict=True)
-        )
-        arcs, costs = (source_A, target_A, olabel_A), (*costs_A2.T.astype(np.float64), *final_S2.T.astype(np.float64))
-        frames = int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max())
-        return WordLattice(*arcs, *costs, pdfs_K, begin_A1, final_pdfs_S, frame_S, frames)
-    if (np.isfinite(final_S2[:, 0]) & (final_S2[:, 1] != 0)).any():
-        raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
-    ilabel_A, costs_2A, final_2S = arcs_A4[kept, 2].astype(np.int32), costs_A2.T.copy(), final_S2.T.copy()
-    return Lattice(source_A, target_A, ilabel_A, olabel_A, *costs_2A, final_2S[0], frame_S, True)
+    (graph_A, acoustic_A), (graph_S, acoustic_S) = costs_A2.T.copy(), final_S2.T.copy()
+    if not compact:
+        if (np.isfinite(graph_S) & (acoustic_S != 0)).any():
+            raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
+        ilabel_A = arcs_A4[kept, 2].astype(np.int32)
+        return Lattice(source_A, target_A, ilabel_A, olabel_A, graph_A, acoustic_A, graph_S, frame_S, True)
+    picked_K, begin_A1 = joined_ranges(body.begin_A1[kept], np.diff(body.begin_A1)[kept])
+    pdfs_K, begins = body.labels_K[picked_K] - np.int32(1), body.final_begin_S1.tolist()
+    final_pdfs_S = tuple(
+        body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
+        for state, ends in zip(used.tolist(), np.isfinite(graph_S).tolist(), strict=True)
+    )
+    return WordLattice(
+        source_A,
+        target_A,
+        olabel_A,
+        graph_A.astype(np.float64),
+        acoustic_A.astype(np.float64),
+        graph_S.astype(np.float64),
+        acoustic_S.astype(np.float64),
+        pdfs_K,
+        begin_A1,
+        final_pdfs_S,
+        frame_S,
+        frames=int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max()),
+    )

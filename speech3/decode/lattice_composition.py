@@ -40,7 +40,7 @@ _MOST = 4_000_000  # arcs: half a gigabyte
 
 
 class LmStates(NamedTuple):
-    """Arrays for compiled code, made only by `of_arpa` and `of_grammar`.
+    """A language model as arrays for compiled code.
 
     Attributes
     ----------
@@ -79,10 +79,7 @@ def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
 def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
     """The states of the G that a graph was made from (`grammar.Grammar`); words are its labels.
 
-    Raises
-    ------
-    Speech3Error
-        A sequence of words may have several paths, as in some grammars; `path` is for messages.
+    Refused if a sequence of words may have several paths, as in some grammars; `path` is for messages.
     """
     ilabel_A, states = fst.arcs_A["ilabel"], len(fst.final_S)
     back_A = ilabel_A == backoff_label
@@ -278,7 +275,7 @@ class Reading:
     Attributes
     ----------
     word_A
-        int64 word of the language model that each arc completes; `NO_WORD` where it completes none.
+        int64 word that each arc completes; `NO_WORD` where it completes none.
     last_S
         int64 word that is completed where a path ends in each state; `NO_WORD` if there is none.
     """
@@ -289,13 +286,7 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """A lattice whose paths have the costs of both language models.
-
-    Attributes
-    ----------
-    old_A, new_A, old_S, new_S
-        float64 costs of the arcs and final costs under each of the two models.
-    """
+    """A lattice with the costs of both language models, float64: of its arcs, and of ending in its states."""
 
     lattice: WordLattice
     old_A: np.ndarray
@@ -324,7 +315,6 @@ def expand_pieces(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordL
     Returns
     -------
     lattice
-        The expanded lattice.
     words
         For each arc, the word that it completes because its piece begins the next one; "" if it completes none.
     last
@@ -359,7 +349,7 @@ def composed(
     Raises
     ------
     Speech3Error
-        A path of the lattice has infinite cost under one of the models, or there are more than four million arcs.
+        A path of the lattice has infinite cost under one of the models, or there are more than `_MOST` arcs.
     """
     shape = lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S)
     read = old, old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S

@@ -76,7 +76,7 @@ class LatticeDir:
     about: LatticesAbout
 
     def lattices(self) -> Iterator[tuple[str, WordLattice]]:
-        """Read the lattices, one at a time.
+        """Read the lattices, one at a time; state-level ones are determinised.
 
         Raises
         ------
@@ -114,12 +114,8 @@ class LatticeDir:
     def old_lm(self, given: Path | None = None) -> tuple[LmStates, np.ndarray]:
         """The language model used in the search, and (W,) its number of each symbol.
 
-        It is the graph's G.fst, or the ARPA file `given`.
-
-        Raises
-        ------
-        Speech3Error
-            There is none, or the graph is not the one that the lattices were made with.
+        It is the graph's G.fst, or the ARPA file `given`; refused if there is none, or if the graph is not the one that
+        the lattices were made with.
         """
         graph = Path(self.about.graph)
         if given is None and (graph / "graph.json").exists():
@@ -142,13 +138,7 @@ class LatticeDir:
 
 
 def open_lattices(path: Path) -> LatticeDir:
-    """Open a directory that `speech3 decode --lattice` wrote.
-
-    Raises
-    ------
-    Speech3Error
-        `path` is not such a directory.
-    """
+    """Open a directory that `speech3 decode --lattice` wrote; refuse any other."""
     if not (path / ABOUT).exists():
         raise MissingError(f"{path}: has no {ABOUT}; pass a directory that speech3 decode --lattice wrote")
     try:
@@ -159,13 +149,7 @@ def open_lattices(path: Path) -> LatticeDir:
 
 
 def forget_lattices(out: Path) -> None:
-    """Remove the lattices of an earlier decoding, before another one begins.
-
-    Raises
-    ------
-    Speech3Error
-        The directory holds a decoding graph, which has the same symbol table.
-    """
+    """Remove the lattices of an earlier decoding; refuse the directory of a graph, which has the same symbol table."""
     if (out / "graph.json").exists():
         raise OccupiedError(f"{out}: holds a decoding graph; choose another directory")
     if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
@@ -194,7 +178,7 @@ class WantedResults:
 
 @dataclass(eq=False)
 class Kept:
-    """Statistics of the lattices that `decode_latticed` made.
+    """The lattices that were made.
 
     Attributes
     ----------
@@ -222,12 +206,7 @@ def decode_latticed(
 ) -> tuple[Decoding, Kept]:
     """Decode with the tuned settings; write ``lat.ark`` and its companion files, and ``nbest.jsonl``, if `wanted`.
 
-    The hypotheses have confidences. Each lattice is written as soon as it is made.
-
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances failed (such as by scores that are NaN), or there were none.
+    The hypotheses have confidences. Raises an error if more than 5 % of the utterances failed, or there were none.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
     config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
@@ -257,9 +236,10 @@ def decode_latticed(
             else:
                 yield each
 
-    paths = (str(path.resolve()) for path in (recognizer.directory, graph.path))
-    about = LatticesAbout(*paths, graph.about, scale, tuned.word_penalty, LATTICE_BEAM) if wanted.archive else None
-    hypotheses, kept = write_made(out, made(), graph.words, about, nbest=wanted.nbest > 0)
+    model, path = str(recognizer.directory.resolve()), str(graph.path.resolve())
+    about = LatticesAbout(model, path, graph.about, scale, tuned.word_penalty, LATTICE_BEAM)
+    kept_about = about if wanted.archive else None
+    hypotheses, kept = write_made(out, made(), graph.words, kept_about, nbest=wanted.nbest > 0)
     check_bad(failed, len(hypotheses) + len(failed), str(graph.path), "could not be decoded")
     return Decoding(tuple(hypotheses), failed), kept
 

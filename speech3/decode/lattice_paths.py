@@ -27,17 +27,7 @@ _PASSES = 100
 
 @dataclass(frozen=True)
 class WordPath:
-    """A path through a word lattice.
-
-    Attributes
-    ----------
-    words
-        Indices in the graph's symbol table.
-    cost
-        Total cost at the given scale and word penalty.
-    arcs
-        Numbers of its arcs in the lattice.
-    """
+    """A path through a word lattice: its words (symbols of the graph), its total cost, and the numbers of its arcs."""
 
     words: tuple[int, ...]
     cost: float
@@ -92,10 +82,7 @@ def _arcs(links: Sequence[tuple[int, int]], link: int) -> tuple[int, ...]:
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:
     """The words of a path with the fewest substitutions, deletions and insertions; 0 for an arc without a word.
 
-    Parameters
-    ----------
-    reference
-        Indices of words in the symbol table; any unused number for words that are not in the graph.
+    Words of `reference` that are not in the graph may have any unused number.
     """
     ends_S, wanted = np.isfinite(lattice.final_graph_S), np.array(reference, np.int64)
     arcs = _oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, wanted)
@@ -152,7 +139,7 @@ class BayesRisk:
     Attributes
     ----------
     words
-        Indices in the graph's symbol table.
+        Symbols of the graph.
     confidences
         Posterior of each word in its position, from 0 to 1.
     expected_errors
@@ -165,13 +152,6 @@ class BayesRisk:
     confidences: tuple[float, ...]
     expected_errors: float
     slots: tuple[Slot, ...]
-
-
-def arc_posteriors(lattice: WordLattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-    """(A,) float64: the posterior probability of each arc."""
-    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
-    final_S = lattice.final_costs_S(acoustic_scale)
-    return np.asarray(_posteriors(lattice.source_A, lattice.target_A, costs_A, final_S))
 
 
 def confidences(
@@ -254,17 +234,6 @@ def _forward(source, target, costs, states):  # type: ignore[no-untyped-def] # p
     for a in range(len(source)):
         forward[target[a]] = _log_add(forward[target[a]], forward[source[a]] - costs[a])
     return forward
-
-
-@jit
-def _posteriors(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    forward, backward = _forward(source, target, costs, len(final)), -final
-    for a in range(len(source) - 1, -1, -1):
-        backward[source[a]] = _log_add(backward[source[a]], backward[target[a]] - costs[a])
-    posteriors = np.empty(len(source))
-    for a in range(len(source)):
-        posteriors[a] = np.exp(forward[source[a]] - costs[a] + backward[target[a]] - backward[0])
-    return posteriors
 
 
 @jit

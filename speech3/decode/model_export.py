@@ -62,11 +62,10 @@ class Export:
 
     Attributes
     ----------
-    forms
-        PyTorch, float, and int8 if requested; differences of log likelihoods are between float and PyTorch, and
-        between int8 and float.
     rest
         OUT.decode.
+    forms
+        PyTorch, float, and int8 if requested; differences of log likelihoods are between each form and the one before.
     int8_products, products
         How many of the network's products with weights are computed in int8, and how many there are in all.
     graph, tuned

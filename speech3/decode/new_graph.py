@@ -48,8 +48,8 @@ class GraphSources:
     Attributes
     ----------
     lm, text, grammar, sentences
-        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most one
-        of them may be given.
+        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most
+        one of them may be given.
     lexicon
         Pronunciations that take precedence over the model's.
     add
@@ -83,7 +83,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     ------
     Speech3Error
         Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
-        be pronounced; of the model's outputs only the number is known, so no graph can be built for it.
+        be pronounced; only the number of the model's outputs is known.
     """
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model

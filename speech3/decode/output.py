@@ -55,13 +55,7 @@ class Cut:
 
 
 def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
-    """Yield the parts of a recording that contain speech.
-
-    Parameters
-    ----------
-    blocks
-        The recording's samples, float32, in blocks of any size.
-    """
+    """Yield the parts of a recording that contain speech; `blocks` are its samples, float32, in blocks of any size."""
     waiting_S, begin, enough = np.zeros(0, np.float32), 0, math.ceil((_LONGEST_S + _LEAST_LEFT_S) * rate_hz)
     for block_S in blocks:
         waiting_S = np.concatenate([waiting_S, block_S])
@@ -167,10 +161,9 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
 
 
 def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, UtteranceParts]:
-    """The data directory with its long utterances cut at pauses.
+    """The data directory with its long utterances cut at pauses into parts that are named by `segment_name`.
 
-    The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: the extraction of
-    features will report it.
+    An utterance whose audio cannot be read is left as it is: the extraction of features will report it.
 
     Raises
     ------
@@ -323,13 +316,7 @@ def without_doubtful(recognizer: TrainedModel, found: Hypothesis) -> Hypothesis:
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:
-    """Write the hypotheses as a Kaldi text file.
-
-    Raises
-    ------
-    Speech3Error
-        Nothing was decoded.
-    """
+    """Write the hypotheses as a Kaldi text file; refused if there are none."""
     if not decoding.hypotheses:
         raise DataError(f"{path.parent}: no utterance could be decoded")
     lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
@@ -347,13 +334,8 @@ def write_decoding(
 ) -> Decoding:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
-    With a model that cannot align (`hmm.model.PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined;
-    the decoding with one hypothesis for each utterance is returned. `waves` as for `word_times`.
-
-    Raises
-    ------
-    Speech3Error
-        Nothing was decoded.
+    With a model that cannot align (`PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined; the
+    decoding with one hypothesis for each utterance is returned. `waves` as for `word_times`.
     """
     marked = replace(decoding, hypotheses=tuple(without_doubtful(recognizer, each) for each in decoding.hypotheses))
     joined = parts.joined(marked)

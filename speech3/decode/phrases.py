@@ -37,8 +37,7 @@ class Phrases:
     boost_D
         float64: the sum of the boosts of all phrases that end here.
     shares
-        The boost that the search has already given each output label so that phrases were not pruned; it is taken back
-        here.
+        The boost that the search has already given each output label so that phrases were not pruned; taken back here.
     spelled
         The piece of each output label, if the graph writes pieces.
     """
@@ -130,8 +129,8 @@ def with_phrases(lattice: Lattice, phrases: Phrases) -> Lattice:
     source_A, arc_A, target_A, extra_A, of_S = found
     labels = lattice.ilabel_A[arc_A], lattice.olabel_A[arc_A]
     costs = (lattice.graph_A[arc_A] + extra_A).astype(np.float32), lattice.acoustic_A[arc_A]
-    states = lattice.final_S[of_S], lattice.frame_S[of_S]
-    return Lattice(source_A, target_A, *labels, *costs, *states, lattice.reached_final)
+    final_S, frame_S = lattice.final_S[of_S], lattice.frame_S[of_S]
+    return Lattice(source_A, target_A, *labels, *costs, final_S, frame_S, lattice.reached_final)
 
 
 def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:

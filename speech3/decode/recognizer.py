@@ -111,8 +111,7 @@ def tune_recognizer(
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
     The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
-    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that
-    of the whole set.
+    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned is that of the whole set.
     """
     graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
     shift_s = recognizer.features.frame_shift / 1000
@@ -147,15 +146,7 @@ def tune_recognizer(
 
 @dataclass(frozen=True, eq=False)
 class TunedPasses:
-    """What `tune_passes` found.
-
-    Attributes
-    ----------
-    first, last
-        Of the first pass and of the last.
-    feats, transforms
-        The features for the last pass, and the transforms of the speakers in them.
-    """
+    """What `tune_passes` found: the tuning of the first and the last pass; features and transforms for the last."""
 
     first: Tuning
     last: Tuning

@@ -386,13 +386,7 @@ def _utterances(directory: LatticeDir) -> list[str]:
 
 
 def load_function(name: str) -> SentenceScorer:
-    """Import the function ``module:function`` from a module that is installed or in the working directory.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such function, or importing its module fails.
-    """
+    """Import the function ``module:function`` from a module that is installed or in the working directory."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -407,13 +401,7 @@ def load_function(name: str) -> SentenceScorer:
 
 
 def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:
-    """Write ``hyp.ctm``: times from an alignment with the model, graph and features that decoding used.
-
-    Raises
-    ------
-    Speech3Error
-        The model, the graph or the features no longer exist.
-    """
+    """Write ``hyp.ctm``: times from an alignment with the model, graph and features that decoding used."""
     scp = directory.path / "feats" / "feats.scp"
     if not scp.exists():
         raise MissingError(f"{scp}: no such file; word times need these features of speech3 decode: decode again")

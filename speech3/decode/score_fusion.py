@@ -25,13 +25,7 @@ from speech3.hmm import Gmm, ProjectedGmm, Scorer, output_difference
 
 @dataclass(frozen=True)
 class MeanScorer:
-    """The mean of the scores of several models.
-
-    Attributes
-    ----------
-    columns
-        For each of `scorers`, its columns of the features (T, D).
-    """
+    """The mean of the scores of several models; `columns` are those of the features (T, D) that each reads."""
 
     scorers: tuple[Scorer, ...]
     columns: tuple[slice, ...]
@@ -85,8 +79,7 @@ def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims:
     Raises
     ------
     Speech3Error
-        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs; the message
-        names both models.
+        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs.
     """
     for other in others:
         _check(recognizer, other)
@@ -101,12 +94,8 @@ def features_of_all(
 ) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
     """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
 
-    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on.
-
-    Raises
-    ------
-    Speech3Error
-        As for `with_mean_scores` and `features_for`.
+    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on. Raises
+    what `with_mean_scores` and `features_for` raise.
     """
     for other in others:
         _check(recognizer, other)

@@ -78,7 +78,7 @@ class Marked(Mapping[str, np.ndarray]):
 
 @dataclass(eq=False)
 class KnownSpeakers:
-    """What is known of speakers from earlier recordings: statistics of their speech, and the transforms from these."""
+    """Statistics of speakers from earlier recordings, and the transforms from these."""
 
     stats: dict[str, FmllrStats] = field(default_factory=dict)
     transforms: dict[str, np.ndarray] = field(default_factory=dict)
@@ -112,6 +112,11 @@ class SpeakerModel:
         directory = self.recognizer.directory / ADAPTED
         return directory if (directory / DECODE_SETTINGS).exists() else self.recognizer.directory
 
+    def recognizer_with(self, graph: Graph | None) -> TrainedModel:
+        """The recogniser of the passes after the first, for `Marked` features."""
+        scorer = EitherScorer(self.adapted.gmm, self.twin)
+        return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
+
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
         """The recogniser of one speaker, for features as they are; None: the twin."""
         if transform_DV is None:
@@ -137,9 +142,7 @@ class SpeakerModel:
         graph: Graph | None,
     ) -> tuple[TrainedModel, Marked]:
         """The recogniser of the passes after the first, and its features, adapted where the speaker has a transform."""
-        scorer = EitherScorer(self.adapted.gmm, self.twin)
-        using = replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
-        return using, Marked(Projected(feats, speaker_of, self.projection, transforms))
+        return self.recognizer_with(graph), Marked(Projected(feats, speaker_of, self.projection, transforms))
 
     def transforms(
         self,
@@ -155,7 +158,7 @@ class SpeakerModel:
         Parameters
         ----------
         words
-            The words of each utterance; utterances without words or that cannot be aligned take no part.
+            Utterances without words or that cannot be aligned take no part.
         earlier
             Transforms of the pass before. Speakers who have none are aligned by the twin, and posteriors are the
             twin's; the others by the adapted GMMs on their adapted features.
@@ -195,8 +198,8 @@ class SpeakerModel:
     def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
         """The transforms of the speakers who have statistics; those who get none keep their earlier one."""
         adapted = self.adapted
-        limits = {"least_frames": adapted.least_frames, "prior_frames": adapted.prior_frames}
-        found, without = speaker_transforms(stats, adapted.prior, earlier, **limits)
+        least, prior = adapted.least_frames, adapted.prior_frames
+        found, without = speaker_transforms(stats, adapted.prior, earlier, least_frames=least, prior_frames=prior)
         frames = {speaker: each.count for speaker, each in stats.items()}
         return Estimated({**{key: earlier[key] for key in stats if key in earlier}, **found}, without, frames)
 
@@ -233,13 +236,7 @@ def keep_speakers(out: Path, feats: Mapping[str, np.ndarray]) -> None:
 
 
 def read_speakers(path: Path, dim: int) -> dict[str, np.ndarray]:
-    """The transforms of a directory or file that `write_speakers` or Kaldi wrote; see `kaldi.transforms`.
-
-    Raises
-    ------
-    Speech3Error
-        There are none, or they are of another dimension.
-    """
+    """The transforms of a directory or file that `write_speakers` or Kaldi wrote; refused if of another dimension."""
     found = read_transforms(path)
     check_dims(found, dim, path)
     return found

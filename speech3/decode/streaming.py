@@ -83,13 +83,7 @@ _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a se
 
 
 def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
-    """A scorer that computes the log likelihoods (T, P) of `TrainedModel.scores` from features as they arrive.
-
-    Raises
-    ------
-    Speech3Error
-        The model is bidirectional: its outputs depend on the whole rest of the recording.
-    """
+    """A scorer of features as they arrive, equal to `TrainedModel.scores`; a bidirectional model is refused."""
     scorer, pdfs = recognizer.scorer, recognizer.outputs.num_pdfs
     if isinstance(scorer, NetworkScorer):
         if scorer.network.bidirectional:
@@ -174,7 +168,7 @@ class Pauses:
 
 @dataclass
 class GivenScores:
-    """Precomputed scores of one utterance as a `speech3.hmm.train.Scorer` for that utterance."""
+    """Precomputed scores of one utterance as a `Scorer` for that utterance."""
 
     scores_TP: np.ndarray
     subsampling: int
@@ -231,17 +225,9 @@ class Stream:
         return self._samples / self.rate_hz
 
     def accept(self, samples: ArrayLike) -> str:
-        """Take the next samples and return the words of the current segment so far.
+        """Take the next samples, any number of them, and return the words of the current segment so far.
 
-        Parameters
-        ----------
-        samples
-            Any number of samples, as `speech3.data.resampling.checked_samples` takes them.
-
-        Raises
-        ------
-        Speech3Error
-            The samples cannot be used, or the stream was finished.
+        Raises a Speech3Error after `finish`, and for samples that `checked_samples` refuses.
         """
         if self._finished:
             raise DataError("this stream was finished; begin another one with Recognizer.stream")

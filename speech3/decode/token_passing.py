@@ -58,8 +58,8 @@ class Tokens(NamedTuple):
 
 def new_tokens(states: int, room: int) -> Tokens:
     """Memory for `room` tokens of past frames and, in addition, one token of each state."""
-    tokens_H4, costs_S = np.empty((room + states, 4), np.int32), np.empty(states, np.float32)
-    return Tokens(tokens_H4, tokens_H4.view(np.float32), *np.empty((2, states), np.int32), costs_S)
+    tokens_H4, (slot_S, work_S) = np.empty((room + states, 4), np.int32), np.empty((2, states), np.int32)
+    return Tokens(tokens_H4, tokens_H4.view(np.float32), slot_S, work_S, np.empty(states, np.float32))
 
 
 @jit
@@ -159,8 +159,7 @@ def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subt
 
     Returns
     -------
-    The number of frames read, where the tokens of the last frame begin and end, and the sum of the costs subtracted so
-    far.
+    The number of frames read, where the tokens of the last frame begin and end, and the new `subtracted`.
     """
     ac = np.empty(scores.shape[1], np.float32)
     t = 0
@@ -336,7 +335,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     Parameters
     ----------
     begins, bests, cutoffs, scores, scale
-        Inputs and outputs of `token_passing.read_frames`.
+        Inputs and outputs of `read_frames`.
     end
         Index after the last token.
     last_extra

@@ -82,11 +82,7 @@ _Parts = tuple[Path, Hmm | PdfsOnly, FeatureConfig, Scorer]
 class NetworkScorer:
     """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994).
 
-    Attributes
-    ----------
-    pseudo_likelihoods
-        The outputs already are pseudo log likelihoods (LF-MMI, Povey et al. 2016): they are not normalised, and no
-        prior is subtracted.
+    With `pseudo_likelihoods` (LF-MMI, Povey et al. 2016), outputs are neither normalised nor is a prior subtracted.
     """
 
     network: AcousticModel
@@ -126,7 +122,6 @@ class TrainedModel:
     min_confidence: float = 0.0
 
     def with_min_confidence(self, least: float) -> Self:
-        """The model that replaces words of lower confidence by `<unk>`; raises an error if it is not from 0 to 1."""
         if not 0 <= least <= 1:
             raise SettingError(f"min_confidence: must be from 0 to 1, not {least:g}")
         return replace(self, min_confidence=least)
@@ -169,18 +164,12 @@ class TrainedModel:
 
     @property
     def tuning_graph(self) -> Graph:
-        """The graph for tuning: the one whose language model has not seen the dev set's sentences, if it exists."""
+        """The graph for tuning: one whose language model has not seen the dev set's sentences, if it exists."""
         own = self.directory / TUNING_GRAPH
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> Graph:
-        """Read a decoding graph from any path, with the model's cost of fillers.
-
-        Raises
-        ------
-        Speech3Error
-            Its number of pdfs is not the model's.
-        """
+        """Read a decoding graph from any path, with the model's cost of fillers; refuse another number of pdfs."""
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise MismatchError(
@@ -229,12 +218,8 @@ class TrainedModel:
     ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
-        If not `strict`, any number may fail. Boundaries are refined, better where the waveform is in `waves`.
-
-        Raises
-        ------
-        Speech3Error
-            More than a quarter of the utterances are bad, or most words are not in the lexicon.
+        If not `strict`, any number may fail; else more than a quarter, or most words unknown to the lexicon, are an
+        error. Boundaries are refined, better where the waveform is in `waves`.
         """
         transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
         found = align_utterances(
@@ -270,7 +255,7 @@ class Word:
     Attributes
     ----------
     word
-        The word as spelled in the graph's vocabulary.
+        As spelled in the graph's vocabulary.
     start_s, end_s
         Seconds from the beginning of the recording; None if the model cannot align.
     confidence

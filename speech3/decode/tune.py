@@ -51,13 +51,7 @@ class Calibration:
 
 
 def calibration_of(values: Any) -> Calibration | None:
-    """Restore a calibration from its `dataclasses.asdict`; ``None`` returns ``None``.
-
-    Raises
-    ------
-    TypeError
-        `values` is not a calibration.
-    """
+    """Restore a calibration from its `dataclasses.asdict`; a TypeError if it is none. ``None`` returns ``None``."""
     if values is None:
         return None
     found = Calibration(**values)
@@ -113,15 +107,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best point, and all points that were tried.
-
-    Attributes
-    ----------
-    words
-        Words that the best point found in each utterance.
-    calibration
-        Calibration of the posteriors of these words in their lattices.
-    """
+    """The best point, all points that were tried, the best point's words, and the calibration of their posteriors."""
 
     best: Point
     table: tuple[Point, ...]
@@ -176,9 +162,7 @@ def tune(
     Parameters
     ----------
     scores
-        Pairs of utterance and float32 (T, P) unscaled log likelihoods; read once, then kept.
-    references
-        Words of each utterance.
+        Utterances with float32 (T, P) unscaled log likelihoods; read once, then kept.
     error_rate
         Error rate of texts (references, hypotheses) as a fraction: the word error rate or another one.
     pseudo_likelihoods
@@ -331,13 +315,7 @@ def _say_if_last(name: str, value: float, grid: Sequence[float], key: str) -> No
 
 
 def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
-    """Draw utterances at random, with a fixed seed, until they add up to `minutes`; all if there is not more.
-
-    Parameters
-    ----------
-    lengths_s
-        Length of each utterance in seconds. The result keeps the order of these utterances.
-    """
+    """Utterances drawn at random, with a fixed seed, until they last `minutes`; all if there are not more."""
     if sum(lengths_s.values()) <= 60 * minutes:
         return list(lengths_s)
     names, left_s, taken = sorted(lengths_s), 60 * minutes, set[str]()
@@ -357,13 +335,7 @@ def check_references(references: Mapping[str, Sequence[str]], utterances: Iterab
 def error_rate_of(
     references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]], error_rate: ErrorRate
 ) -> float:
-    """Error rate of the words found, over all utterances of `found`.
-
-    Raises
-    ------
-    Speech3Error
-        There are no utterances, or one has no reference.
-    """
+    """Error rate of the words found, over all utterances of `found`, each of which needs a reference."""
     if not found:
         raise DataError("dev: no utterances to tune on; pass a data directory that has some")
     check_references(references, found)
@@ -378,7 +350,7 @@ class DecodeSettings:
     Attributes
     ----------
     confidence
-        Maps posteriors to confidences; if None, the confidences are the posteriors.
+        Maps posteriors to confidences; None: the confidences are the posteriors.
     filler_cost
         Added to the cost of each filler (`speech3.decode.filler`).
     """

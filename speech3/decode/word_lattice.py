@@ -355,11 +355,10 @@ class WordLattice:
     frames: int
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """Cost of each arc, float64; the penalty is added to the one already in the graph costs."""
+        """(A,) float64; the penalty is added to the one already in the graph costs."""
         return self.graph_A + acoustic_scale * self.acoustic_A + word_penalty * (self.word_A > 0)
 
     def final_costs_S(self, acoustic_scale: float) -> np.ndarray:
-        """Cost of ending in each state, float64."""
         ends = np.isfinite(self.final_graph_S)
         return np.where(ends, self.final_graph_S + acoustic_scale * np.where(ends, self.final_acoustic_S, 0.0), np.inf)
 
@@ -372,15 +371,16 @@ class WordLattice:
 def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> WordLattice:
     """Determinise a lattice on words: of each word sequence, only the best path at this scale is kept.
 
-    Parameters
-    ----------
-    beam
-        Word sequences whose cost exceeds that of the best one by more than this are pruned; the beam is narrowed if
-        the lattice becomes too large.
+    Word sequences whose cost exceeds that of the best one by more than `beam` are pruned; the beam is narrowed if the
+    lattice becomes too large.
     """
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(lattice.final_S) + 1))
     arcs = lattice.target_A.astype(np.int64), lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64)
-    costs = (each.astype(np.float64) for each in (lattice.graph_A, lattice.acoustic_A, lattice.final_S))
+    costs = (
+        lattice.graph_A.astype(np.float64),
+        lattice.acoustic_A.astype(np.float64),
+        lattice.final_S.astype(np.float64),
+    )
     arrays = LatticeArrays(begin_S1, *arcs, *costs, rest_costs(lattice, acoustic_scale))
     beam, most = float(beam) + 1e-6, _MOST
     while True:
@@ -397,16 +397,16 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
     arcs_A5[:, :2] = number_S[arcs_A5[:, :2]]
     order_A = np.lexsort((arcs_A5[:, 2], arcs_A5[:, 0]))
     source_A, target_A, word_A, at_A, length_A = arcs_A5[order_A].T.copy()
-    costs_2A = np.array(arc_costs, np.float64).reshape(-1, 2)[order_A].T
-    finals_S2, final_costs_2S = np.array(finals)[order_S], np.array(final_costs)[order_S].T
+    graph_A, acoustic_A = np.array(arc_costs, np.float64).reshape(-1, 2)[order_A].T
+    finals_S2, (final_graph_S, final_acoustic_S) = np.array(finals)[order_S], np.array(final_costs)[order_S].T
     frame_S = np.zeros(len(finals), np.int32)
     for source, target, length in zip(source_A.tolist(), target_A.tolist(), length_A.tolist(), strict=True):
         frame_S[target] = frame_S[source] + length
     pdfs_K = pdfs - np.int32(1)
     final_pdfs_S = tuple(pdfs_K[begin : begin + length] for begin, length in finals_S2.tolist())
     picked, begin_A1 = joined_ranges(at_A, length_A)
-    shape = source_A, target_A, word_A, *costs_2A, *final_costs_2S
-    return WordLattice(*shape, pdfs_K[picked], begin_A1, final_pdfs_S, frame_S, lattice.frames)
+    shape, parts = (source_A, target_A, word_A), (graph_A, acoustic_A, final_graph_S, final_acoustic_S)
+    return WordLattice(*shape, *parts, pdfs_K[picked], begin_A1, final_pdfs_S, frame_S, lattice.frames)
 
 
 def joined_ranges(begin_A: np.ndarray, length_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -100,13 +100,7 @@ def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
 def collect(
     share: WorkerShare, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
-    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame.
-
-    Raises
-    ------
-    Speech3Error
-        The criterion is not finite; the message names the utterances.
-    """
+    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
     senones, found = IntArkReader(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
     chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
     for batch in _shown(share, batches(chunks), label):
@@ -140,16 +134,8 @@ def weights(
 ) -> tuple[float, np.ndarray]:
     """Log posterior of the chunks' alignment; its gradient with respect to log likelihoods, over the acoustic scale.
 
-    Parameters
-    ----------
-    feats_ND, senones_N
-        All chunks, one after the other.
-    frames
-        Number of frames of each chunk.
-
-    Returns
-    -------
-    float, and (N, S) float32: posterior in the numerator minus posterior in the denominator.
+    `feats_ND` and `senones_N` have all chunks, of `frames` frames each, one after the other. The gradient is (N, S)
+    float32: the posterior in the numerator minus that in the denominator.
     """
     y_BTS = torch.from_numpy(np.ascontiguousarray(gmm.loglikes(feats_ND))).view(-1, frames, gmm.num_pdfs)
     y_BTS.requires_grad_()

@@ -155,18 +155,7 @@ class Discriminative:
     silence_S: np.ndarray | None = None
 
     def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss over frames, and in how many of them the largest output is the alignment's senone.
-
-        Parameters
-        ----------
-        y_BTS
-            Outputs of the network.
-
-        Raises
-        ------
-        Speech3Error
-            The number of outputs is not that of the graph's senones.
-        """
+        """Mean loss over frames, and in how many of them the network's largest output is the alignment's senone."""
         senones_BT = senones_N.view(y_BTS.shape[:2])
         if y_BTS.shape[2] != self.graph.num_pdfs:
             raise MismatchError(

@@ -146,13 +146,7 @@ _define(operator.truediv, "fdiv")
 
 
 def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
-    """Log of the total probability of each chunk, (B,), differentiable.
-
-    Parameters
-    ----------
-    y_TSB
-        Outputs of the network, float32 or float64, on any device.
-    """
+    """Log of the total probability of each chunk, (B,), differentiable; float32 or float64, on any device."""
     on = _on(graph, y_TSB.device, y_TSB.dtype)
     largest_TB = y_TSB.detach().amax(1)
     x_TSB = (y_TSB - largest_TB[:, None]).exp()
@@ -166,13 +160,7 @@ def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
 
 
 def sparse_expected_accuracy(y_TSB: Tensor, a_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
-    """Expected accuracy of the paths of each chunk, (B,), differentiable in `y_TSB`, which must require a gradient.
-
-    Parameters
-    ----------
-    a_TSB
-        Accuracy of each pdf in each frame.
-    """
+    """Expected accuracy of the paths of each chunk, (B,), differentiable in `y_TSB`, which must require a gradient."""
     log_z_B = denominator_log_z(y_TSB, graph, leak)
     (posterior_TSB,) = torch.autograd.grad(log_z_B.sum(), y_TSB, create_graph=True)
     return (posterior_TSB * a_TSB).sum((0, 1))

@@ -87,11 +87,6 @@ class Numerators:
 def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.ndarray, np.ndarray]:
     """Log of the total probability of each chunk, and its gradient: the posterior of each pdf.
 
-    Parameters
-    ----------
-    y_BTS
-        float32 or float64, outputs of the network.
-
     Returns
     -------
     log_z_B, posterior_BTS
@@ -233,16 +228,11 @@ def estimate_phone_lm(
     Parameters
     ----------
     sequences
-        Read twice, so an iterator is first copied to a list.
+        Read twice, so an iterator is first copied to a list. A ValueError if they contain no phones.
     longer_histories
         How many histories that are one phone longer, the most frequent ones, become states.
     history
         Number of phones of all other histories, at least 1.
-
-    Raises
-    ------
-    ValueError
-        The sequences contain no phones.
     """
     if isinstance(sequences, Iterator):
         sequences = list(sequences)
@@ -367,15 +357,8 @@ def sources(lm: PhoneLm) -> np.ndarray:
 def average_occupancy(lm: PhoneLm, stay_J: np.ndarray, frames: int) -> np.ndarray:
     """Average occupancy (J,) of the states over the first `frames`; the end of an utterance leads back to the start.
 
-    Parameters
-    ----------
-    stay_J
-        Probability that a state's loop is taken.
-
-    Returns
-    -------
-    ndarray
-        No state has zero, so that a chunk may begin in any, also in one that no utterance reaches so early.
+    `stay_J` is the probability that a state's loop is taken. No state has zero occupancy, so that a chunk may begin in
+    any, also in one that no utterance reaches so early.
     """
     source_A = sources(lm)
     ends_J = 1.0 - np.bincount(source_A, lm.prob_A, lm.num_states)

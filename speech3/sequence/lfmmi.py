@@ -101,13 +101,7 @@ class Denominator(Graph):
 
 
 def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
-    """The denominator graph of a phone language model and a left-biphone tree.
-
-    Raises
-    ------
-    Speech3Error
-        The tree was made for another set of phones, or for another topology.
-    """
+    """The denominator graph of a phone language model and a left-biphone tree, which must have the same phones."""
     phones = len(hmm.lexicon.phones)
     if phones < int(lm.phone_J.max()):
         raise MismatchError(
@@ -118,13 +112,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
 
 
 def load_denominator(directory: Path | str) -> Denominator:
-    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such file, or it cannot be read.
-    """
+    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes."""
     path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise MissingError(
@@ -142,13 +130,7 @@ def _load(path: Path, _: int) -> Denominator:
 
 
 def check_tree(directory: Path | str) -> None:
-    """Check that the denominator in a model directory is that of its tree: others may have as many pdfs.
-
-    Raises
-    ------
-    Speech3Error
-        It is not; or as for `load_denominator`, `load_hmm` and `left_biphone_pdfs`.
-    """
+    """Refuse a denominator in a model directory that is not of its tree: others may have as many pdfs."""
     denominator, hmm = load_denominator(directory), load_hmm(directory)
     if denominator.num_pdfs != hmm.num_pdfs or not np.array_equal(denominator.pdfs_PP2, left_biphone_pdfs(hmm)):
         raise MismatchError(
@@ -342,17 +324,14 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     for k in range(from_k, to_k):
         if not low[k] <= -1 <= high[k]:  # it does not begin before the chunk
             begin[k] = NEVER
-    k = slice(from_k, to_k)
-    return pdf_first[k], pdf_loop[k], begin[k], low[k], high[k], enter[k]
+    kept = slice(from_k, to_k)
+    return pdf_first[kept], pdf_loop[kept], begin[kept], low[kept], high[kept], enter[kept]
 
 
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
     """Labels (T,) int32 that contain the words but not their times: each word gets an equal share of the frames.
 
-    Raises
-    ------
-    Speech3Error
-        There are no words, or more phones in their shortest pronunciations than outputs at a third of the frame rate.
+    Refused if there are no words, or more phones in their shortest pronunciations than outputs at a third of the rate.
     """
     if not words:
         raise DataError("has no transcript")
@@ -453,8 +432,8 @@ def _composed(
             arcs_in[number[node]].append((place, math.log(lm.prob_A[arc] if arc >= 0 else leak * seen)))
     arcs = [arc for into in arcs_in for arc in into]
     sources, weights = np.array([src for src, _ in arcs], np.int32), np.array([weight for _, weight in arcs])
-    states = np.array(first, np.int32), np.array(loop, np.int32), np.array(final)
-    return *states, np.array([len(into) for into in arcs_in]), sources, weights
+    pdfs, sizes = (np.array(first, np.int32), np.array(loop, np.int32)), np.array([len(into) for into in arcs_in])
+    return *pdfs, np.array(final), sizes, sources, weights
 
 
 def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:

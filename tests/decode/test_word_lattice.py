@@ -11,7 +11,7 @@ from test_lattice import SCALE, lattice_of, paths_of
 
 from speech3.decode import word_lattice
 from speech3.decode.beam_search import best_words, rest_costs
-from speech3.decode.lattice_paths import arc_posteriors, confidences, minimum_bayes_risk, nbest, oracle_words
+from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest, oracle_words
 from speech3.decode.word_lattice import WordLattice, words_of
 
 BEAM = 4.0
@@ -188,16 +188,6 @@ def posteriors_of(words: WordLattice) -> dict[tuple[int, ...], float]:
     costs = costs_of(every_path(words))
     weights = {said: np.exp(-cost + min(costs.values())) for said, cost in costs.items()}
     return {said: weight / sum(weights.values()) for said, weight in weights.items()}
-
-
-def test_posteriors_of_arcs_are_sums_over_paths():
-    for seed in range(8):
-        _, words, _ = toy(seed)
-        expected = np.zeros(len(words.word_A))
-        for path in nbest(words, 10_000, SCALE):
-            expected[list(path.arcs)] += np.exp(-path.cost)
-        expected /= sum(np.exp(-path.cost) for path in nbest(words, 10_000, SCALE))
-        np.testing.assert_allclose(arc_posteriors(words, SCALE), expected, atol=1e-9)
 
 
 def test_confidences_of_a_hypothesis():
