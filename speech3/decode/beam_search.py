@@ -278,7 +278,7 @@ class LinkedFrames:
 
     graph: SearchGraph
     scale: np.float32
-    lattice_beam: float
+    beam: np.float32
     block: list[Block] = field(default_factory=list)
     links: list[np.ndarray] = field(default_factory=list)
     few: int = 0  # number of links when all of them were last pruned
@@ -304,7 +304,7 @@ class LinkedFrames:
         begin, end = self._keep(memory, extra_H, first, begin, end, 2)
         if sum(map(len, self.links)) > 2 * self.few + _MANY:
             links = np.concatenate(self.links)
-            keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self._beam)
+            keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self.beam)
             self.links = [links[keep]]
             self.few = len(self.links[0])
             begin, end = self._keep(memory, extra_H, 0, begin, end, 1)
@@ -314,13 +314,9 @@ class LinkedFrames:
         self, memory: Tokens, extra_H: np.ndarray, first: int, begin: int, end: int, blocks: int
     ) -> tuple[int, int]:
         """Drop tokens from `first` on, and renumber them in the last `blocks` arrays of links."""
-        begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self._beam)
+        begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self.beam)
         self.links[-blocks:] = [links[kernel.renumber(links, first, place)] for links in self.links[-blocks:]]
         return begin, end
-
-    @property
-    def _beam(self) -> np.float32:
-        return np.float32(self.lattice_beam)
 
     def _of_block(
         self, memory: Tokens, end: int, last_extra: np.ndarray, finished: bool
@@ -331,7 +327,7 @@ class LinkedFrames:
             np.concatenate([getattr(part, name) for part in parts]) for name in ("bests", "cutoffs", "scores")
         )
         links, filled, extra_H = kernel.link_frames(
-            self.graph, memory, begins, bests, cutoffs, end, scores_TP, self.scale, last_extra, self._beam, finished
+            self.graph, memory, begins, bests, cutoffs, end, scores_TP, self.scale, last_extra, self.beam, finished
         )
         return np.ascontiguousarray(links[:filled][::-1]), extra_H
 
@@ -346,13 +342,13 @@ class LinkedFrames:
         links_L = np.concatenate([*self.links, found])
         # Epsilon links of the last frame may have lowered the extra costs of its tokens.
         last_extra = extra_H[len(extra_H) - (end - begin) :]
-        keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self._beam)
+        keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self.beam)
         return self._lattice(memory, links_L[keep], extra_H, begin, final)
 
     def _lattice(self, memory: Tokens, links_L: np.ndarray, extra_H: np.ndarray, begin: int, final: bool) -> Lattice:
         arcs_L = self.graph.arcs_A4[links_L[:, kernel.LINKED_ARC]]
         frame_H = kernel.frames_of(links_L, self.graph.arcs_A4, len(extra_H))
-        kept = np.flatnonzero((extra_H <= self._beam) & (frame_H >= 0))
+        kept = np.flatnonzero((extra_H <= self.beam) & (frame_H >= 0))
         states = memory.tokens_H4[kept, STATE]
         order = np.lexsort((self.graph.level_S[states], frame_H[kept]))
         kept, states = kept[order], states[order]
@@ -441,7 +437,7 @@ class BeamSearch:
         self._scale, self._beam, self._max_active = np.float32(acoustic_scale), np.float32(beam), int(max_active)
         self._first, self._end = 0, kernel.begin_search(graph, self._memory)
         self._subtracted = 0.0
-        self._links = LinkedFrames(graph, self._scale, lattice_beam) if lattice_beam is not None else None
+        self._links = LinkedFrames(graph, self._scale, np.float32(lattice_beam)) if lattice_beam is not None else None
         self.frames = 0
 
     @property

@@ -1,14 +1,12 @@
 """The decoding graph H o C o L o G as one transducer from pdfs to words (Mohri et al. 2002; Kaldi's mkgraph.sh).
 
-Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs. An arc that
-reads pdf p has the additional cost -c log(1 - self_loop[p]), because p is left once, and its self-loop costs
--c log(self_loop[p]), where c is the self-loop scale. Transitions of phones with a first and a loop pdf cost nothing.
-All weights are in the tropical semiring, so the best path through the graph is the best path through its parts.
+Input labels are pdf + 1. An arc that reads pdf p has the additional cost -c log(1 - self_loop[p]), because p is left
+once, and its self-loop costs -c log(self_loop[p]), where c is the self-loop scale. Transitions of phones with a first
+and a loop pdf cost nothing. All weights are in the tropical semiring.
 
 H is not composed: each phone arc of C o L o G is replaced by the states of its phone, first without self-loops, with
-input labels unit + 1. A unit is the pdf read on entering a state and the pdf of its self-loop. With three states per
-phone, a unit is one pdf and a phone is three units; with a first and a loop pdf, a unit is these two and a phone is one
-unit.
+input labels unit + 1. A unit is the pdf read on entering a state and the pdf of its self-loop: with three states per
+phone, one pdf, and a phone is three units; with a first and a loop pdf, these two, and a phone is one unit.
 
 Axes: S states, A arcs, P pdfs, U units, W context windows, L ways to read a phone (labels), N units of a phone.
 """

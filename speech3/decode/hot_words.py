@@ -1,11 +1,9 @@
 """Words and phrases to expect: a decoding graph in which they are more probable, and the choice of another graph.
 
 A boost b makes each occurrence of a word or phrase e^b times as probable as in the language model. For single words
-this is exact: the cost is lowered by b on every arc that outputs the word. A single arc cannot tell whether a phrase is
-complete, so the search lowers the cost of each of its words by b / (number of words), which keeps phrases from being
-pruned. In the lattice, these bonuses are then removed, and b is applied where the whole phrase occurs, which is exact
-among the lattice's paths. In a graph of pieces a single word is treated as a phrase, too: as the sequence of its
-characters.
+this is exact: the cost is lowered by b on every arc that outputs the word. For a phrase, the search lowers the cost of
+each of its words by b / (number of words), which keeps it from being pruned; in the lattice, these bonuses are removed,
+and b is applied where the whole phrase occurs. In a graph of pieces a single word is a phrase, too, of its characters.
 
 Axes: A arcs.
 """

@@ -1,18 +1,14 @@
 """Lattices with separate costs for two language models: the one used in the search, and a new one.
 
-Each state of a word lattice is copied for every pair of states of the two models in which paths to it end (on-the-fly
-composition; Kaldi's lattice-lmrescore does this with one model after the other). With the costs of both models on each
-arc, the lattice can be turned into the lattice of any interpolation of them.
+Each state of a word lattice is copied for every pair of states of the two models in which paths to it end. With the
+costs of both models on each arc, it can be turned into the lattice of any interpolation of them.
 
 A model is an automaton with failure transitions (Mohri et al. 2008): a state is a history, and a word without an arc
-there is looked up in the state's back-off state, at the cost of backing off. So every word sequence has one path, with
-the cost that the ARPA format defines. That is the cost of words under the new model.
-
-In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own may also be reached through the
-back-off state, and is where that is cheaper (for one bigram in fourteen of minilibri's language model). So to remove
-the cost of the old model, the same minimum is computed. After a word sequence, a set of states is active, each with a
-residual cost: the cost of the cheapest path to it, minus that of the cheapest path to any of them. For an n-gram model
-of order n, a set has at most n - 1 states.
+there is looked up in the state's back-off state, at the cost of backing off. That is the cost of words under the new
+model. In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own is also reached through the
+back-off state, where that is cheaper. So to remove the cost of the old model, the same minimum is computed, over a set
+of states, each with a residual cost: the cost of the cheapest path to it, minus that of the cheapest path to any of
+them. For an n-gram model of order n, a set has at most n - 1 states.
 
 Axes: S states, S1 one more, A arcs, A1 one more, K pdfs of all arcs. Sets are lists of (state, residual cost).
 """

@@ -1,11 +1,10 @@
 """Paths of word lattices: the N best, the one with the fewest errors (oracle), and minimum Bayes risk.
 
 Minimum Bayes risk (Xu et al. 2011; Kaldi's sausages.cc): the expected number of word errors of a hypothesis is the mean
-of its edit distances to all paths, weighted by their posteriors. It is computed as in the paper, state by state of the
-lattice: where paths that meet in a state are aligned differently, their distances are averaged. Each position of the
-hypothesis (each word, and the gaps before, between and after them) gets a distribution over the words that paths have
-there. Taking the most probable word in every position never raises the expected errors, so this is repeated until
-nothing changes.
+of its edit distances to all paths, weighted by their posteriors. Where paths that meet in a state are aligned
+differently, their distances are averaged. Each position of the hypothesis (each word, and the gaps around it) gets a
+distribution over the words that paths have there. Taking the most probable word in every position never raises the
+expected errors, so this is repeated until nothing changes.
 
 Axes: S states, A arcs, Q positions of the hypothesis, Q1 one more, R1 one more than the words of the reference,
 W words.
@@ -125,14 +124,6 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The words that paths have in a position of the hypothesis, and their posteriors, highest first; 0: no word."""
-
-    words: tuple[int, ...]
-    posteriors: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class BayesRisk:
     """A hypothesis with its statistics from the lattice.
 
@@ -144,14 +135,11 @@ class BayesRisk:
         Posterior of each word in its position, from 0 to 1.
     expected_errors
         Expected number of word errors of the hypothesis.
-    slots
-        All positions, gaps included: a confusion network.
     """
 
     words: tuple[int, ...]
     confidences: tuple[float, ...]
     expected_errors: float
-    slots: tuple[Slot, ...]
 
 
 def confidences(
@@ -171,28 +159,22 @@ def minimum_bayes_risk(
 def _risk(
     lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float, passes: int
 ) -> BayesRisk:
-    ended = _with_one_end(lattice, acoustic_scale, word_penalty)
-    number_A = np.unique(np.concatenate([ended[2], words, [0]]), return_inverse=True)
-    labels = number_A[0].astype(np.int64)
-    numbers = {int(label): place for place, label in enumerate(labels)}
-    word_A = number_A[1][: len(ended[2])].astype(np.int64)
-    places = _with_gaps([numbers[word] for word in words])
-    best = np.inf
-    kept = places
-    kept_gamma = np.zeros((len(places), len(labels)))
+    source_A, target_A, label_A, costs_A, states = _with_one_end(lattice, acoustic_scale, word_penalty)
+    # Number the words of lattice and hypothesis from 0, no word.
+    labels_W, number_A = np.unique(np.concatenate([label_A, words, [0]]).astype(np.int64), return_inverse=True)
+    word_A, places = number_A[: len(label_A)].astype(np.int64), _with_gaps(number_A[len(label_A) : -1].tolist())
+    best, kept = np.inf, places
+    kept_gamma = np.zeros((len(places), len(labels_W)))
     for _ in range(passes):
-        errors, gamma_QW = _statistics(*ended[:2], word_A, ended[3], ended[4], places, len(labels), _GAP)
+        arcs = source_A, target_A, word_A, costs_A
+        errors, gamma_QW = _statistics(*arcs, states, places, len(labels_W), _GAP)
         if not errors < best - 1e-9:
             break
         best, kept, kept_gamma = errors, places, gamma_QW
         places = _with_gaps([int(word) for word in gamma_QW.argmax(1) if word])
-    slots = []
-    for posterior_W in kept_gamma:
-        order = [int(word) for word in np.argsort(-posterior_W, kind="stable") if posterior_W[word] > 1e-9]
-        slots.append(Slot(tuple(int(labels[word]) for word in order), tuple(float(posterior_W[w]) for w in order)))
-    said = [place for place in range(len(kept)) if kept[place]]
-    posteriors = tuple(float(np.clip(kept_gamma[place, kept[place]], 0.0, 1.0)) for place in said)
-    return BayesRisk(tuple(int(labels[kept[place]]) for place in said), posteriors, float(best), tuple(slots))
+    said = np.flatnonzero(kept)
+    posteriors = np.clip(kept_gamma[said, kept[said]], 0.0, 1.0)
+    return BayesRisk(tuple(labels_W[kept[said]].tolist()), tuple(posteriors.tolist()), float(best))
 
 
 def _with_gaps(words: list[int]) -> np.ndarray:

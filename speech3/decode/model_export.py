@@ -2,11 +2,10 @@
 
 OUT.onnx is written only after onnxruntime's scores have been compared with PyTorch's.
 
-Int8 is dynamic quantisation of the matrix products, including those in the recurrence of an LSTM: their weights are
-stored as integers with a scale for each output, their inputs are rounded to 8 bits at run time with a scale for each
-product, and everything between the products stays float32. Weights use 7 of their 8 bits: processors without VNNI add
-two products in 16 bits, which would overflow. Convolutions stay float32: onnxruntime's integer convolutions run at a
-quarter of the speed on a CPU (version 1.31, preset ``cnn``: 3,031 frames/s instead of 10,833).
+Int8 is dynamic quantisation of the matrix products, also in an LSTM's recurrence: weights are integers with a scale for
+each output, inputs are rounded to 8 bits at run time, and everything between the products stays float32. Weights use 7
+of their 8 bits: processors without VNNI add two products in 16 bits, which would overflow. Convolutions stay float32:
+onnxruntime's integer convolutions run at a quarter of the speed on a CPU.
 
 Axes: T frames, F feature bins, S senones.
 """

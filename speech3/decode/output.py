@@ -1,14 +1,11 @@
 """The files of decoding, `hyp.txt` and `hyp.ctm`, and how long recordings are cut, decoded and joined again.
 
-A recording is cut where it is quietest, into parts that are recognised as utterances; only audio that has not been cut
-yet is in memory. A part that is equally loud throughout contains no speech and is left out: if its features were
-normalised by themselves, such noise would look like speech. Silence at the ends of a part is trimmed to half a second,
-because more would shift the mean and variance of the features.
+A recording is cut where it is quietest, into parts that are recognised as utterances. A part that is equally loud
+throughout contains no speech and is left out: if its features were normalised by themselves, such noise would look like
+speech. Silence at the ends of a part is trimmed to half a second, since more would shift the mean of the features.
 
-The memory of a search grows with the length of an utterance, and that of an alignment with its square. So utterances of
-a data directory are cut, too, if they last more than `WHOLE_S`. Shorter ones are decoded as they are, even if
-`transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep their names
-in lattices and N-best lists.
+Utterances of a data directory are cut only if they last more than `WHOLE_S`, because the memory of a search grows with
+the length of an utterance, and that of an alignment with its square. Shorter ones keep their names in lattices.
 
 Axes: S samples, T stretches of 10 ms.
 """

@@ -1,10 +1,8 @@
-"""Several models that score together: their scores are averaged, frame by frame and senone by senone.
+"""Several models that score together: their log likelihoods are averaged, frame by frame and senone by senone.
 
-Log likelihoods are averaged (log posteriors minus log priors, or the outputs of LF-MMI), which corresponds to the
-geometric mean of posteriors: as in Kaldi's ``decode_score_fusion.sh`` and in Swietojanski, Ghoshal and Renals 2013,
-"Revisiting hybrid and GMM-HMM system combination techniques". Unlike the arithmetic mean of posteriors it also exists
-for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame rate; their
-networks and features may differ.
+This is the geometric mean of posteriors (Swietojanski, Ghoshal and Renals 2013; Kaldi's ``decode_score_fusion.sh``),
+which also exists for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame
+rate; their networks and features may differ.
 
 Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
 """

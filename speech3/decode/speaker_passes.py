@@ -1,8 +1,8 @@
 """Decoding in passes with fMLLR: each pass adapts the features of every speaker to the words of the pass before.
 
-The first pass is that of the speaker-independent twin, which is the model itself. Speakers with too little speech keep
-it in all passes: their utterances are scored by the twin. The transforms of the last pass are kept as Kaldi's scripts
-keep them: ``trans.ark`` and ``trans.scp`` by speaker, and ``spk2utt``.
+The first pass is that of the speaker-independent twin, which also scores speakers with too little speech in all passes.
+The transforms of the last pass are kept as Kaldi's scripts keep them: ``trans.ark`` and ``trans.scp`` by speaker, and
+``spk2utt``.
 
 Axes: T frames, F features, D projected values, P pdfs.
 """

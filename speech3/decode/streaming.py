@@ -2,16 +2,12 @@
 
 Features, scores and the search advance in blocks of `BLOCK_FRAMES` frames, so results do not depend on how the caller
 splits the samples. A segment of speech ends at a pause or at a maximum length; then the search and the state of a
-recurrent network start afresh, as for a new utterance. Features and the context windows of other networks continue
-across segments. Memory is bounded by the length of a segment (`Pauses.longest_s`).
-
-A model that adapts to speakers (`hmm.sat`) takes the whole stream for one speaker: each segment is recognised with the
-transform that the words of the segments before it give, the first without one.
+recurrent network start afresh, as for a new utterance. Features and the context windows of other networks continue.
+Memory is bounded by the length of a segment (`Pauses.longest_s`). A model that adapts to speakers takes the whole
+stream for one speaker: each segment is recognised with the transform that the words of the segments before it give.
 
 The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
 the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features.
-
-`transcribe_arriving` is `speech3 transcribe --stream`: it shows the words as they come, and measures the latency.
 
 Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """

@@ -1,18 +1,16 @@
 """The compiled loops of the beam search: token passing, and the lattice of the tokens that it leaves.
 
-Tokens (Young et al. 1989; pruned as Kaldi's faster-decoder does): a token is the best path to one state at one frame.
-One array holds the tokens of all frames, frame after frame; each token stores its predecessor and its last arc. When
-the array is full, tokens that are on no path to a token of the current frame are dropped. Costs are float32, relative
-to the best cost of the frame before; the subtracted costs are summed in float64.
+Tokens (Young et al. 1989; pruned as in Kaldi's faster-decoder): a token is the best path to one state at one frame. One
+array holds the tokens of all frames, frame after frame; each token stores its predecessor and its last arc. Costs are
+float32, relative to the best cost of the frame before; the subtracted costs are summed in float64.
 
 Links (Kaldi's lattice-faster-decoder.cc): every arc between two tokens is visited again, from the last frame to the
 first. Its slack is the cost of the best path to its target that ends with the arc, minus the cost of the best path to
-the target (so 0 on the latter). The extra cost of a token is the cost of the best path through it, minus that of the
-best path of all. The slack of an arc plus the extra cost of its target is the extra cost of the arc. Arcs whose extra
-cost exceeds `lattice_beam` are dropped, and then tokens without arcs. A link is an arc that is kept, with the two
-tokens; all links into a token come before all links out of it. Kaldi stores links for all tokens as it reads frames;
-here they are made after a block of frames has been read, when few tokens are left. While more frames are to come, all
-tokens of the last frame have extra cost 0, so nothing is dropped that later frames could bring within the beam.
+the target. The extra cost of a token is the cost of the best path through it, minus that of the best path of all. The
+slack of an arc plus the extra cost of its target is the extra cost of the arc; arcs above `lattice_beam` are dropped,
+and then tokens without arcs. A link is an arc that is kept; all links into a token come before all links out of it.
+Kaldi stores links for all tokens as it reads frames; here they are made after a block of frames, when few tokens are
+left. Until the last frame, its tokens have extra cost 0, so nothing is dropped that later frames could bring back.
 
 There are no bounds checks: a `SearchGraph` was checked when it was made, and `beam_search`, the only caller, checks the
 scores and reserves room for a token of every state.

@@ -1,10 +1,8 @@
 """Tuning of acoustic scale, word penalty and confidences on the dev set, never on test; `decode.json` keeps them.
 
-Confidences are calibrated to probabilities that words are correct (Platt 1999; Yu et al. 2011 for speech recognition).
-Words' posteriors in a lattice are too high: the acoustic scores of neighbouring frames are not independent, and word
-sequences that the lattice lacks count as impossible. So a linear function of the log odds of the posterior is fitted.
-On minilibri, the length of the word, its neighbours, the density of the lattice, a second posterior, or a piecewise
-linear function added at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
+Confidences are calibrated to probabilities that words are correct by a linear function of the log odds of their
+posteriors (Platt 1999; Yu et al. 2011). Posteriors in a lattice are too high: the acoustic scores of neighbouring
+frames are not independent, and word sequences that the lattice lacks count as impossible.
 
 Axes: T frames, P pdfs, W words.
 """
@@ -187,10 +185,9 @@ def tune(
             found = dict(lattices(graph, shown, quick, centre, jobs))
             words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
             exact[centre] = Point(*centre, error_rate_of(references, words[centre], error_rate))
-            tables[centre] = {centre: exact[centre].error_rate}
             if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equals, the first
                 best_found = found
-            rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
+            tables[centre], rate = _rates(graph, found, references, error_rate, exact[centre])
             around, centre = centre, _climbed(scales, penalties, centre, rate)
             _say_points(tables[around], around)
     best = min(exact.values(), key=lambda point: point.error_rate)
@@ -259,26 +256,27 @@ def _calibrated(
     return fit_calibration(posteriors, correct)
 
 
-@dataclass(eq=False)
-class _Rates:
-    """Error rates of settings, estimated from lattices made with one of them and cached."""
+def _rates(
+    graph: Graph,
+    found: Mapping[str, _Found],
+    references: Mapping[str, Sequence[str]],
+    error_rate: ErrorRate,
+    centre: Point,
+) -> tuple[dict[Setting, float], Callable[[Setting], float]]:
+    """Error rates known so far, and a function that estimates any from lattices made with the setting of `centre`."""
+    known = {(centre.acoustic_scale, centre.word_penalty): centre.error_rate}
 
-    graph: Graph
-    found: Mapping[str, _Found]
-    references: Mapping[str, Sequence[str]]
-    error_rate: ErrorRate
-    centre: Setting
-    known: dict[Setting, float]
-
-    def __call__(self, setting: Setting) -> float:
-        if setting not in self.known:
-            scale, more_penalty = setting[0], setting[1] - self.centre[1]
+    def rate(setting: Setting) -> float:
+        if setting not in known:
+            scale, more_penalty = setting[0], setting[1] - centre.word_penalty
             words = {
-                utterance: words_in(self.graph, best_words(each[1], scale, more_penalty)) if each else ()
-                for utterance, each in self.found.items()
+                utterance: words_in(graph, best_words(each[1], scale, more_penalty)) if each else ()
+                for utterance, each in found.items()
             }
-            self.known[setting] = error_rate_of(self.references, words, self.error_rate)
-        return self.known[setting]
+            known[setting] = error_rate_of(references, words, error_rate)
+        return known[setting]
+
+    return known, rate
 
 
 def _climbed(

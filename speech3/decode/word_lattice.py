@@ -2,12 +2,11 @@
 
 Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc: a state of the new lattice is a set of states of the old one
 that are reached by the same words, each with the residual cost and residual pdfs of the cheapest path to it. The common
-part goes on the arc: the costs of the cheapest path to the set, and the longest common prefix of the pdfs of all its
-paths. Sets with equal states, costs (within `_SAME`) and pdfs are merged into one state.
+part goes on the arc. Sets with equal states, costs (within `_SAME`) and pdfs are merged into one state.
 
-States are expanded in the order of the cost of the best path through them, which is known in advance from the old
-lattice. So states outside the beam are never created, and work on a lattice that grows too large can be stopped: the
-paths within a narrower beam are complete by then (as with Kaldi's --max-mem). The compiled code does no bounds checks.
+States are expanded in the order of the cost of the best path through them, which is known from the old lattice. So work
+on a lattice that grows too large can be stopped: the paths within a narrower beam are complete by then (as with Kaldi's
+--max-mem). The compiled code does no bounds checks.
 
 Axes: S states, S1 one more, A arcs, A1 one more, K pdfs of all arcs.
 """

@@ -1,15 +1,12 @@
 """Boosted MMI of GMMs, lattice-free: extended Baum-Welch over a graph of senones (Povey et al. 2008).
 
-The criterion is that of networks (`speech3.sequence.discriminative`): the log posterior of the alignment among all
-senone sequences of the graph, in which each correct frame lowers the score of a path by `boost`. Its derivative with
-respect to the log likelihood of a senone in a frame is the acoustic scale times the posterior in the numerator minus
-that in the denominator. The positive part of this difference weights the frame in the statistics of the numerator, the
-negative part in those of the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's
-train_mmi.sh). Then `speech3.hmm.gmm` updates the Gaussians.
+The criterion is that of networks (`speech3.sequence.discriminative`). Its derivative with respect to the log likelihood
+of a senone in a frame is the acoustic scale times the posterior in the numerator minus that in the denominator. The
+positive part of this difference weights the frame in the statistics of the numerator, the negative part in those of the
+denominator (``--cancel`` in Kaldi's train_mmi.sh). Then `speech3.hmm.gmm` updates the Gaussians.
 
-Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks. Unknown
-words are left out, also from the graph: no decoding graph contains the phone that stands for them, and since it fits
-everything a little, it had most of the posterior in the denominator on minilibri's dev set.
+Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state. Unknown words are left out, also from the
+graph: no decoding graph contains the phone that stands for them, and it fits everything a little.
 
 Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks, W windows of three phones.
 """

@@ -5,26 +5,18 @@ are the paths of the denominator graph (`senone_graph`).
 
 - **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
   each correct frame of a path lowers its score in the denominator by `boost`, so paths with more errors count
-  more. Silence on a path is never an error (``LatticeBoost`` in Kaldi's lat/lattice-functions.cc, with its default
-  maximum error of silence, 0).
+  more. Silence on a path is never an error (``LatticeBoost`` in Kaldi's lat/lattice-functions.cc).
 - **sMBR** (Kingsbury 2009; Gibson and Hain 2006): the expected share of frames in the senone of the alignment, over all
-  paths. The loss is one minus that. All senones of silence and noise are one class: where the alignment has any of
-  them, each of them is right (``--one-silence-class=true`` of Kaldi's nnet-train-mpe-sequential, as its scripts set
-  it), so nothing is gained by telling silences apart.
+  paths. The loss is one minus that. All senones of silence and noise are one class (``--one-silence-class=true`` of
+  Kaldi's nnet-train-mpe-sequential), so nothing is gained by telling silences apart.
 
 Both tend to make a network more confident than the data warrant, so frame cross-entropy is added with a small weight
-(F-smoothing, Su et al. 2013). The numerator of MMI is the alignment, as in Kaldi's nnet1 (Vesely et al. 2013), so its
-gradient is the difference between alignment and posteriors, times the acoustic scale.
+(F-smoothing, Su et al. 2013). The numerator of MMI is the alignment (Vesely et al. 2013).
 
-The denominator graph is an n-gram of senones, estimated on the alignment of the packed frames alone, so no tree is
-needed: a senone determines its phone, its state and, by the tree's questions, much about its neighbours. Like the graph
-of LF-MMI (Povey et al. 2016), it has no back-off. Each state is a senone after some history. Its loop has the
-probability of staying in the senone, an arc into the next senone the probability of leaving times that of the n-gram.
-Histories are short: the alignment of minilibri's dev set has a log weight of -0.866 per frame with single senones as
-histories, -0.857 with all pairs, -0.882 with all triples (estimated on half of train, 107,000 senones in a row; 801,
-3,326 and 8,114 states). Kaldi's MMI and sMBR use word lattices instead, which require that the training data be decoded
-and hold the competitors of the network that made them; the graph is always searched with the current network, as in
-lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
+The denominator graph is an n-gram of senones without back-off, estimated on the alignment of the packed frames alone.
+Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
+senone the probability of leaving times that of the n-gram. Unlike Kaldi's word lattices, it needs no decoding of the
+training data and is always searched with the current network (Kanda, Fujita and Nagamatsu 2018).
 
 Axes: N frames of all chunks, one chunk after the other (or of all utterances), S senones, U utterances (U1: and the end
 of the last), J states, A arcs, B chunks, T frames of a chunk.

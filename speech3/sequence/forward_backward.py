@@ -1,11 +1,9 @@
 """Forward-backward over a graph for a batch of chunks, with its gradient; compiled on the CPU.
 
 In the compiled version (Povey et al. 2016) the batch is the innermost, contiguous axis, so an arc is one multiply-add
-of vectors. Before the leak is added, forward probabilities are scaled to sum to one in each frame, so float32 is
-enough. In the leaky HMM every state can follow every other with a small probability, so no chunk has probability zero;
-the leak is also a term of the backward pass, without which the gradient would not be exact.
-
-With alpha the forward probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
+of vectors. Forward probabilities are scaled to sum to one in each frame, so float32 is enough. In the leaky HMM every
+state can follow every other with a small probability, so no chunk has probability zero. With alpha the forward
+probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
 
     alpha_0 = i
     pre_t[j] = x_t[first_j] sum over arcs k -> j of w_kj alpha_{t-1}[k]  +  x_t[loop_j] l_j alpha_{t-1}[j]
@@ -13,14 +11,13 @@ With alpha the forward probabilities, i the initial weights, x the exponentials 
     log Z = sum of log tot_t
 
 If each frame of a path has an accuracy a_t[pdf], the expected accuracy of the paths is the derivative of log Z with
-respect to e if x_t is multiplied by exp(e a_t). Its gradient, which sMBR needs, is then the derivative of the
-posteriors with respect to e. Both passes compute these derivatives, d_alpha and so on, along with the values. They are
-computed with a_t - m_t instead of a_t, where m_t is the expected accuracy that frame t adds to the sum of those before
-it. This keeps them small (they are the differences from the mean in section 6.3, on MPE, of Povey's thesis, 2003), and
-their sum over the states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
+respect to e if x_t is multiplied by exp(e a_t), and its gradient, which sMBR needs, that of the posteriors. Both passes
+compute these derivatives, d_alpha and so on, along with the values, with a_t - m_t instead of a_t, where m_t is the
+expected accuracy that frame t adds. This keeps them small (Povey's thesis, 2003, section 6.3), and their sum over the
+states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
 
-The other version, by PyTorch's sparse products, is the reference and the path to CUDA. It is the same recursion,
-written so that autograd computes the gradient, in any precision.
+The other version, by PyTorch's sparse products, is the reference and the path to CUDA: the same recursion, written so
+that autograd computes the gradient, in any precision.
 
 Axes: T output frames of a chunk, S pdfs, J states, A arcs, B chunks, W chunks that are computed together.
 """

@@ -3,15 +3,12 @@
 An arc into a state emits the state's first pdf, its loop emits the loop pdf.
 
 The structure of a denominator is an n-gram without back-off (Povey et al. 2016; Kaldi's chain-est-phone-lm.cc), over
-phones for LF-MMI and over senones for MMI and sMBR. Back-off arcs would let every phone follow every other and multiply
-the arcs of the graph. Instead, each history that was seen is a state, in which a phone that never followed it has
-probability zero. Histories are two phones long; the most frequent histories of three phones are also states. The
-probability of a phone is its relative frequency where the training sequences pass through the state, which is the
-maximum likelihood estimate for this automaton.
+phones for LF-MMI and over senones for MMI and sMBR: back-off arcs would let every phone follow every other. Each
+history that was seen is a state; the most frequent histories that are one phone longer are also states. The probability
+of a phone is its relative frequency where the training sequences pass through the state (maximum likelihood).
 
 A numerator (`speech3.sequence.lfmmi` makes it from an alignment or a transcript) is a small graph for one chunk whose
-only cycles are the loops of its states. Each state is a phone with its left neighbour: the arcs into it emit the pdf of
-the phone's first frame, its loop emits that of the later frames.
+only cycles are the loops of its states. Each state is a phone with its left neighbour.
 
 Axes: J states, A arcs, B chunks, T output frames of a chunk, S pdfs, K states of all chunks.
 """
@@ -206,18 +203,6 @@ class PhoneLm:
         first, end = self.ptr_J1[state : state + 2]
         place = first + int(np.searchsorted(self.arc_phone_A[first:end], phone))
         return place if place < end and self.arc_phone_A[place] == phone else -1
-
-    def log_prob(self, phones: Sequence[int]) -> float:
-        """Natural log probability of a complete sequence and its end; minus infinity if an arc is missing."""
-        state, total = START, 0.0
-        for phone in phones:
-            arc = self.arc(state, phone)
-            if arc < 0:
-                return -np.inf
-            total += float(np.log(self.prob_A[arc]))
-            state = int(self.next_A[arc])
-        end = 1.0 - self.prob_A[self.ptr_J1[state] : self.ptr_J1[state + 1]].sum()
-        return total + float(np.log(end)) if end > 1e-12 else -np.inf
 
 
 def estimate_phone_lm(

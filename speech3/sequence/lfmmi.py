@@ -1,29 +1,24 @@
 """Lattice-free maximum mutual information (Povey et al. 2016, "Purely sequence-trained neural networks for ASR").
 
 The criterion of a chunk is the log probability of its transcript, summed over the paths of the numerator, minus that of
-everything that could have been said, summed over the paths of the denominator. Its gradient with respect to the outputs
-is the difference of the two posteriors. The loss is minus the criterion, plus the squares of the outputs (l2) and, if
-the network has a second output, its cross-entropy against the posteriors of the numerator.
+everything that could have been said, summed over the paths of the denominator. The loss is minus the criterion, plus
+the squares of the outputs (l2) and, if the network has a second output, its cross-entropy against the posteriors of the
+numerator.
 
-**Denominator.** Its states are those of the phone language model. Each state determines the last two phones, so the
-left-biphone tree gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop
-emits the loop pdf. HMM transitions have no probabilities, since these would be the same constant in each frame. A chunk
-begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first hundred output
-frames; a chunk may end in any state.
+**Denominator.** Its states are those of the phone language model, which determine the last two phones, so the
+left-biphone tree gives their pdfs. HMM transitions have no probabilities, since these would be the same constant in
+each frame. A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the
+first hundred output frames; a chunk may end in any state.
 
-**Numerators from alignments** are made when a chunk, a stretch of an utterance, possibly at another speed, is drawn.
-They are the sequence of its aligned phones, each of which may begin some output frames earlier or later than aligned.
-Their arcs have the probabilities of the phone language model, and their initial states the initial weights of the
-denominator. So every path is a path of the denominator with the same weight, and the criterion is never above zero. A
-pair of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak
-instead, for which this holds only approximately. Alignments are packed as labels of their frames.
+**Numerators from alignments** are the sequence of a chunk's aligned phones, each of which may begin some output frames
+earlier or later than aligned. Their arcs have the probabilities of the phone language model, and their initial states
+the initial weights of the denominator, so the criterion is never above zero. A pair of phones that does not occur in
+training gets about the weight of the leak instead, for which this holds only approximately.
 
 **Numerators from transcripts** allow all ways to pronounce the transcript of a whole utterance (Hadian et al. 2018,
-"End-to-end speech recognition using lattice-free MMI"). The HMM of the transcript, with every pronunciation of its
-words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of the denominator,
-whose probabilities replace those of pronunciations and silences. A sequence of phones counts once, however many paths
-through the lexicon produce it. Transcripts are packed as labels of frames (`word_labels`), which do not say the times
-of the words.
+"End-to-end speech recognition using lattice-free MMI"). The HMM of the transcript (`speech3.hmm.transcript`) is
+composed with the phone language model, whose probabilities replace those of pronunciations and silences. A sequence of
+phones counts once, however many paths through the lexicon produce it.
 
 Axes: B chunks (or utterances), T output frames of a chunk, S pdfs, J states and A arcs of a graph, N phones of a chunk,
 K phones or states of all chunks of a batch, W words.
