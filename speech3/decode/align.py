@@ -66,36 +66,20 @@ _FIRST = 5  # number of utterances listed for an unknown word
 
 @dataclass(frozen=True, eq=False)
 class FoundAlignment:
-    """The result of an alignment.
+    """The result of an alignment."""
 
-    Attributes
-    ----------
-    recognizer
-        The model, with the pronunciations that were added.
-    aligned
-        Alignments of utterances, and of the parts of long ones.
-    layouts
-        How each long utterance was cut.
-    suspicious
-        Utterances and parts whose transcripts are doubtful, because their confidences are below `limits`.
-    unknown
-        For each word that the lexicon lacks, the utterances that contain it.
-    texts, durations_s
-        Of utterances and of parts of long ones.
-    total
-        Number of utterances and parts, with those that could not be aligned.
-    """
-
-    recognizer: Recognizer
-    aligned: Aligned
-    layouts: dict[str, LongLayout]
+    recognizer: Recognizer  # the model, with the pronunciations that were added
+    aligned: Aligned  # alignments of utterances, and of the parts of long ones
+    layouts: dict[str, LongLayout]  # how each long utterance was cut
+    # utterances and parts whose transcripts are doubtful, because their confidences are below `limits`
     suspicious: list[Suspicion]
-    unknown: dict[str, list[str]]
+    unknown: dict[str, list[str]]  # for each word that the lexicon lacks, the utterances that contain it
     limits: Limits
+    # texts, durations_s: of utterances and of parts of long ones
     texts: dict[str, str | None]
     parts: dict[str, LongPart]
     durations_s: dict[str, float]
-    total: int
+    total: int  # number of utterances and parts, with those that could not be aligned
 
     def tracks(self) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
         """Words and phones of each utterance, in seconds from its beginning; the parts of long ones are joined."""

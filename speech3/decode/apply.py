@@ -164,9 +164,11 @@ def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray
 
 
 def _adapted(
-    model: SpeakerModel, parts: Iterable[tuple[np.ndarray, int]], speaker: str = "speaker",
+    model: SpeakerModel,
+    parts: Iterable[tuple[np.ndarray, int]],
+    speaker: str = "speaker",
     known: KnownSpeakers | None = None,
-) -> TrainedModel:  # fmt: skip
+) -> TrainedModel:
     """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used."""
     recognizer, feats, seconds = model.recognizer, dict[str, np.ndarray](), 0.0
     for wave_S, rate_hz in parts:
@@ -190,9 +192,12 @@ def _adapted(
 
 
 def transcribe_samples(
-    recognizer: TrainedModel, samples: ArrayLike, rate_hz: Any, speaker: str | None = None,
+    recognizer: TrainedModel,
+    samples: ArrayLike,
+    rate_hz: Any,
+    speaker: str | None = None,
     known: KnownSpeakers | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
 
     Parameters

@@ -31,36 +31,22 @@ NOT_NUMBERS = (
 
 
 class SearchGraph(NamedTuple):
-    """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them.
+    """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them."""
 
-    Attributes
-    ----------
-    num_pdfs
-        Number of columns that scores must have.
-    start
-        Number of the start state.
-    arcs_A4, weight_A4
-        int32 and float32 views of the same memory: input label (pdf + 1, 0 for none), output label, weight (in the
-        float32 view), next state.
-    begin_S1, silent_S
-        int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from silent_S[s] on they are non-emitting.
-    final_S
-        float32 final costs; infinity if a state is not final.
-    level_S
-        int32: the largest number of consecutive non-emitting arcs on a path to this state.
-    into_E2, into_S1
-        int32: source state and number of each emitting arc, ordered by target; those of arcs into state s are
-        into_S1[s] to into_S1[s + 1] - 1.
-    """
-
-    num_pdfs: int
-    start: int
+    num_pdfs: int  # number of columns that scores must have
+    start: int  # number of the start state
+    # arcs_A4, weight_A4: int32 and float32 views of the same memory: input label (pdf + 1, 0 for none), output label,
+    # weight (in the float32 view), next state
     arcs_A4: np.ndarray
     weight_A4: np.ndarray
+    # begin_S1, silent_S: int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from silent_S[s] on they
+    # are non-emitting
     begin_S1: np.ndarray
     silent_S: np.ndarray
-    final_S: np.ndarray
-    level_S: np.ndarray
+    final_S: np.ndarray  # float32 final costs; infinity if a state is not final
+    level_S: np.ndarray  # int32: the largest number of consecutive non-emitting arcs on a path to this state
+    # into_E2, into_S1: int32: source state and number of each emitting arc, ordered by target; those of arcs into state
+    # s are into_S1[s] to into_S1[s + 1] - 1
     into_E2: np.ndarray
     into_S1: np.ndarray
 
@@ -178,33 +164,19 @@ class Lattice:
     """An acyclic transducer from pdfs to words, with one path for each path through the graph (Kaldi's Lattice).
 
     State 0 is the start; every arc leads to a higher state, and arcs are sorted by source state.
-
-    Attributes
-    ----------
-    source_A, target_A
-        int32 source and target states.
-    ilabel_A, olabel_A
-        int32: pdf + 1, and the index of a word; 0 for epsilon.
-    graph_A
-        float32 cost in the graph that was searched, word penalty included.
-    acoustic_A
-        float32 cost, unscaled: minus the log likelihood.
-    final_S
-        float32 final costs; infinity for states that are not final.
-    frame_S
-        int32: number of frames read on the paths to a state.
-    reached_final
-        False if no path ended in a final state of the graph; then every state after the last frame is final.
     """
 
+    # source_A, target_A: int32 source and target states
     source_A: np.ndarray
     target_A: np.ndarray
+    # ilabel_A, olabel_A: int32: pdf + 1, and the index of a word; 0 for epsilon
     ilabel_A: np.ndarray
     olabel_A: np.ndarray
-    graph_A: np.ndarray
-    acoustic_A: np.ndarray
-    final_S: np.ndarray
-    frame_S: np.ndarray
+    graph_A: np.ndarray  # float32 cost in the graph that was searched, word penalty included
+    acoustic_A: np.ndarray  # float32 cost, unscaled: minus the log likelihood
+    final_S: np.ndarray  # float32 final costs; infinity for states that are not final
+    frame_S: np.ndarray  # int32: number of frames read on the paths to a state
+    # false if no path ended in a final state of the graph; then every state after the last frame is final
     reached_final: bool
 
     @property
@@ -364,24 +336,12 @@ class LinkedFrames:
 
 @dataclass(frozen=True, eq=False)
 class BestPath:
-    """A path through the graph that consumes all frames so far.
+    """A path through the graph that consumes all frames so far."""
 
-    Attributes
-    ----------
-    cost
-        Acoustic and graph cost together, final cost included where `reached_final`.
-    acoustic_cost
-        Minus the scaled log likelihoods along the path.
-    pdfs_T
-        int32: the pdf of each frame.
-    olabels
-        The output labels of its arcs, without epsilon.
-    """
-
-    cost: float
-    acoustic_cost: float
-    pdfs_T: np.ndarray
-    olabels: tuple[int, ...]
+    cost: float  # acoustic and graph cost together, final cost included where `reached_final`
+    acoustic_cost: float  # minus the scaled log likelihoods along the path
+    pdfs_T: np.ndarray  # int32: the pdf of each frame
+    olabels: tuple[int, ...]  # the output labels of its arcs, without epsilon
     reached_final: bool
 
 

@@ -50,24 +50,13 @@ UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """The word sequences that can be recognised, with their costs.
+    """The word sequences that can be recognised, with their costs."""
 
-    Attributes
-    ----------
-    words
-        The symbol table: `<eps>` first, then the words, `#0` (for back-off arcs) last; labels are indices into it.
-    fst
-        Labels are words; back-off arcs have the input label `#0` and no output label.
-    source
-        File or name, for messages.
-    dropped
-        Words of the language model that the lexicon lacks.
-    """
-
+    # the symbol table: `<eps>` first, then the words, `#0` (for back-off arcs) last; labels are indices into it
     words: tuple[str, ...]
-    fst: Fst
-    source: str
-    dropped: tuple[str, ...] = ()
+    fst: Fst  # labels are words; back-off arcs have the input label `#0` and no output label
+    source: str  # file or name, for messages
+    dropped: tuple[str, ...] = ()  # words of the language model that the lexicon lacks
 
 
 def one_word_grammar(lexicon: Lexicon) -> Grammar:
@@ -275,21 +264,11 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Spelling:
-    """What a graph needs to spell unseen words.
+    """What a graph needs to spell unseen words."""
 
-    Attributes
-    ----------
-    letters
-        The letter model (`speech3.language.letter_model`).
-    weight
-        The probability of a new word.
-    pronunciations
-        Those of the letters, in phones without positions in the word.
-    """
-
-    letters: ArpaLm
-    weight: float
-    pronunciations: tuple[Pronunciation, ...]
+    letters: ArpaLm  # the letter model (`speech3.language.letter_model`)
+    weight: float  # the probability of a new word
+    pronunciations: tuple[Pronunciation, ...]  # those of the letters, in phones without positions in the word
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
         return add_letter_model(lm, self.letters, self.weight)

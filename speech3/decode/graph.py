@@ -53,36 +53,23 @@ _MANY = 50_000  # arcs of G above which building the graph takes seconds
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units that input labels stand for before self-loops are added.
+    """The units that input labels stand for before self-loops are added."""
 
-    Attributes
-    ----------
-    enter_U, loop_U
-        int pdfs of entering a state and of staying in it.
-    leave_U, stay_U
-        float64 costs of leaving, once per entry, and of staying.
-    """
-
+    # enter_U, loop_U: int pdfs of entering a state and of staying in it
     enter_U: np.ndarray
     loop_U: np.ndarray
+    # leave_U, stay_U: float64 costs of leaving, once per entry, and of staying
     leave_U: np.ndarray
     stay_U: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The input labels of C o L o G.
+    """The input labels of C o L o G."""
 
-    Attributes
-    ----------
-    of_W
-        int32: label of each context window: 0 for none, 1 to L for phones, above L for disambiguation symbols.
-    pdfs_LN
-        int32: the pdfs of the phone's states for labels 1 to L, in sorted order.
-    """
-
+    # int32: label of each context window: 0 for none, 1 to L for phones, above L for disambiguation symbols
     of_W: np.ndarray
-    pdfs_LN: np.ndarray
+    pdfs_LN: np.ndarray  # int32: the pdfs of the phone's states for labels 1 to L, in sorted order
 
 
 def labels_of(hmm: Hmm, windows: Sequence[Sequence[int]]) -> Labels:
@@ -240,31 +227,15 @@ def decode_directory(onnx: Path) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A decoding graph in memory.
+    """A decoding graph in memory."""
 
-    Attributes
-    ----------
-    fst
-        Input labels are pdf + 1, output labels are indices into `words`.
-    words
-        The symbol table, `<eps>` first.
-    num_pdfs
-        Number of columns that the scores must have.
-    about
-        The contents of `graph.json`.
-    phrases
-        Hot phrases to be boosted in the lattices (`speech3.decode.hot_words`).
-    filler_cost
-        What was added to the costs of fillers (`speech3.decode.filler`).
-    """
-
-    fst: Fst
-    words: tuple[str, ...]
-    num_pdfs: int
-    about: dict[str, Any]
+    fst: Fst  # input labels are pdf + 1, output labels are indices into `words`
+    words: tuple[str, ...]  # the symbol table, `<eps>` first
+    num_pdfs: int  # number of columns that the scores must have
+    about: dict[str, Any]  # the contents of `graph.json`
     path: Path
-    phrases: Phrases | None = None
-    filler_cost: float = 0.0
+    phrases: Phrases | None = None  # hot phrases to be boosted in the lattices (`speech3.decode.hot_words`)
+    filler_cost: float = 0.0  # what was added to the costs of fillers (`speech3.decode.filler`)
 
     def with_costs(self, cost_V: np.ndarray) -> "Graph":
         """The graph with costs (V,) added to the arcs that output each symbol."""

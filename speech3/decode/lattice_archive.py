@@ -33,20 +33,13 @@ _TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 
 class LatticeBody(NamedTuple):
-    """The states and arcs returned by `read_body`.
+    """The states and arcs returned by `read_body`."""
 
-    Attributes
-    ----------
-    arcs_A4
-        int64: source, target, input label, output label.
-    costs_A2, final_costs_S2
-        float32: graph and acoustic cost.
-    labels_K, begin_A1, final_labels_L, final_begin_S1
-        int32 labels, and int64 offsets where the labels of each arc and of each final weight begin.
-    """
-
-    arcs_A4: np.ndarray
+    arcs_A4: np.ndarray  # int64: source, target, input label, output label
+    # costs_A2, final_costs_S2: float32: graph and acoustic cost
     costs_A2: np.ndarray
+    # labels_K, begin_A1, final_labels_L, final_begin_S1: int32 labels, and int64 offsets where the labels of each arc
+    # and of each final weight begin
     labels_K: np.ndarray
     begin_A1: np.ndarray
     final_costs_S2: np.ndarray

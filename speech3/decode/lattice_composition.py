@@ -36,30 +36,20 @@ _MOST = 4_000_000  # arcs: half a gigabyte
 
 
 class LmStates(NamedTuple):
-    """A language model as arrays for compiled code.
+    """A language model as arrays for compiled code."""
 
-    Attributes
-    ----------
-    start
-        The state in which a sentence begins.
-    begin_S1
-        int64: the arcs of state s are those from begin_S1[s] to begin_S1[s + 1], in the order of their words.
-    word_A, target_A, cost_A
-        int64 words and states; float64 costs, minus natural logarithms of probabilities.
-    backoff_S, backoff_cost_S
-        int64 state in which words without an arc are looked up, -1 if there is none; float64 cost of backing off.
-    final_S
-        float64 final costs; infinite if the final cost is to be looked up in the back-off state.
-    """
-
-    start: int
+    start: int  # the state in which a sentence begins
+    # int64: the arcs of state s are those from begin_S1[s] to begin_S1[s + 1], in the order of their words
     begin_S1: np.ndarray
+    # word_A, target_A, cost_A: int64 words and states; float64 costs, minus natural logarithms of probabilities
     word_A: np.ndarray
     target_A: np.ndarray
     cost_A: np.ndarray
+    # backoff_S, backoff_cost_S: int64 state in which words without an arc are looked up, -1 if there is none; float64
+    # cost of backing off
     backoff_S: np.ndarray
     backoff_cost_S: np.ndarray
-    final_S: np.ndarray
+    final_S: np.ndarray  # float64 final costs; infinite if the final cost is to be looked up in the back-off state
 
 
 def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
@@ -266,18 +256,10 @@ def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragm
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The words that a language model scores along a lattice.
+    """The words that a language model scores along a lattice."""
 
-    Attributes
-    ----------
-    word_A
-        int64 word that each arc completes; `NO_WORD` where it completes none.
-    last_S
-        int64 word that is completed where a path ends in each state; `NO_WORD` if there is none.
-    """
-
-    word_A: np.ndarray
-    last_S: np.ndarray
+    word_A: np.ndarray  # int64 word that each arc completes; `NO_WORD` where it completes none
+    last_S: np.ndarray  # int64 word that is completed where a path ends in each state; `NO_WORD` if there is none
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,28 +42,18 @@ Made = tuple[Hypothesis, WordLattice | None, str]  # and the lines of nbest.json
 
 @dataclass(frozen=True)
 class LatticesAbout:
-    """How lattices were made.
+    """How lattices were made."""
 
-    Attributes
-    ----------
-    model, graph
-        Directories.
-    graph_about
-        The contents of the graph's ``graph.json``: if they have changed, the graph has been rebuilt.
-    acoustic_scale, word_penalty
-        Settings of the search. The penalty is included in the graph costs.
-    beam
-        Paths whose cost exceeded that of the best path by more than this were left out.
-    rescored
-        The language model that replaced the graph's, and its weight; None if the lattices were not rescored.
-    """
-
+    # model, graph: directories
     model: str
     graph: str
+    # the contents of the graph's ``graph.json``: if they have changed, the graph has been rebuilt
     graph_about: dict[str, Any]
+    # acoustic_scale, word_penalty: settings of the search. The penalty is included in the graph costs.
     acoustic_scale: float
     word_penalty: float
-    beam: float
+    beam: float  # paths whose cost exceeded that of the best path by more than this were left out
+    # the language model that replaced the graph's, and its weight; None if the lattices were not rescored
     rescored: dict[str, Any] | None = None
 
 
@@ -159,37 +149,20 @@ def forget_lattices(out: Path) -> None:
 
 @dataclass(frozen=True)
 class WantedResults:
-    """The results to produce in addition to words and confidences.
+    """The results to produce in addition to words and confidences."""
 
-    Attributes
-    ----------
-    nbest
-        Length of the N-best lists; 0 for none.
-    archive
-        Write lattices.
-    bayes_risk
-        Return the words with the fewest expected errors in place of the best path's.
-    """
-
-    nbest: int = 0
-    archive: bool = False
-    bayes_risk: bool = False
+    nbest: int = 0  # length of the N-best lists; 0 for none
+    archive: bool = False  # write lattices
+    bayes_risk: bool = False  # return the words with the fewest expected errors in place of the best path's
 
 
 @dataclass(eq=False)
 class Kept:
-    """The lattices that were made.
+    """The lattices that were made."""
 
-    Attributes
-    ----------
-    densities
-        Mean number of arcs per frame in each utterance's lattice (Kaldi's lattice-depth).
-    without
-        For each decoded utterance without a lattice, the reason.
-    """
-
+    # mean number of arcs per frame in each utterance's lattice (Kaldi's lattice-depth)
     densities: dict[str, float] = field(default_factory=dict)
-    without: dict[str, str] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)  # for each decoded utterance without a lattice, the reason
 
     @property
     def density(self) -> float:

@@ -125,21 +125,11 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
 
 @dataclass(frozen=True)
 class BayesRisk:
-    """A hypothesis with its statistics from the lattice.
+    """A hypothesis with its statistics from the lattice."""
 
-    Attributes
-    ----------
-    words
-        Symbols of the graph.
-    confidences
-        Posterior of each word in its position, from 0 to 1.
-    expected_errors
-        Expected number of word errors of the hypothesis.
-    """
-
-    words: tuple[int, ...]
-    confidences: tuple[float, ...]
-    expected_errors: float
+    words: tuple[int, ...]  # symbols of the graph
+    confidences: tuple[float, ...]  # posterior of each word in its position, from 0 to 1
+    expected_errors: float  # expected number of word errors of the hypothesis
 
 
 def confidences(

@@ -57,25 +57,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Export:
-    """What was written.
-
-    Attributes
-    ----------
-    rest
-        OUT.decode.
-    forms
-        PyTorch, float, and int8 if requested; differences of log likelihoods are between each form and the one before.
-    int8_products, products
-        How many of the network's products with weights are computed in int8, and how many there are in all.
-    graph, tuned
-        Whether OUT.decode has a decoding graph, and tuned settings.
-    """
+    """What was written."""
 
     path: Path
-    rest: Path
+    rest: Path  # OUT.decode
+    # PyTorch, float, and int8 if requested; differences of log likelihoods are between each form and the one before
     forms: tuple[Form, ...]
+    # int8_products, products: how many of the network's products with weights are computed in int8, and how many there
+    # are in all
     int8_products: int
     products: int
+    # graph, tuned: whether OUT.decode has a decoding graph, and tuned settings
     graph: bool
     tuned: bool
 

@@ -43,29 +43,18 @@ _ORDER = 3  # default order of a model estimated from --text
 
 @dataclass(frozen=True)
 class GraphSources:
-    """The user's files to build a graph from; None stands for the model's own.
+    """The user's files to build a graph from; None stands for the model's own."""
 
-    Attributes
-    ----------
-    lm, text, grammar, sentences
-        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most
-        one of them may be given.
-    lexicon
-        Pronunciations that take precedence over the model's.
-    add
-        A list of words to add (`speech3.language.added_words`).
-    lang
-        espeak-ng's language code, for guessing pronunciations.
-    """
-
+    # lm, text, grammar, sentences: an ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a
+    # list of sentences. At most one of them may be given.
     lm: Path | None = None
     text: Path | None = None
     order: int | None = None
     grammar: Path | None = None
     sentences: Path | None = None
-    lexicon: Path | None = None
-    add: Path | None = None
-    lang: str | None = None
+    lexicon: Path | None = None  # pronunciations that take precedence over the model's
+    add: Path | None = None  # a list of words to add (`speech3.language.added_words`)
+    lang: str | None = None  # espeak-ng's language code, for guessing pronunciations
 
 
 @dataclass(frozen=True)

@@ -25,28 +25,16 @@ _WORD_START = ord(WORD_START)
 
 @dataclass(frozen=True, eq=False)
 class Phrases:
-    """An automaton that detects phrases as they end.
+    """An automaton that detects phrases as they end."""
 
-    Attributes
-    ----------
-    moves
-        For each state: the symbols that continue a phrase, and the state that each leads to. A symbol is a word (an
-        output label) or, in a graph of pieces, a character (its code point).
-    fail_D
-        int32: the state of the longest proper suffix (the failure link).
-    boost_D
-        float64: the sum of the boosts of all phrases that end here.
-    shares
-        The boost that the search has already given each output label so that phrases were not pruned; taken back here.
-    spelled
-        The piece of each output label, if the graph writes pieces.
-    """
-
+    # for each state: the symbols that continue a phrase, and the state that each leads to. A symbol is a word (an
+    # output label) or, in a graph of pieces, a character (its code point).
     moves: tuple[Mapping[int, int], ...]
-    fail_D: np.ndarray
-    boost_D: np.ndarray
+    fail_D: np.ndarray  # int32: the state of the longest proper suffix (the failure link)
+    boost_D: np.ndarray  # float64: the sum of the boosts of all phrases that end here
+    # the boost that the search has already given each output label so that phrases were not pruned; taken back here
     shares: Mapping[int, float]
-    spelled: tuple[str, ...] | None = None
+    spelled: tuple[str, ...] | None = None  # the piece of each output label, if the graph writes pieces
     _next_D: dict[int, np.ndarray] = field(default_factory=dict)  # for each symbol read so far that is in a phrase
 
     @property

@@ -63,6 +63,21 @@ NBEST = 100  # paths that a neural model or a function scores
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
 
 
+@dataclass(frozen=True)
+class RescoreOptions:
+    """How to rescore."""
+
+    weight: float = 1.0  # weight of the other language model
+    # if given, the weight with the lowest error rate on them is used instead
+    references: Mapping[str, Sequence[str]] | None = None
+    # number of paths in ``nbest.jsonl``, and of those that a neural model or function scores; 0: no file, or 100
+    nbest: int = 0
+    # ARPA file of the language model that was used in the search, if the graph does not keep it
+    old: Path | None = None
+    times: bool = False  # compute confidences of the hypotheses, for `write_times`
+    error_rate: ErrorRate = jiwer.wer
+
+
 @dataclass(frozen=True, eq=False)
 class RescoredLattice:
     """A lattice with the costs of both models on all of its paths."""
@@ -75,7 +90,7 @@ class RescoredLattice:
         best = nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0]
         return self.directory.spelled(best.words)
 
-    def made(self, utterance: str, weight: float, options: "RescoreOptions") -> Made:
+    def made(self, utterance: str, weight: float, options: RescoreOptions) -> Made:
         """The results with this weight; the lattice is pruned with the same beam as before."""
         directory, scale = self.directory, self.directory.about.acoustic_scale
         lattice = pruned(self.composed.mixed(weight), scale, directory.about.beam)
@@ -123,7 +138,7 @@ class RescoredSentences:
     def words(self, weight: float) -> tuple[str, ...]:
         return self.ranked(weight)[0].words
 
-    def made(self, utterance: str, weight: float, _: "RescoreOptions") -> Made:
+    def made(self, utterance: str, weight: float, _: RescoreOptions) -> Made:
         ranked = self.ranked(weight)
         best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
         lines = (
@@ -266,32 +281,6 @@ def best_weight(
         for weight in weights
     }
     return min(rates, key=lambda weight: (rates[weight], abs(weight - 0.5))), rates
-
-
-@dataclass(frozen=True)
-class RescoreOptions:
-    """How to rescore.
-
-    Attributes
-    ----------
-    weight
-        Weight of the other language model.
-    references
-        If given, the weight with the lowest error rate on them is used instead.
-    nbest
-        Number of paths in ``nbest.jsonl``, and of those that a neural model or function scores; 0: no file, or 100.
-    old
-        ARPA file of the language model that was used in the search, if the graph does not keep it.
-    times
-        Compute confidences of the hypotheses, for `write_times`.
-    """
-
-    weight: float = 1.0
-    references: Mapping[str, Sequence[str]] | None = None
-    nbest: int = 0
-    old: Path | None = None
-    times: bool = False
-    error_rate: ErrorRate = jiwer.wer
 
 
 @dataclass(frozen=True)

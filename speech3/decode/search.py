@@ -47,28 +47,16 @@ Setting = tuple[float, float]  # acoustic scale, word penalty
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """The best path of one utterance.
-
-    Attributes
-    ----------
-    units
-        The output symbols of the graph: words, or the pieces of words (`speech3.decode.grammar`).
-    cost
-        Scaled acoustic cost plus graph cost, including word penalties.
-    acoustic_cost
-        Negative sum of the scaled log likelihoods along the path.
-    reached_final
-        If False, the recording ends in the middle of a sentence of the graph, and these are the words so far.
-    confidences
-        Posterior of each unit at its position, from 0 to 1; None if not requested or the recording is too long.
-    """
+    """The best path of one utterance."""
 
     utterance: str
     words: tuple[str, ...]
-    units: tuple[str, ...]
-    cost: float
-    acoustic_cost: float
+    units: tuple[str, ...]  # the output symbols of the graph: words, or the pieces of words (`speech3.decode.grammar`)
+    cost: float  # scaled acoustic cost plus graph cost, including word penalties
+    acoustic_cost: float  # negative sum of the scaled log likelihoods along the path
+    # if False, the recording ends in the middle of a sentence of the graph, and these are the words so far
     reached_final: bool
+    # posterior of each unit at its position, from 0 to 1; None if not requested or the recording is too long
     confidences: tuple[float, ...] | None = None
 
 

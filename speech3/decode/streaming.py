@@ -141,25 +141,14 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
 
 @dataclass(frozen=True)
 class Pauses:
-    """Rules for endpointing, in seconds of silence at the end of a segment (compare Kaldi's online2/online-endpoint.h).
+    """Rules for endpointing, in seconds of silence at the end of a segment (compare Kaldi's online-endpoint.h)."""
 
-    Attributes
-    ----------
-    after_words_s
-        Silence that ends a segment with words.
-    before_words_s
-        Silence that ends a segment without words, which is then discarded.
-    long_s, in_long_s
-        In a segment longer than `long_s`, a pause of `in_long_s` is enough.
-    longest_s
-        A segment of this length ends even without a pause.
-    """
-
-    after_words_s: float = 0.5
-    before_words_s: float = 2.0
+    after_words_s: float = 0.5  # silence that ends a segment with words
+    before_words_s: float = 2.0  # silence that ends a segment without words, which is then discarded
+    # long_s, in_long_s: in a segment longer than `long_s`, a pause of `in_long_s` is enough
     long_s: float = 20.0
     in_long_s: float = 0.1
-    longest_s: float = 30.0
+    longest_s: float = 30.0  # a segment of this length ends even without a pause
 
 
 @dataclass
@@ -192,9 +181,13 @@ class Stream:
     """
 
     def __init__(
-        self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None, speaker: str | None = None,
+        self,
+        recognizer: TrainedModel,
+        rate_hz: int,
+        pauses: Pauses | None = None,
+        speaker: str | None = None,
         known: KnownSpeakers | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise MismatchError(
@@ -468,21 +461,12 @@ def silence_pdfs(recognizer: TrainedModel) -> np.ndarray:
 
 @dataclass
 class Meter:
-    """Measures latency: the time from the arrival of the end of a word to its result.
+    """Measures latency: the time from the arrival of the end of a word to its result."""
 
-    Attributes
-    ----------
-    busy_s
-        Seconds spent on recognition.
-    duration_s
-        Seconds of audio.
-    final_s, first_s
-        Latency of each word with a known end time: to its final result, and to the first partial (or final) result
-        with at least as many words.
-    """
-
-    busy_s: float = 0.0
-    duration_s: float = 0.0
+    busy_s: float = 0.0  # seconds spent on recognition
+    duration_s: float = 0.0  # seconds of audio
+    # final_s, first_s: latency of each word with a known end time: to its final result, and to the first partial (or
+    # final) result with at least as many words
     final_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of audio, and when they had arrived

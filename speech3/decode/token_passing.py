@@ -34,22 +34,15 @@ SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
 
 
 class Tokens(NamedTuple):
-    """Memory of a search.
+    """Memory of a search."""
 
-    Attributes
-    ----------
-    tokens_H4, cost_H4
-        int32 and float32 views of the same memory.
-    slot_S
-        int32: index of the newest token of each state, -1 if there is none. The token belongs to an earlier frame if
-        its index is below that of the current frame's first token.
-    work_S, costs_S
-        int32 and float32 work space, used within a frame.
-    """
-
+    # tokens_H4, cost_H4: int32 and float32 views of the same memory
     tokens_H4: np.ndarray
     cost_H4: np.ndarray
+    # int32: index of the newest token of each state, -1 if there is none. The token belongs to an earlier frame if its
+    # index is below that of the current frame's first token.
     slot_S: np.ndarray
+    # work_S, costs_S: int32 and float32 work space, used within a frame
     work_S: np.ndarray
     costs_S: np.ndarray
 

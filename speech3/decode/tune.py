@@ -343,22 +343,14 @@ def error_rate_of(
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """Decoding settings of a model, tuned on the dev set and never on test.
-
-    Attributes
-    ----------
-    confidence
-        Maps posteriors to confidences; None: the confidences are the posteriors.
-    filler_cost
-        Added to the cost of each filler (`speech3.decode.filler`).
-    """
+    """Decoding settings of a model, tuned on the dev set and never on test."""
 
     acoustic_scale: float
     word_penalty: float
     beam: float
     max_active: int
-    confidence: Calibration | None = None
-    filler_cost: float = FILLER_COSTS[-1]
+    confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
+    filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.filler`)
 
     def __post_init__(self) -> None:
         numbers = self.acoustic_scale, self.word_penalty, self.filler_cost

@@ -28,26 +28,18 @@ _NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so th
 
 
 class LatticeArrays(NamedTuple):
-    """A lattice for compiled code.
+    """A lattice for compiled code."""
 
-    Attributes
-    ----------
-    begin_S1, target_A, ilabel_A, olabel_A
-        int64, int64, int32, int64: arcs, sorted by source state.
-    graph_A, acoustic_A, final_S
-        float64 costs, the acoustic ones unscaled.
-    rest_S
-        float64 scaled costs of the best path from each state to the end.
-    """
-
+    # begin_S1, target_A, ilabel_A, olabel_A: int64, int64, int32, int64: arcs, sorted by source state
     begin_S1: np.ndarray
     target_A: np.ndarray
     ilabel_A: np.ndarray
     olabel_A: np.ndarray
+    # graph_A, acoustic_A, final_S: float64 costs, the acoustic ones unscaled
     graph_A: np.ndarray
     acoustic_A: np.ndarray
     final_S: np.ndarray
-    rest_S: np.ndarray
+    rest_S: np.ndarray  # float64 scaled costs of the best path from each state to the end
 
 
 @jit
@@ -320,38 +312,25 @@ class WordLattice:
     """An acyclic acceptor of words in which no state has two arcs with the same word.
 
     State 0 is the start; every arc leads to a higher state, and arcs are sorted by the state that they leave.
-
-    Attributes
-    ----------
-    source_A, target_A, word_A
-        int32.
-    graph_A, acoustic_A
-        float64 costs; acoustic costs are unscaled.
-    final_graph_S, final_acoustic_S
-        float64 costs of ending in each state; infinite if no path ends there.
-    pdfs_K, begin_A1
-        int32: arc a reads ``pdfs_K[begin_A1[a] : begin_A1[a + 1]]``, a pdf for each frame. A word's arc need not read
-        all of its frames, and may read some of its neighbours'.
-    final_pdfs_S
-        int32 arrays: the pdfs of the frames read when a path ends in each state.
-    frame_S
-        int32: number of frames read on a path to each state.
-    frames
-        Number of frames that every path reads.
     """
 
+    # source_A, target_A, word_A: int32
     source_A: np.ndarray
     target_A: np.ndarray
     word_A: np.ndarray
+    # graph_A, acoustic_A: float64 costs; acoustic costs are unscaled
     graph_A: np.ndarray
     acoustic_A: np.ndarray
+    # final_graph_S, final_acoustic_S: float64 costs of ending in each state; infinite if no path ends there
     final_graph_S: np.ndarray
     final_acoustic_S: np.ndarray
+    # pdfs_K, begin_A1: int32: arc a reads ``pdfs_K[begin_A1[a] : begin_A1[a + 1]]``, a pdf for each frame. A word's arc
+    # need not read all of its frames, and may read some of its neighbours'.
     pdfs_K: np.ndarray
     begin_A1: np.ndarray
-    final_pdfs_S: tuple[np.ndarray, ...]
-    frame_S: np.ndarray
-    frames: int
+    final_pdfs_S: tuple[np.ndarray, ...]  # int32 arrays: the pdfs of the frames read when a path ends in each state
+    frame_S: np.ndarray  # int32: number of frames read on a path to each state
+    frames: int  # number of frames that every path reads
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
         """(A,) float64; the penalty is added to the one already in the graph costs."""

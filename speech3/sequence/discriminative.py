@@ -119,31 +119,16 @@ def _path_log_weights(senones, of_senone, order, loops, ptr, src, weight, initia
 
 @dataclass(frozen=True, eq=False)
 class Discriminative:
-    """The loss of a minibatch of chunks, for any network with an output per frame; picklable.
-
-    Attributes
-    ----------
-    log_prior_S
-        float32, natural logarithms of the senones' relative frequencies.
-    smbr
-        Whether the criterion is sMBR instead of MMI.
-    boost
-        Boost of MMI; 0: not boosted.
-    leak
-        Leak probability of the leaky HMM.
-    cross_entropy
-        Weight of frame cross-entropy, added to the criterion.
-    silence_S
-        bool: the senones of silence and noise (`silence_senones`); None: none are known.
-    """
+    """The loss of a minibatch of chunks, for any network with an output per frame; picklable."""
 
     graph: Graph
-    log_prior_S: np.ndarray
-    smbr: bool
+    log_prior_S: np.ndarray  # float32, natural logarithms of the senones' relative frequencies
+    smbr: bool  # whether the criterion is sMBR instead of MMI
     acoustic_scale: float
-    boost: float = 0.0
-    leak: float = 0.01
-    cross_entropy: float = 0.0
+    boost: float = 0.0  # boost of MMI; 0: not boosted
+    leak: float = 0.01  # leak probability of the leaky HMM
+    cross_entropy: float = 0.0  # weight of frame cross-entropy, added to the criterion
+    # bool: the senones of silence and noise (`silence_senones`); None: none are known
     silence_S: np.ndarray | None = None
 
     def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:

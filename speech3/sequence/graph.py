@@ -33,34 +33,20 @@ _BATCH = 10_000  # sequences held at a time
 
 @dataclass(frozen=True, eq=False)
 class Numerators:
-    """The numerators of a batch of chunks.
+    """The numerators of a batch of chunks."""
 
-    Attributes
-    ----------
-    frames
-        Output frames of a chunk.
-    ptr_B1
-        int64: the states of chunk b are ``ptr[b]`` up to ``ptr[b + 1]``, in topological order.
-    first_K, loop_K
-        int32 pdfs; -1 for the start of an utterance, which emits nothing.
-    begin_K
-        float64 log weight of being in the state before the chunk begins; `NEVER`: impossible.
-    final_K
-        bool: the chunk may end in the state.
-    low_K, high_K
-        int32: only output frames from low through high may be in the state.
-    arc_ptr_K1, src_A, weight_A
-        Arcs sorted by the state that they enter: int64, int32 (from the chunk's first state on), float64 log weight.
-    """
-
-    frames: int
-    ptr_B1: np.ndarray
+    frames: int  # output frames of a chunk
+    ptr_B1: np.ndarray  # int64: the states of chunk b are ``ptr[b]`` up to ``ptr[b + 1]``, in topological order
+    # first_K, loop_K: int32 pdfs; -1 for the start of an utterance, which emits nothing
     first_K: np.ndarray
     loop_K: np.ndarray
-    begin_K: np.ndarray
-    final_K: np.ndarray
+    begin_K: np.ndarray  # float64 log weight of being in the state before the chunk begins; `NEVER`: impossible
+    final_K: np.ndarray  # bool: the chunk may end in the state
+    # low_K, high_K: int32: only output frames from low through high may be in the state
     low_K: np.ndarray
     high_K: np.ndarray
+    # arc_ptr_K1, src_A, weight_A: arcs sorted by the state that they enter: int64, int32 (from the chunk's first state
+    # on), float64 log weight
     arc_ptr_K1: np.ndarray
     src_A: np.ndarray
     weight_A: np.ndarray
@@ -173,25 +159,17 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
 
 @dataclass(frozen=True, eq=False)
 class PhoneLm:
-    """A deterministic automaton over phone sequences; state 0 is the start.
+    """A deterministic automaton over phone sequences; state 0 is the start."""
 
-    Attributes
-    ----------
-    left_J, phone_J
-        int32: the last two phones of a state's history; 0: the beginning of the utterance, or a shorter history.
-    ptr_J1
-        int32: the arcs of state j are ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone.
-    arc_phone_A, next_A
-        int32: the phone that an arc reads, and the state that it enters.
-    prob_A
-        float64: probability of the arc; one minus their sum at a state is the probability that the utterance ends.
-    """
-
+    # left_J, phone_J: int32: the last two phones of a state's history; 0: the beginning of the utterance, or a shorter
+    # history
     left_J: np.ndarray
     phone_J: np.ndarray
-    ptr_J1: np.ndarray
+    ptr_J1: np.ndarray  # int32: the arcs of state j are ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone
+    # arc_phone_A, next_A: int32: the phone that an arc reads, and the state that it enters
     arc_phone_A: np.ndarray
     next_A: np.ndarray
+    # float64: probability of the arc; one minus their sum at a state is the probability that the utterance ends
     prob_A: np.ndarray
 
     @property
@@ -272,36 +250,23 @@ def _automaton(sequences: Iterable[Sequence[int]], longer: frozenset[tuple[int, 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The arrays of a graph.
+    """The arrays of a graph."""
 
-    Attributes
-    ----------
-    num_pdfs
-        Number of outputs that a network must have.
-    first_J, loop_J
-        int32: the pdf of the arcs into each state, and that of its loop.
-    loops_J
-        float32: weight of each state's loop, 0 for the start, which has none.
-    in_ptr_J1, in_src_A, in_weight_A
-        Arcs sorted by the state that they enter: int32, int32, float32. Those of state j are ``ptr[j]`` up to
-        ``ptr[j + 1]``.
-    out_ptr_J1, out_dst_A, out_weight_A
-        The same arcs sorted by the state that they leave.
-    initial_J
-        float32 initial weights, which sum to one.
-    """
-
-    num_pdfs: int
+    num_pdfs: int  # number of outputs that a network must have
+    # first_J, loop_J: int32: the pdf of the arcs into each state, and that of its loop
     first_J: np.ndarray
     loop_J: np.ndarray
-    loops_J: np.ndarray
+    loops_J: np.ndarray  # float32: weight of each state's loop, 0 for the start, which has none
+    # in_ptr_J1, in_src_A, in_weight_A: arcs sorted by the state that they enter: int32, int32, float32. Those of state
+    # j are ``ptr[j]`` up to ``ptr[j + 1]``.
     in_ptr_J1: np.ndarray
     in_src_A: np.ndarray
     in_weight_A: np.ndarray
+    # out_ptr_J1, out_dst_A, out_weight_A: the same arcs sorted by the state that they leave
     out_ptr_J1: np.ndarray
     out_dst_A: np.ndarray
     out_weight_A: np.ndarray
-    initial_J: np.ndarray
+    initial_J: np.ndarray  # float32 initial weights, which sum to one
 
     @property
     def num_states(self) -> int:

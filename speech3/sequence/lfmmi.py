@@ -76,15 +76,10 @@ _Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.nd
 
 @dataclass(frozen=True, eq=False)
 class Denominator(Graph):
-    """The graph as arrays, and the phone language model from which it was made.
-
-    Attributes
-    ----------
-    pdfs_PP2
-        int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others.
-    """
+    """The graph as arrays, and the phone language model from which it was made."""
 
     lm: PhoneLm
+    # int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others
     pdfs_PP2: np.ndarray
 
     def save(self, directory: Path | str, about: dict[str, object] | None = None) -> None:
@@ -145,22 +140,12 @@ def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
 
 @dataclass(frozen=True, eq=False)
 class LfMmi:
-    """The loss of a minibatch of chunks, for any network; picklable.
-
-    Attributes
-    ----------
-    leak
-        Leak probability of the leaky HMM.
-    cross_entropy
-        Weight of the second output's cross-entropy.
-    l2
-        Weight of half the sum of squares of a frame's outputs.
-    """
+    """The loss of a minibatch of chunks, for any network; picklable."""
 
     denominator: Denominator
-    leak: float = 0.1
-    cross_entropy: float = 0.1
-    l2: float = 5e-5
+    leak: float = 0.1  # leak probability of the leaky HMM
+    cross_entropy: float = 0.1  # weight of the second output's cross-entropy
+    l2: float = 5e-5  # weight of half the sum of squares of a frame's outputs
 
     def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
         """Mean loss over frames of chunks that fit their transcript, and how many predict the numerator's best pdf.
@@ -214,23 +199,13 @@ class LfMmi:
 
 @dataclass(frozen=True, eq=False)
 class AlignmentNumerators:
-    """Makes the numerators of chunks.
-
-    Attributes
-    ----------
-    frames
-        Input frames of a chunk, a multiple of `subsampling`.
-    tolerance
-        Output frames by which a phone may begin earlier or later than in the alignment.
-    leak
-        Leak probability of the leaky HMM.
-    """
+    """Makes the numerators of chunks."""
 
     denominator: Denominator
-    frames: int
+    frames: int  # input frames of a chunk, a multiple of `subsampling`
     subsampling: int = 3
-    tolerance: int = 2
-    leak: float = 0.1
+    tolerance: int = 2  # output frames by which a phone may begin earlier or later than in the alignment
+    leak: float = 0.1  # leak probability of the leaky HMM
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
         lm, outputs = self.denominator.lm, self.frames // self.subsampling
