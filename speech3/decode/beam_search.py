@@ -19,9 +19,9 @@ from speech3.errors import DataError, FormatError, MismatchError
 from speech3.io import Fst
 from speech3.runtime import jit
 
-_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
-_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
-_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
+_BLOCK_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
+_MIN_FRAMES, _MAX_FRAMES = 32, 500  # frames of a block; Kaldi prunes every 25
+_MAX_NEW_LINKS = 2**20  # new links of past frames, 20 MB, before all links are pruned again
 _ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
 _PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
 NOT_NUMBERS = (
@@ -39,12 +39,12 @@ class SearchGraph(NamedTuple):
     # weight (in the float32 view), next state
     arcs_A4: np.ndarray
     weight_A4: np.ndarray
-    # begin_S1, silent_S: int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from silent_S[s] on they
+    # begin_S1, epsilon_S: int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from epsilon_S[s] on they
     # are non-emitting
     begin_S1: np.ndarray
-    silent_S: np.ndarray
+    epsilon_S: np.ndarray
     final_S: np.ndarray  # float32 final costs; infinity if a state is not final
-    level_S: np.ndarray  # int32: the largest number of consecutive non-emitting arcs on a path to this state
+    level_S: np.ndarray  # int32: the largest number of consecutive epsilon arcs on a path to this state
     # into_E2, into_S1: int32: source state and number of each emitting arc, ordered by target; those of arcs into state
     # s are into_S1[s] to into_S1[s + 1] - 1
     into_E2: np.ndarray
@@ -57,7 +57,7 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     Raises
     ------
     Speech3Error
-        The graph is empty, a label or state is out of range, a weight is not finite, or non-emitting arcs form a cycle.
+        The graph is empty, a label or state is out of range, a weight is not finite, or epsilon arcs form a cycle.
     """
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():
@@ -75,25 +75,25 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     if not np.isfinite(fst.arcs_A["weight"]).all() or np.isnan(fst.final_S).any() or np.isneginf(fst.final_S).any():
         raise FormatError(f"{path}: a weight is not a finite number; build the graph again")
     # The arcs of each state: first those that emit, then the others.
-    silent_A = fst.arcs_A["ilabel"] == 0
-    order_A, begin_R1 = grouped(2 * fst.source_A + silent_A, 2 * states)
-    begin_S1, silent_S = begin_R1[::2].copy(), begin_R1[1::2].copy()
+    source_A, epsilon_A = fst.source_A.astype(np.int32), fst.arcs_A["ilabel"] == 0
+    order_A, begin_R1 = grouped(2 * source_A + epsilon_A, 2 * states)
+    begin_S1, epsilon_S = begin_R1[::2].copy(), begin_R1[1::2].copy()
     arcs_A4 = np.ascontiguousarray(fst.arcs_A[order_A]).view(np.int32).reshape(arcs, 4)
-    source_A, silent_A = fst.source_A[order_A], silent_A[order_A]
-    order_S = topological(source_A[silent_A], arcs_A4[silent_A, 3], states)
+    source_A, epsilon_A = source_A[order_A], epsilon_A[order_A]
+    order_S = topological(source_A[epsilon_A], arcs_A4[epsilon_A, 3], states)
     if len(order_S) < states:
         raise FormatError(
             f"{path}: arcs that read no frame form a cycle, so the search would not end; build the graph from a"
             " grammar or language model in which every word has a pronunciation"
         )
-    level_S = _levels(order_S, arcs_A4, begin_S1, silent_S)
+    level_S = _levels(order_S, arcs_A4, begin_S1, epsilon_S)
     # The emitting arcs again, by target.
-    emitting_E = np.flatnonzero(~silent_A).astype(np.int32)
+    emitting_E = np.flatnonzero(~epsilon_A).astype(np.int32)
     order_E, into_S1 = grouped(arcs_A4[emitting_E, 3], states)
     arc_E = emitting_E[order_E]
     into_E2 = np.stack([source_A[arc_E], arc_E], axis=1)
     weight_A4, final_S = arcs_A4.view(np.float32), np.ascontiguousarray(fst.final_S, np.float32)
-    return SearchGraph(num_pdfs, fst.start, arcs_A4, weight_A4, begin_S1, silent_S, final_S, level_S, into_E2, into_S1)
+    return SearchGraph(num_pdfs, fst.start, arcs_A4, weight_A4, begin_S1, epsilon_S, final_S, level_S, into_E2, into_S1)
 
 
 def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
@@ -150,11 +150,11 @@ def _topological(target, begin, waiting):  # type: ignore[no-untyped-def] # prag
 
 
 @jit
-def _levels(order, arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The largest number of consecutive non-emitting arcs on a path to each state, visited in topological order."""
-    level = np.zeros(len(silent), np.int32)
+def _levels(order, arcs, begin, epsilon):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The largest number of consecutive epsilon arcs on a path to each state, visited in topological order."""
+    level = np.zeros(len(epsilon), np.int32)
     for s in order:
-        for a in range(silent[s], begin[s + 1]):
+        for a in range(epsilon[s], begin[s + 1]):
             level[arcs[a, 3]] = max(level[arcs[a, 3]], level[s] + 1)
     return level
 
@@ -257,7 +257,7 @@ class LinkedFrames:
 
     def wanted(self, tokens: int) -> int:
         """Number of frames to read before the block is linked, if frames have as many tokens as this one."""
-        frames = min(max(_TOKENS // max(tokens, 1), _LEAST), _MOST)
+        frames = min(max(_BLOCK_TOKENS // max(tokens, 1), _MIN_FRAMES), _MAX_FRAMES)
         return max(frames - sum(len(part.bests) for part in self.block), 0)
 
     def add(self, part: Block) -> None:
@@ -274,7 +274,7 @@ class LinkedFrames:
         self.links.append(links)
         # The links of the block before also contain tokens of the frame in which this block begins.
         begin, end = self._keep(memory, extra_H, first, begin, end, 2)
-        if sum(map(len, self.links)) > 2 * self.few + _MANY:
+        if sum(map(len, self.links)) > 2 * self.few + _MAX_NEW_LINKS:
             links = np.concatenate(self.links)
             keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self.beam)
             self.links = [links[keep]]

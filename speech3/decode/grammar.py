@@ -202,6 +202,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> 
         the back-off arcs of G. Silence costs -log(silence_prob) at the start and -log(silences.after) after a word; its
         absence costs -log(1 - the same probability).
     """
+    # Homophones and prefixes of other pronunciations end in disambiguation symbols.
     wanted = set(words[1:-1])
     spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]
     ids, labels = lexicon.phone_ids, {word: label for label, word in enumerate(words)}
@@ -210,6 +211,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> 
     silence_mark = backoff + 1 + max(marks, default=0)
     silence_spoken = any(lexicon.silence_phones[0] in pron.phones for pron in spoken)
 
+    # States: a word ends in `after_word`, or in `before_silence` if silence follows.
     builder = FstBuilder()
     start, before_silence = builder.state(), builder.state()
     after_word = after_silence = builder.state(final=0.0)
@@ -230,6 +232,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> 
         around = [] if word.endswith(JOINER) else [(after_word, 1.0 - prob), (before_silence, prob)]
         return [(target, -math.log(share)) for target, share in (*around, *within) if share > 0]
 
+    # The arcs of all pronunciations, from each state in which they may begin to each in which they may end.
     for target, cost in exits(lexicon.silence_prob):
         builder.arc(start, target, 0, 0, cost)
     for pron, mark in zip(spoken, marks, strict=True):

@@ -48,7 +48,7 @@ DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model d
 LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
 GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
 _SLOW_S = 5.0  # a build that takes longer reports its progress
-_MANY = 50_000  # arcs of G above which building the graph takes seconds
+_SLOW_ARCS = 50_000  # arcs of G above which building the graph takes seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +109,10 @@ def expanded(clg: Fst, read_LN: np.ndarray, units: Units) -> Fst:
     order_A = np.lexsort((clg.arcs_A["ilabel"], clg.source_A))
     source_A, arcs_A = clg.source_A[order_A], clg.arcs_A[order_A]
     reads_A = (arcs_A["ilabel"] > 0) & (arcs_A["ilabel"] <= len(read_LN))
-    silent = arcs_A[~reads_A].copy()
-    silent["ilabel"] = 0
+    passing = arcs_A[~reads_A].copy()
+    passing["ilabel"] = 0
     levels = _levels(source_A[reads_A], arcs_A[reads_A], read_LN, units)
-    sources, arcs, states = [source_A[~reads_A]], [silent], len(clg.final_S)
+    sources, arcs, states = [source_A[~reads_A]], [passing], len(clg.final_S)
     for (parent_A, step), (_, before) in zip(levels[:0:-1], levels[-2::-1], strict=True):
         number_G, kept_A = _merged(parent_A, step)
         before["nextstate"] = states + number_G[before["nextstate"]]
@@ -188,11 +188,13 @@ def add_self_loops(fst: Fst, units: Units) -> Fst:
     A state entered in several ways (by units with different loops, or by epsilon) cannot have a self-loop: each loop is
     put on a new state before it, with an epsilon arc to it (Kaldi's MakePrecedingInputSymbolsSame).
     """
+    # By label: the loop pdf + 1 and the pdf + 1 of entering; by loop: the cost of staying.
     states, arcs_A = len(fst.final_S), fst.arcs_A.copy()
     loop_L, enter_L = (np.concatenate([[0], pdf_U + 1]) for pdf_U in (units.loop_U, units.enter_U))
     span = int(loop_L.max()) + 1
     stay_P = np.zeros(span)
     stay_P[loop_L[1:]] = units.stay_U
+    # The ways to enter each state: a pair of state and loop, of which a state has several if it is crowded.
     key_A = arcs_A["nextstate"].astype(np.int64) * span + loop_L[arcs_A["ilabel"]]
     key_K, which_A = np.unique(key_A, return_inverse=True)
     state_K, label_K = key_K // span, key_K % span
@@ -293,14 +295,16 @@ def build_graph(
         The model and the lexicon share no word, or the language model accepts no sentence.
     """
     started = time.monotonic()
+    # G, with the spelling of unseen words or the filler.
     hmm = with_pronunciations(hmm, spelling.pronunciations, "letters") if spelling else hmm
     if isinstance(lm, Grammar):
         grammar = with_filler(lm, spelling) if spelling else lm
     else:
         grammar = from_arpa(spelling.added_to(lm) if spelling else lm, hmm.lexicon)
     out = Path(out)
-    if len(grammar.fst.arcs_A) > _MANY:
+    if len(grammar.fst.arcs_A) > _SLOW_ARCS:
         say(f"  {out.name}: a graph of {len(grammar.words) - 2:,} words and {len(grammar.fst.arcs_A):,} n-grams")
+    # C o L o G, then the states of the HMMs with their self-loops.
     clg, labels = _clg(hmm, grammar)
     if time.monotonic() - started > _SLOW_S:
         say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s; only the HMM states remain")
@@ -373,6 +377,7 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
     """
     import kaldifst
 
+    # L o G, determinised and minimised.
     lexicon, disambiguation = lexicon_fst(hmm.lexicon, grammar.words, hmm.tree.phone_classes)
     left, right = to_kaldifst(lexicon), to_kaldifst(grammar.fst)
     kaldifst.arcsort(left, sort_type="olabel")
@@ -380,6 +385,7 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
     lg = kaldifst.compose(left, right)
     kaldifst.determinize_star(lg)
     kaldifst.minimize_encoded(lg)
+    # Phones in context, relabelled by their pdfs.
     width = hmm.tree.width
     kaldifst.arcsort(lg, sort_type="ilabel")
     clg, windows = kaldifst.compose_context(disambiguation, width, width // 2, lg)

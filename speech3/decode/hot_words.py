@@ -24,7 +24,7 @@ from speech3.language import WORD_START
 from speech3.runtime import composed, read_utf8
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
-_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
+_MAX_BOOST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
 HotWords = dict[tuple[str, ...], float]
 Model = TypeVar("Model", bound=TrainedModel)
 
@@ -50,10 +50,10 @@ def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
         boost = BOOST
         if len(words) > 1 and (given := _boost(words[-1])) is not None:
             words, boost = words[:-1], given
-            if not abs(boost) <= _LARGEST:
+            if not abs(boost) <= _MAX_BOOST:
                 raise FormatError(
-                    f"{path}:{number}: boosts must be between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
-                    f" not {line.split()[-1]}"
+                    f"{path}:{number}: boosts must be between {-_MAX_BOOST:g} and {_MAX_BOOST:g}"
+                    f" (3: 20 times as probable), not {line.split()[-1]}"
                 )
         before = found.setdefault(words, (boost, number))
         if before[0] != boost:

@@ -54,15 +54,14 @@ def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[
     """
     if not 0 <= states <= len(data_N) // 16:
         raise ValueError(f"{states} states")
-    arcs, labels, final_labels, end = _sizes(data_N, at, states, compact)
+    arcs, costs, labels_K, begin_A1, final_costs, final_labels_L, final_begin_S1, end = _read_states(
+        data_N, at, states, compact
+    )
     if end < 0:
         raise ValueError("the file ends within it")
-    costs_A2, final_costs_S2 = np.empty((arcs, 2), np.float32), np.empty((states, 2), np.float32)
-    labels_K, final_labels_L = np.empty(labels, np.int32), np.empty(final_labels, np.int32)
-    begin_A1, final_begin_S1 = np.zeros(arcs + 1, np.int64), np.zeros(states + 1, np.int64)
-    arcs_A4 = np.empty((arcs, 4), np.int64)
+    costs_A2, final_costs_S2 = (each.view(np.float32).reshape(-1, 2) for each in (costs, final_costs))
+    arcs_A4 = arcs.reshape(-1, 4)
     body = LatticeBody(arcs_A4, costs_A2, labels_K, begin_A1, final_costs_S2, final_labels_L, final_begin_S1)
-    _fill(data_N, at, states, compact, body, costs_A2.view(np.int32), final_costs_S2.view(np.int32))
     return body, int(end)
 
 
@@ -83,68 +82,52 @@ def _int64(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def _weight_end(data, at, compact):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The end of the weight that begins at byte `at`, and its number of labels; -1 and 0 if the bytes end before it."""
+def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The columns of a `LatticeBody`, costs as raw bits, and the end; -1 if the bytes end before that."""
+    arcs = [np.int64(0)]
+    costs, labels, begin = [np.int32(0)], [np.int32(0)], [0]
+    final_costs, final_labels, final_begin = [np.int32(0)], [np.int32(0)], [0]
+    arcs.clear()
+    for each in (costs, labels, final_costs, final_labels):
+        each.clear()
+    for s in range(states):
+        at = _read_weight(data, at, compact, final_costs, final_labels, final_begin)
+        leaving = _int64(data, at) if 0 <= at <= len(data) - 8 else -1
+        at = at + 8 if leaving >= 0 else -1
+        for _ in range(leaving):
+            if not 0 <= at <= len(data) - 8:
+                at = -1
+                break
+            ilabel, olabel = _int32(data, at), _int32(data, at + 4)
+            at = _read_weight(data, at + 8, compact, costs, labels, begin)
+            if not 0 <= at <= len(data) - 4:
+                at = -1
+                break
+            for number in (np.int64(s), np.int64(_int32(data, at)), np.int64(ilabel), np.int64(olabel)):
+                arcs.append(number)
+            at += 4
+        if at < 0:
+            break
+    of_arcs = np.array(costs), np.array(labels), np.array(begin)
+    of_states = np.array(final_costs), np.array(final_labels), np.array(final_begin)
+    return np.array(arcs), *of_arcs, *of_states, at
+
+
+@jit
+def _read_weight(data, at, compact, costs, labels, begin):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Append a weight's costs and labels, and where the labels of the next begin; return its end, -1 if cut short."""
     size = 12 if compact else 8
     if at + size > len(data):
-        return -1, 0
-    labels = _int32(data, at + 8) if compact else 0
-    if labels < 0 or at + size + 4 * labels > len(data):
-        return -1, 0
-    return at + size + 4 * labels, labels
-
-
-@jit
-def _sizes(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma: no cover
-    arcs, labels, final_labels = 0, 0, 0
-    for _ in range(states):
-        at, more = _weight_end(data, at, compact)
-        if at < 0 or at + 8 > len(data):
-            return 0, 0, 0, -1
-        final_labels += more
-        leaving = _int64(data, at)
-        at += 8
-        if leaving < 0 or leaving > (len(data) - at) // 20:
-            return 0, 0, 0, -1
-        for _ in range(leaving):
-            if at + 8 > len(data):
-                return 0, 0, 0, -1
-            at, more = _weight_end(data, at + 8, compact)
-            if at < 0 or at + 4 > len(data):
-                return 0, 0, 0, -1
-            labels += more
-            at += 4
-        arcs += leaving
-    return arcs, labels, final_labels, at
-
-
-@jit
-def _fill(data, at, states, compact, body, costs, final_costs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Fill the arrays, after `_sizes` has checked that all bytes exist; costs are copied as raw bits."""
-    size = 12 if compact else 8
-    a = 0
-    for s in range(states):
-        final_costs[s, 0], final_costs[s, 1] = _int32(data, at), _int32(data, at + 4)
-        labels = _int32(data, at + 8) if compact else 0
-        body.final_begin_S1[s + 1] = body.final_begin_S1[s] + labels
-        for place in range(labels):
-            body.final_labels_L[body.final_begin_S1[s] + place] = _int32(data, at + 12 + 4 * place)
-        at += size + 4 * labels
-        leaving = _int64(data, at)
-        at += 8
-        for _ in range(leaving):
-            body.arcs_A4[a, 0] = s
-            body.arcs_A4[a, 2], body.arcs_A4[a, 3] = _int32(data, at), _int32(data, at + 4)
-            at += 8
-            costs[a, 0], costs[a, 1] = _int32(data, at), _int32(data, at + 4)
-            labels = _int32(data, at + 8) if compact else 0
-            body.begin_A1[a + 1] = body.begin_A1[a] + labels
-            for place in range(labels):
-                body.labels_K[body.begin_A1[a] + place] = _int32(data, at + 12 + 4 * place)
-            at += size + 4 * labels
-            body.arcs_A4[a, 1] = _int32(data, at)
-            at += 4
-            a += 1
+        return -1
+    number = _int32(data, at + 8) if compact else 0
+    if number < 0 or at + size + 4 * number > len(data):
+        return -1
+    costs.append(_int32(data, at))
+    costs.append(_int32(data, at + 4))
+    for place in range(number):
+        labels.append(_int32(data, at + 12 + 4 * place))
+    begin.append(len(labels))
+    return at + size + 4 * number
 
 
 @jit
@@ -338,12 +321,14 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     arcs_A4, states = body.arcs_A4, len(body.final_costs_S2)
     if not 0 <= start < states or arcs_A4.min(initial=0) < 0 or arcs_A4[:, :2].max(initial=0) >= states:
         raise FormatError(f"{where}: the lattice is empty, or has state or label numbers out of range")
+    # Sort the states topologically, and the arcs by source, target and word.
     order_S = topological(arcs_A4[:, 0], arcs_A4[:, 1], states)
     if len(order_S) < states:
         raise FormatError(f"{where}: not a lattice: its arcs form a cycle")
     number_S = np.full(states, -1, np.int64)
     number_S[order_S] = np.arange(states)
     by_source = np.lexsort((arcs_A4[:, 3], number_S[arcs_A4[:, 1]], number_S[arcs_A4[:, 0]]))
+    # Count the frames read up to each state; a state without a count is unreachable and is left out.
     frames_A = np.diff(body.begin_A1) if compact else (arcs_A4[:, 2] > 0).astype(np.int64)
     source_A, target_A = (np.ascontiguousarray(arcs_A4[by_source, column]) for column in (0, 1))
     frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)

@@ -30,9 +30,9 @@ from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)
-_SAME = 1e-3  # tolerance of costs, as in `word_lattice`
+_TOLERANCE = 1e-3  # tolerance of costs, as in `word_lattice`
 _SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
-_MOST = 4_000_000  # arcs: half a gigabyte
+_MAX_ARCS = 4_000_000  # arcs: half a gigabyte
 
 
 class LmStates(NamedTuple):
@@ -249,7 +249,7 @@ def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragm
     for number in range(end - begin):
         state_1, rest_1 = elements[begin + number]
         state_2, rest_2 = elements[other + number]
-        if state_1 != state_2 or abs(rest_1 - rest_2) > _SAME:
+        if state_1 != state_2 or abs(rest_1 - rest_2) > _TOLERANCE:
             return False
     return True
 
@@ -327,13 +327,15 @@ def composed(
     Raises
     ------
     Speech3Error
-        A path of the lattice has infinite cost under one of the models, or there are more than `_MOST` arcs.
+        A path of the lattice has infinite cost under one of the models, or there are more than `_MAX_ARCS` arcs.
     """
     shape = lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S)
     read = old, old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S
-    arcs, costs, states, ends, enough = _composed(*shape, *read, _MOST)
+    arcs, costs, states, ends, enough = _composed(*shape, *read, _MAX_ARCS)
     if not enough:
-        raise DataError(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
+        raise DataError(
+            f"more than {_MAX_ARCS:,} arcs with the histories of the language model; use one of lower order"
+        )
     costs_A2, ends_S2 = np.array(costs, np.float64).reshape(-1, 2), np.array(ends, np.float64).reshape(-1, 2)
     for place, which in ((0, "used in the search"), (1, "used for rescoring")):
         if np.isinf(costs_A2[:, place]).any() or np.isinf(ends_S2[:, place]).any():

@@ -222,6 +222,7 @@ def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # p
 def _statistics(source, target, word, costs, states, places, words, gap):  # type: ignore[no-untyped-def] # pragma: no cover
     """Expected errors of a hypothesis, and (Q, W) the posterior of each word in each of its positions."""
     many = len(places)
+    # Forward: the mean edit distance to the paths to each state, weighted by their probabilities.
     alpha = _forward(source, target, costs, states)
     distance, row = np.zeros((states, many + 1)), np.empty(many + 1)
     for q in range(1, many + 1):
@@ -231,6 +232,7 @@ def _statistics(source, target, word, costs, states, places, words, gap):  # typ
         share = np.exp(alpha[source[a]] - costs[a] - alpha[target[a]])
         for q in range(many + 1):  # numba takes seconds to compile the assignment of an array
             distance[target[a], q] += share * row[q]
+    # Backward: pass the weight of each alignment back along the cheaper edit, and count words by position.
     gamma, weight, here = np.zeros((many, words)), np.zeros((states, many + 1)), np.empty(many + 1)
     weight[states - 1, many] = 1.0
     for a in range(len(source) - 1, -1, -1):

@@ -91,6 +91,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
+    # Write the network, as float and as int8, and compare its scores with PyTorch's.
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))
     feats_TF = random_features(network, round(_CHECKED_S * 1000 / recognizer.features.frame_shift))

@@ -173,6 +173,7 @@ def _composed(source, target, column, next_of, extra_of, states, start):  # type
                 arc_pair.append(np.int64(found))
                 arc_extra.append(extra_of[d, column[a]])
             pair = pair_chain[pair]
+    # Arcs were written before their targets had numbers.
     targets = np.empty(len(arc_pair), np.int32)
     for i in range(len(arc_pair)):
         targets[i] = number[arc_pair[i]]

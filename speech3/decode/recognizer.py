@@ -128,6 +128,7 @@ def tune_recognizer(
     found = tune(
         graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo
     )
+    # The cost of fillers, which were off; then the words of the utterances that were not drawn.
     best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
     if graph.has_filler:
         part = {key: said[key] for key in chosen}

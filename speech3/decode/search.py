@@ -39,7 +39,7 @@ from speech3.runtime import announce_compiling, explained_limits
 LATTICE_BEAM = 8.0
 _PIECE = 1000  # frames searched before `stopped` is checked again
 # Limits on memory: frames of a recording that gets a lattice, and lattice states times positions of a hypothesis.
-_LONGEST, _CELLS = 30_000, 2**23
+_MAX_FRAMES, _MAX_CELLS = 30_000, 2**23
 Made = TypeVar("Made")
 Scores = Iterable[tuple[str, np.ndarray]]
 Setting = tuple[float, float]  # acoustic scale, word penalty
@@ -121,7 +121,7 @@ def decode(
     def make(best: Hypothesis, lattice: Lattice | None) -> Hypothesis:
         return replace(best, confidences=confidences_in(graph, lattice, best.units, acoustic_scale))
 
-    setting, longest = (acoustic_scale, word_penalty), _LONGEST if confidences else 0
+    setting, longest = (acoustic_scale, word_penalty), _MAX_FRAMES if confidences else 0
     found = dict(searched(graph, scores, config, setting, make, jobs, longest))
     failed = {utterance: each for utterance, each in found.items() if isinstance(each, str)}
     if tolerant:
@@ -185,8 +185,8 @@ def searched(
         The number of columns is not the graph's number of pdfs.
     """
     announce_compiling("the search")
-    longest = _LONGEST if longest is None else longest
-    longest = max(longest, _LONGEST) if graph.phrases else longest  # phrases are found in lattices
+    longest = _MAX_FRAMES if longest is None else longest
+    longest = max(longest, _MAX_FRAMES) if graph.phrases else longest  # phrases are found in lattices
     arranged, stopped = with_word_penalty(graph.arranged, setting[1]), threading.Event()
     searchers = [_Searcher(graph, arranged, config, setting[0], longest, stopped) for _ in range(jobs)]
     idle: SimpleQueue[_Searcher] = SimpleQueue()
@@ -201,9 +201,10 @@ def searched(
         finally:
             idle.put(searcher)
 
-    if jobs == 1:  # in this thread
+    if jobs == 1:  # no other thread is needed
         yield from ((utterance, work(utterance, scores_TP)) for utterance, scores_TP in _checked(graph, scores))
         return
+    # Results are yielded in order; scores are read only two utterances per thread ahead.
     pool = ThreadPoolExecutor(jobs, "decoding")
     waiting: deque[tuple[str, Future[Made | str]]] = deque()
     try:
@@ -308,4 +309,4 @@ def confidences_in(
 
 def small_enough(lattice: WordLattice, words: int) -> bool:
     """Whether the posteriors of a hypothesis of `words` words in this lattice stay within the memory limit."""
-    return len(lattice.frame_S) * (2 * words + 1) <= _CELLS
+    return len(lattice.frame_S) * (2 * words + 1) <= _MAX_CELLS

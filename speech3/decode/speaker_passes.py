@@ -41,7 +41,7 @@ from speech3.hmm import (
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
-_LEAST_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
+_MIN_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
 SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
 _SUPERVISED = 2  # rounds of alignment and transforms along transcripts
 
@@ -186,7 +186,7 @@ class SpeakerModel:
                 estimated = self.estimated(total, earlier)
                 if not has_one:
                     gains = workers.run(sat.likelihood_gains, hmm, adapted.gmm, twin, estimated.transforms)
-                    for speaker in [key for part in gains for key, gain in part.items() if gain < _LEAST_GAIN]:
+                    for speaker in [key for part in gains for key, gain in part.items() if gain < _MIN_GAIN]:
                         del estimated.transforms[speaker]
                         estimated.without[speaker] = SEVERAL
             stats |= own

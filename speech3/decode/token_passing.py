@@ -108,14 +108,14 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
 
 @jit
 def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Make tokens for the start state and the states that non-emitting arcs reach from it; return where they end."""
+    """Make tokens for the start state and the states that epsilon arcs reach from it; return where they end."""
     memory.slot_S[:] = -1
     memory.slot_S[graph.start] = 0
     memory.tokens_H4[0, STATE] = graph.start
     memory.cost_H4[0, COST] = 0.0
     memory.tokens_H4[0, FROM] = -1
     memory.tokens_H4[0, ARC] = -1
-    return pass_silently(graph, memory, 0, 1, _INFINITE)
+    return follow_epsilons(graph, memory, 0, 1, _INFINITE)
 
 
 @jit
@@ -175,16 +175,17 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
     for i in range(begin, end):
         if tokens_f[i, COST] == best:  # the best token gives a good first estimate of the limit
             s = tokens_i[i, STATE]
-            for a in range(graph.begin_S1[s], graph.silent_S[s]):
+            for a in range(graph.begin_S1[s], graph.epsilon_S[s]):
                 limit = min(limit, graph.weight_A4[a, 2] + ac[graph.arcs_A4[a, 0] - 1] + width)
             break
+    # Pass every token within the beam along its emitting arcs; of two into a state, the better one stays.
     for i in range(begin, end):
         cost = tokens_f[i, COST]
         if cost > cutoff:
             continue
         cost -= best
         s = tokens_i[i, STATE]
-        for a in range(graph.begin_S1[s], graph.silent_S[s]):
+        for a in range(graph.begin_S1[s], graph.epsilon_S[s]):
             new = cost + graph.weight_A4[a, 2] + ac[graph.arcs_A4[a, 0] - 1]
             if not new < limit:
                 continue
@@ -202,13 +203,14 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
                 tokens_f[place, COST] = new
                 tokens_i[place, FROM] = i
                 tokens_i[place, ARC] = a
-    return pass_silently(graph, memory, end, new_end, limit), best, cutoff
+    return follow_epsilons(graph, memory, end, new_end, limit), best, cutoff
 
 
 @jit
-def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Follow non-emitting arcs from the tokens of a frame; return the new end of its tokens."""
+def follow_epsilons(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Follow epsilon arcs from the tokens of a frame; return the new end of its tokens."""
     tokens_i, tokens_f, slot, again_at = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
+    # Visit the tokens in order; one that improves after its visit is put on a stack and visited again.
     i, again = begin, 0
     while i < end or again:
         if again:
@@ -218,7 +220,7 @@ def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-
             now = i
             i += 1
         s = tokens_i[now, STATE]
-        first, last = graph.silent_S[s], graph.begin_S1[s + 1]
+        first, last = graph.epsilon_S[s], graph.begin_S1[s + 1]
         if first == last:
             continue
         cost = tokens_f[now, COST]
@@ -286,6 +288,7 @@ def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # prag
         while at >= 0 and place[at] < 0:
             place[at] = 0
             at = tokens[at, FROM]
+    # Close the gaps, and renumber the predecessors.
     filled, new_begin = 0, 0
     for i in range(end):
         if i == begin:
@@ -346,14 +349,16 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     ac = np.empty(scores.shape[1], np.float32)
     if finished:
         _find(memory, begins[frames], end)
-        links, filled = _link_silent(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
+        links, filled = _link_epsilons(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
     for t in range(frames - 1, -1, -1):
         acoustic_costs(scores[t], scale, ac)
         after = end if t == frames - 1 else begins[t + 2]
         _find(memory, begins[t], begins[t + 1])
         frame, pruning = (begins[t], begins[t + 1], after), (scores[t], ac, bests[t], cutoffs[t])
-        links, filled = _link_reading(graph, memory, *frame, base, extra, lattice_beam, links, filled, *pruning)
-        links, filled = _link_silent(graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled)
+        links, filled = _link_emitting(graph, memory, *frame, base, extra, lattice_beam, links, filled, *pruning)
+        links, filled = _link_epsilons(
+            graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled
+        )
     return links[0], filled, extra
 
 
@@ -365,7 +370,9 @@ def _find(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @jit
-def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_emitting(
+    graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff
+):  # type: ignore[no-untyped-def] # pragma: no cover
     """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`).
 
     Few tokens of the next frame are within the lattice beam, so arcs are visited by their targets.
@@ -391,25 +398,26 @@ def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, l
 
 
 @jit
-def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_epsilons(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
     """Make epsilon links among the tokens of a frame, in order of decreasing level of the source state."""
     tokens, cost_of, slot, chain = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
     top = -1
     for i in range(begin, end):
         s = tokens[i, STATE]
-        if graph.silent_S[s] < graph.begin_S1[s + 1]:
+        if graph.epsilon_S[s] < graph.begin_S1[s + 1]:
             top = max(top, graph.level_S[s])
     newest = np.full(top + 1, -1, np.int32)  # the last token of each level, linked to the earlier ones by `chain`
     for i in range(begin, end):
         s = tokens[i, STATE]
-        if graph.silent_S[s] < graph.begin_S1[s + 1]:
+        if graph.epsilon_S[s] < graph.begin_S1[s + 1]:
             chain[i - begin] = newest[graph.level_S[s]]
             newest[graph.level_S[s]] = i
+    # From the highest level down, so that the extra cost of an arc's target is final when the arc is visited.
     for level in range(top, -1, -1):
         i = newest[level]
         while i >= 0:
             s = tokens[i, STATE]
-            for a in range(graph.silent_S[s], graph.begin_S1[s + 1]):
+            for a in range(graph.epsilon_S[s], graph.begin_S1[s + 1]):
                 j = slot[graph.arcs_A4[a, 3]]
                 if j < begin or j >= end or not extra[j - base] <= lattice_beam:
                     continue

@@ -28,12 +28,12 @@ from speech3.errors import DataError, MismatchError, MissingError
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
-_SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
-_STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
+_CLIP = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
+_STEPS, _PRIOR = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
 FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
 _Found = tuple[Hypothesis, Lattice] | None
-_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
+_MAX_BYTES = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Cal
     fitted = prior.copy()
     for _ in range(_STEPS):
         sure_W = 1 / (1 + np.exp(-inputs_W2 @ fitted))
-        gradient = inputs_W2.T @ (sure_W - correct_W) + _PULL * (fitted - prior)
-        curvature = (inputs_W2 * (sure_W * (1 - sure_W))[:, None]).T @ inputs_W2 + _PULL * np.eye(2)
+        gradient = inputs_W2.T @ (sure_W - correct_W) + _PRIOR * (fitted - prior)
+        curvature = (inputs_W2 * (sure_W * (1 - sure_W))[:, None]).T @ inputs_W2 + _PRIOR * np.eye(2)
         change = np.linalg.solve(curvature, gradient)
         fitted -= change * min(1.0, 2.0 / max(float(np.abs(change).max()), 1e-12))  # full Newton steps may overshoot
         if np.abs(change).max() < 1e-9:
@@ -90,7 +90,7 @@ def correct_words(reference: Sequence[str], said: Sequence[str]) -> list[bool]:
 
 
 def _log_odds(posterior_W: np.ndarray) -> np.ndarray:
-    bounded_W = np.clip(posterior_W, _SURE, 1 - _SURE)
+    bounded_W = np.clip(posterior_W, _CLIP, 1 - _CLIP)
     return np.asarray(np.log(bounded_W / (1 - bounded_W)))
 
 
@@ -113,12 +113,12 @@ class Tuning:
     calibration: Calibration
 
 
-class _Kept:
+class _KeptScores:
     """Scores that are computed in the first iteration and kept as float32 for later ones."""
 
     def __init__(self, scores: Scores) -> None:
         self._fresh = iter(scores)
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-")  # noqa: SIM115  # `close` closes it
+        self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES, prefix="speech3-")  # noqa: SIM115  # `close` closes it
         self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -179,7 +179,7 @@ def tune(
     words: dict[Setting, dict[str, tuple[str, ...]]] = {}
     best_found: Mapping[str, _Found] = {}
     centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
-    with closing(_Kept(scores)) as kept:
+    with closing(_KeptScores(scores)) as kept:
         while centre not in exact:
             shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
             found = dict(lattices(graph, shown, quick, centre, jobs))
@@ -225,7 +225,7 @@ def tune_filler(
     setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
-    with closing(_Kept(scores)) as kept:
+    with closing(_KeptScores(scores)) as kept:
         while low < high:
             middle = (low + high) // 2
             costly = graph.with_filler_cost(FILLER_COSTS[middle])

@@ -2,7 +2,7 @@
 
 Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc: a state of the new lattice is a set of states of the old one
 that are reached by the same words, each with the residual cost and residual pdfs of the cheapest path to it. The common
-part goes on the arc. Sets with equal states, costs (within `_SAME`) and pdfs are merged into one state.
+part goes on the arc. Sets with equal states, costs (within `_TOLERANCE`) and pdfs are merged into one state.
 
 States are expanded in the order of the cost of the best path through them, which is known from the old lattice. So work
 on a lattice that grows too large can be stopped: the paths within a narrower beam are complete by then (as with Kaldi's
@@ -20,11 +20,11 @@ import numpy as np
 from speech3.decode.beam_search import Lattice, rest_costs, topological
 from speech3.runtime import jit
 
-_SAME = 1e-3  # Kaldi: 1/1024
+_TOLERANCE = 1e-3  # Kaldi: 1/1024
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
-_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
-_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
+_MAX_ELEMENTS = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
+_MIN_BEAM = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 class LatticeArrays(NamedTuple):
@@ -163,6 +163,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
     steps.clear()
     waiting.clear()
     said.clear()
+    # Each element is a step without a label, from which paths go on.
     for number in range(begin, end):
         state, graph, acoustic, _, _ = elements[number]
         where[state] = len(reached)
@@ -187,6 +188,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
                 old_graph, old_acoustic, _ = reached[where[to]]
                 if not total < old_graph + scale * old_acoustic:
                     continue
+            # An arc with a word ends here; one without is followed, if it is the best way to its target so far.
             after = step
             if label:
                 after = len(steps)
@@ -299,7 +301,7 @@ def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-
         state_2, graph_2, acoustic_2, begin_2, length_2 = elements[other + number]
         if state_1 != state_2 or length_1 != length_2:
             return False
-        if abs(graph_1 - graph_2) > _SAME or abs(acoustic_1 - acoustic_2) * scale > _SAME:
+        if abs(graph_1 - graph_2) > _TOLERANCE or abs(acoustic_1 - acoustic_2) * scale > _TOLERANCE:
             return False
         for place in range(length_1):
             if pdfs[begin_1 + place] != pdfs[begin_2 + place]:
@@ -360,13 +362,13 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
         lattice.final_S.astype(np.float64),
     )
     arrays = LatticeArrays(begin_S1, *arcs, *costs, rest_costs(lattice, acoustic_scale))
-    beam, most = float(beam) + 1e-6, _MOST
+    beam, most = float(beam) + 1e-6, _MAX_ELEMENTS
     while True:
         found, arc_costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
         if reached >= beam:
             break
         # The next attempt may have twice as many elements: in a long utterance even the best path may need them.
-        beam, most = min(beam, max(0.999 * reached, _NARROWEST)), 2 * most
+        beam, most = min(beam, max(0.999 * reached, _MIN_BEAM)), 2 * most
     # Number the states in topological order, and sort the arcs by source and word.
     arcs_A5 = np.array(found, np.int32).reshape(-1, 5)
     order_S = topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))

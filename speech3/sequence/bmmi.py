@@ -29,8 +29,8 @@ from speech3.runtime import Metrics, progress, say
 from speech3.sequence.discriminative import Discriminative, senone_graph
 
 _FRAMES = 150  # of a chunk, about
-_AT_A_TIME = 16  # chunks
-_LEAST = 1e-3  # smaller differences of posteriors are left out of the statistics
+_BATCH = 16  # chunks
+_MIN_WEIGHT = 1e-3  # smaller differences of posteriors are left out of the statistics
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def cut(utterance: str, first: int, end: int) -> list[Chunk]:
 
 
 def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Chunks of the same length together, `_AT_A_TIME` at most."""
+    """Chunks of the same length together, `_BATCH` at most."""
     ordered = sorted(chunks, key=lambda chunk: (chunk.frames, chunk.utterance, chunk.first))
     groups = [list(group) for _, group in groupby(ordered, key=lambda chunk: chunk.frames)]
-    return [group[i : i + _AT_A_TIME] for group in groups for i in range(0, len(group), _AT_A_TIME)]
+    return [group[i : i + _BATCH] for group in groups for i in range(0, len(group), _BATCH)]
 
 
 def collect(
@@ -113,7 +113,7 @@ def collect(
                 f" finite, or so far from all GMMs that no path is left: {names}"
             )
         for stats, sign in ((found.numerator, 1), (found.denominator, -1)):
-            frame_N, pdf_N = np.nonzero(sign * weight_NS > _LEAST)
+            frame_N, pdf_N = np.nonzero(sign * weight_NS > _MIN_WEIGHT)
             accumulate_weighted(gmm, stats, feats_ND, frame_N, pdf_N, sign * weight_NS[frame_N, pdf_N])
         found.log_posterior += log_posterior
         found.frames += len(feats_ND)

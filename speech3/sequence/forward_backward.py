@@ -285,6 +285,7 @@ def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d
         alpha[0, j] = initial[j]
         if a is not None:
             d_alpha[0, j] = 0
+    # Loops over frames and states; each operation is on `WIDTH` chunks at once.
     for t in range(frames):
         tot, m = spread(zero), spread(zero)
         for j in range(states):
@@ -303,6 +304,7 @@ def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d
         m = m * scale
         store(total, t, tot)
         store(mean, t, m)
+        # Scale to a sum of one, and add the leak.
         for j in range(states):
             pre = load(alpha[t + 1], j)
             store(alpha[t + 1], j, pre * scale + leak * initial[j])
@@ -320,6 +322,7 @@ def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, 
     enter, d_beta, d_enter = np.empty_like(beta), np.zeros_like(beta), np.empty_like(beta)
     for t in range(frames - 1, -1, -1):
         scale, m = one / load(total, t), load(mean, t)
+        # Split the posterior of each state into that of having entered and that of having looped.
         for j in range(states):
             x_first, x_loop = load(x[t], first[j]), loops[j] * load(x[t], loop[j])
             before, now = load(alpha[t], j), load(alpha[t + 1], j) - leak * initial[j]
@@ -341,6 +344,7 @@ def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, 
                 store(d_beta, j, d_stayed)
                 _add(posterior[t], first[j], d_now * after + now * d_after - d_looped)
                 _add(posterior[t], loop[j], d_looped)
+        # Back over the arcs, and through the leak, which every state can take.
         leaked, d_leaked = spread(zero), spread(zero)
         for i in range(states):
             after = load(beta, i) + _over_arcs(enter, i, ptr, dst, weight)

@@ -67,9 +67,11 @@ _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetIniti
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
 _ARRAYS = "left", "phone", "ptr", "arc_phone", "next", "prob", "pdfs"
-_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
-_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
-_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
+_MIN_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
+_HISTORY_PHONES = (
+    10  # phones before a chunk, which determine the state of the phone language model: more than its order
+)
+_MAX_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
 # The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
 _Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -167,26 +169,28 @@ class LfMmi:
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
                 "was made for another tree; build the denominator again"
             )
+        # The criterion of each chunk; those without a path in the numerator contribute zero.
         clipped_BTS = y_BTS.clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
         numerator_B, posterior_BTS = map(
             torch.from_numpy, numerator_posteriors(clipped_BTS.detach().cpu().numpy(), numerators)
         )
-        # The criterion of each chunk; those without a path in the numerator contribute zero.
         numerator_B, posterior_BTS = numerator_B.to(y_BTS.device), posterior_BTS.to(y_BTS)
         denominator_B, all_BTS = value_and_gradient(clipped_BTS, self.denominator, self.leak)
         fits_B = numerator_B != -np.inf
         value_B = torch.where(fits_B, numerator_B - denominator_B, 0.0)
         gradient_BTS = torch.where(fits_B[:, None, None], posterior_BTS - all_BTS, 0.0)
         objective = Attached.apply(clipped_BTS, value_B, gradient_BTS).sum().to(y_BTS.dtype)
+        # Regularisation, and the cross-entropy of the second output against the numerator's posteriors.
         loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
         judged_BTS = y_BTS.detach()
         if second_BTS is not None:
             loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
             judged_BTS = second_BTS.detach()
+        # How often the network's largest output is the numerator's.
         best_BT = posterior_BTS.amax(2)
         said_BT = best_BT > 0
         if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
-            if len(said_BT) < _MANY_CHUNKS:
+            if len(said_BT) < _MIN_CHUNKS:
                 return 0.0 * loss, said_BT.sum()
             raise MismatchError(
                 "LF-MMI: no chunk matches its transcript: the labels are those of another alignment, "
@@ -232,7 +236,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
     known = 0  # number of earlier phones found
-    while first > 0 and (known < _EARLIER or not labels[first] & 1):
+    while first > 0 and (known < _HISTORY_PHONES or not labels[first] & 1):
         known += labels[first] & 1
         first -= 1
     last = min(frames, int(start + outputs * sub * speed) + reach + 1)
@@ -352,7 +356,7 @@ class TranscriptNumerators:
         key = words_W.tobytes()
         if key not in self._graphs:
             words = [self._words[number] for number in words_W.tolist()]
-            if len(self._graphs) >= _KEPT_GRAPHS:
+            if len(self._graphs) >= _MAX_GRAPHS:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[key] = _composed(
                 transcript_graph(self.hmm, words), self.denominator, self._state_of, self.leak

@@ -199,8 +199,8 @@ def test_confidences_are_of_the_words_and_change_nothing_else(toy, monkeypatch):
     near = {said: np.exp(min(costs.values()) - cost) for said, cost in costs.items()}
     one = sum(share for said, share in near.items() if plain[0].words[0] in said) / sum(near.values())
     assert found[0].confidences[0] == pytest.approx(one, abs=0.15), "nearly the share of sentences that have the word"
-    monkeypatch.setattr(search, "_LONGEST", FRAMES - 1)
+    monkeypatch.setattr(search, "_MAX_FRAMES", FRAMES - 1)
     assert {h.confidences for h in decode(graph, scores, WIDE, 0.4, confidences=True).hypotheses} == {None}
-    monkeypatch.setattr(search, "_LONGEST", FRAMES)
-    monkeypatch.setattr(search, "_CELLS", 0)
+    monkeypatch.setattr(search, "_MAX_FRAMES", FRAMES)
+    monkeypatch.setattr(search, "_MAX_CELLS", 0)
     assert {h.confidences for h in decode(graph, scores, WIDE, 0.4, confidences=True).hypotheses} == {None}

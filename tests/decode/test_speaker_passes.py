@@ -53,7 +53,7 @@ def test_transforms_follow_the_words_and_survive_what_cannot_be_aligned(
     # The twin fits one of them as well as any transform does: as if several people spoke.
     found, _ = model.transforms(feats, speaker_of, words, {})
     assert set(found.transforms) == {"other"} and found.without["one"] == SEVERAL
-    monkeypatch.setattr(speaker_passes, "_LEAST_GAIN", 0.0)
+    monkeypatch.setattr(speaker_passes, "_MIN_GAIN", 0.0)
     found, _ = model.transforms(feats, speaker_of, words, {})
     assert set(found.transforms) == {"one", "other"}
     assert "brief" not in found.transforms

@@ -31,7 +31,7 @@ BINS = FEATURES.num_mel_bins
 @pytest.fixture(autouse=True)
 def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adapt although the twin is as good, as it is here."""
-    monkeypatch.setattr(speaker_passes, "_LEAST_GAIN", 0.0)
+    monkeypatch.setattr(speaker_passes, "_MIN_GAIN", 0.0)
 
 
 def adaptive(model: Path) -> Path:

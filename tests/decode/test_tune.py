@@ -136,10 +136,10 @@ def random_noise(utterance: str) -> np.ndarray:
 
 @pytest.mark.parametrize("in_memory", [10**9, 1])
 def test_kept_scores_are_the_same_each_time(in_memory, monkeypatch):
-    monkeypatch.setattr(module, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(module, "_MAX_BYTES", in_memory)
     rng = np.random.default_rng(0)
     scores = {f"u{n}": rng.standard_normal((n, 3)).astype(np.float32) for n in (4, 0, 7)}
-    kept = module._Kept(iter(scores.items()))
+    kept = module._KeptScores(iter(scores.items()))
     for _ in range(3):
         again = dict(kept)
         assert list(again) == list(scores)
@@ -148,8 +148,8 @@ def test_kept_scores_are_the_same_each_time(in_memory, monkeypatch):
 
 
 def test_the_file_of_scores_is_closed_after_an_error_too(graph, scores, monkeypatch):
-    kept = module._Kept(scores)
-    monkeypatch.setattr(module, "_Kept", lambda given: kept)
+    kept = module._KeptScores(scores)
+    monkeypatch.setattr(module, "_KeptScores", lambda given: kept)
     with pytest.raises(Speech3Error, match="dev: no words"):
         tune(graph, scores, {}, GRID)
     assert kept._file.closed

@@ -90,7 +90,7 @@ def test_sets_of_states_that_are_the_same_are_one_state():
 
 def test_a_lattice_that_grows_too_large_has_a_narrower_beam(monkeypatch):
     lattice, whole, _ = toy(3, frames=7, words=2)
-    monkeypatch.setattr(word_lattice, "_MOST", 60)
+    monkeypatch.setattr(word_lattice, "_MAX_ELEMENTS", 60)
     found = words_of(lattice, SCALE)
     costs = {said: graph + SCALE * acoustic for said, (graph, acoustic, _) in every_path(whole).items()}
     kept = {said: graph + SCALE * acoustic for said, (graph, acoustic, _) in every_path(found).items()}
@@ -100,7 +100,7 @@ def test_a_lattice_that_grows_too_large_has_a_narrower_beam(monkeypatch):
 
 @pytest.mark.parametrize("most", [1, 2, 5, 13])
 def test_the_best_path_is_found_however_few_states_fit(monkeypatch, most):
-    monkeypatch.setattr(word_lattice, "_MOST", most)
+    monkeypatch.setattr(word_lattice, "_MAX_ELEMENTS", most)
     for seed in range(8):
         lattice, words, _ = toy(seed, frames=7, words=2)
         assert best_words(lattice, SCALE) == nbest(words, 1, SCALE)[0].words
