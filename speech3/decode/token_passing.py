@@ -355,7 +355,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
         after = end if t == frames - 1 else begins[t + 2]
         _find(memory, begins[t], begins[t + 1])
         frame, pruning = (begins[t], begins[t + 1], after), (scores[t], ac, bests[t], cutoffs[t])
-        links, filled = _link_emitting(graph, memory, *frame, base, extra, lattice_beam, links, filled, *pruning)
+        links, filled = _link_arcs(graph, memory, *frame, base, extra, lattice_beam, links, filled, *pruning)
         links, filled = _link_epsilons(
             graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled
         )
@@ -370,9 +370,7 @@ def _find(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @jit
-def _link_emitting(
-    graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff
-):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_arcs(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
     """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`).
 
     Few tokens of the next frame are within the lattice beam, so arcs are visited by their targets.
