@@ -4,8 +4,8 @@
 kernels, `token_passing`, are the search; `search` runs it over many utterances; `phrases` and `hot_words` reward
 phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
 what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
-`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment. `recognizer` is the class of the
-Python interface; `tune` finds its parameters.
+`apply` uses it on recordings, `streaming` on streams (`live` in the terminal), `align` for forced alignment.
+`recognizer` is the class of the Python interface; `tune` finds its parameters.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from speech3.decode.lattice_composition import expand_pieces
     from speech3.decode.lattice_directory import NBEST_FILE, LatticeDir, WantedResults, decode_latticed, open_lattices
     from speech3.decode.lattice_paths import oracle_words
+    from speech3.decode.live import transcribe_arriving
     from speech3.decode.model_export import export
     from speech3.decode.new_graph import GraphSources, make_graph
     from speech3.decode.output import (
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
         with_transforms,
         write_speakers,
     )
-    from speech3.decode.streaming import transcribe_arriving
     from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel, Word
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
