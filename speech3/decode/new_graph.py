@@ -173,8 +173,8 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
         )
     if unused := len({pron.word for pron in every} - wanted - {UNKNOWN}):
         say(f"{path}: {unused:,} of its words are not in {language.source} and cannot be recognised")
-    told = {word.word for word in added if word.pronunciations}
-    return [pron for pron in used if pron.word not in told]
+    pronounced = {word.word for word in added if word.pronunciations}
+    return [pron for pron in used if pron.word not in pronounced]
 
 
 def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:

@@ -354,7 +354,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
 def _neural(path: Path, directory: LatticeDir) -> SentenceScorer:
     """Read a neural model; refuse it if it lacks most words of the lattices, and name those that it lacks.
 
-    Pieces are not looked at.
+    Pieces are not checked.
     """
     lm = read_neural(path)
     words = [] if directory.mark else [word for word in directory.symbols if is_word(word) and not word.startswith("#")]

@@ -360,7 +360,7 @@ def with_transforms(
     if not speakers & set(transforms):
         raise MismatchError(
             f"{path}: has transforms of other speakers ({listed(sorted(transforms), 3)}) than the data"
-            f" ({listed(sorted(speakers), 3)}); give those of these speakers"
+            f" ({listed(sorted(speakers), 3)}); pass the transforms of these speakers"
         )
     if unknown := sorted(speakers - set(transforms)):
         say(f"  {path}: no transform of {listed(unknown, 3)}: their utterances are not adapted")
