@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         processes_work,
         starting_workers,
         without_shared_memory,
+        worker_pool,
     )
     from speech3.runtime.reporting import (
         Interrupt,
@@ -116,6 +117,7 @@ __all__ = [
     "to_one_form",
     "to_utf8",
     "without_shared_memory",
+    "worker_pool",
     "write_json",
     "write_lines",
     "write_text",

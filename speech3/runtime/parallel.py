@@ -20,12 +20,15 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import resource_tracker
+from multiprocessing import reduction, resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
 from speech3.errors import MachineError, Speech3Error
 from speech3.runtime.reporting import progress, say
+
+if sys.platform == "linux":
+    from multiprocessing import forkserver
 
 _FILES = 65_536  # open files that are allowed if the system lets us: each process, archive and pipe needs some
 _CGROUP = Path("/sys/fs/cgroup")
@@ -108,10 +111,7 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
     if not processes_work(label):
         yield from (_alone(function, item) for item in items)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        min(jobs, len(items)), context, initializer=_begin, initargs=(without_shared_memory(function),)
-    )
+    pool = worker_pool(min(jobs, len(items)), _begin, without_shared_memory(function))
     try:
         left = iter(items)
         with starting_workers():
@@ -141,7 +141,6 @@ def without_shared_memory(value: object) -> bytes:
 def _begin(function: bytes) -> None:
     global _function
     _function = function
-    end_with_parent()
 
 
 def _call(item: bytes) -> bytes:
@@ -150,6 +149,47 @@ def _call(item: bytes) -> bytes:
         _function = pickle.loads(_function)
     assert callable(_function)
     return without_shared_memory(_function(pickle.loads(item)))
+
+
+def worker_pool(processes: int, begin: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
+    """A pool whose processes call ``begin(*arguments)`` first, and exit with this process; see `starting_workers`.
+
+    On Linux they are forked from a server process that has imported what this process had imported when its first pool
+    was made: importing PyTorch takes two seconds of a core in each process that is spawned.
+    """
+    if sys.platform != "linux":  # Apple's libraries may crash in a fork
+        context, surroundings = multiprocessing.get_context("spawn"), None
+    else:
+        imported = [name for name in sys.modules if name.partition(".")[0] == "speech3"]
+        forkserver.set_forkserver_preload(["torch", "numba", *imported])  # no effect on a server that runs
+        context, surroundings = multiprocessing.get_context("forkserver"), _Surroundings()
+    return ProcessPoolExecutor(processes, context, initializer=_start, initargs=(surroundings, begin, arguments))
+
+
+class _Surroundings:
+    """When it is pickled for a new process, the environment and output of this one: those of the server are older."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _adopt, (dict(os.environ), {number: reduction.DupFd(number) for number in (1, 2) if _is_open(number)})
+
+
+def _adopt(environment: dict[str, str], outputs: dict[int, Any]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, output in outputs.items():
+        os.dup2(output.detach(), number)
+
+
+def _is_open(number: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.fstat(number)
+        return True
+    return False
+
+
+def _start(_: None, begin: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    end_with_parent()
+    begin(*arguments)
 
 
 def processes_work(label: str) -> bool:
