@@ -10,7 +10,7 @@ Axes: W words of the symbol table.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,18 +26,18 @@ from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
-from speech3.decode.trained_model import TrainedModel
+from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import MismatchError, MissingError, OccupiedError, check_bad
+from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import read_fst
 from speech3.language import ArpaLm, read_arpa
-from speech3.runtime import progress, read_json, write_json, write_text
+from speech3.runtime import progress, read_json, say, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
 NBEST_FILE = "nbest.jsonl"
-_Made = tuple[Hypothesis, WordLattice | None, str]
+Latticed = tuple[Hypothesis, WordLattice | None, list[Alternative]]
 
 
 @dataclass(frozen=True)
@@ -255,9 +255,10 @@ def decode_latticed(
         tuned.acoustic_scale, tuned.word_penalty
     )  # fmt: skip
 
-    def make(best: Hypothesis, lattice: Lattice | None) -> _Made:
+    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
         return _made(graph, best, lattice, setting[0], wanted)
 
+    few = 0
     found: dict[str, Hypothesis] = {}
     failed: dict[str, str] = {}
     lines: list[str] = []
@@ -266,12 +267,14 @@ def decode_latticed(
     results = latticed(graph, shown, config, setting, jobs, make)
 
     def lattices() -> Iterator[tuple[str, WordLattice]]:
+        nonlocal few
         for utterance, each in results:
             if isinstance(each, str):
                 failed[utterance] = each
                 continue
-            found[utterance], lattice, best_lines = each
-            lines.append(best_lines)
+            found[utterance], lattice, paths = each
+            few += len(paths) < wanted.nbest
+            lines.append(nbest_lines(utterance, paths))
             if lattice is None:
                 kept.without[utterance] = "its recording is too long"
             else:
@@ -288,43 +291,65 @@ def decode_latticed(
     check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")
     if wanted.nbest:
         write_text(out / NBEST_FILE, "".join(lines))
+        if few:
+            say(f"{few} of {len(found)} utterances have fewer than {wanted.nbest} word sequences in their lattices")
     else:
         (out / NBEST_FILE).unlink(missing_ok=True)
     return Decoding(tuple(found.values()), failed), kept
 
 
-def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> _Made:
-    """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
+def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths: int) -> Latticed:
+    """Decode one recording with the tuned settings: hypothesis with confidences, word lattice, N best `paths`.
+
+    Raises
+    ------
+    Speech3Error
+        No path survived; the message has the `name`.
+    """
+    graph, tuned = recognizer.graph, recognizer.settings
+    config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
+    setting, wanted = (tuned.acoustic_scale, tuned.word_penalty), WantedResults(paths)
+    ((_, found),) = latticed(
+        graph, recognizer.scores({name: feats_TF}), config, setting, 1,
+        lambda best, lattice: _made(graph, best, lattice, setting[0], wanted),
+    )  # fmt: skip
+    if isinstance(found, str):
+        raise DataError(f"{name}: {found}")
+    return found
+
+
+def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> Latticed:
+    """For one utterance: hypothesis with confidences, word lattice, N best paths."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
-    lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
+    paths = [] if words is None else alternatives(words, graph.words, graph.mark, scale, wanted.nbest)
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
         # The lattice of the full beam is too large, so only narrower beams are tried.
         values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
-        return replace(best, confidences=values), words, lines
+        return replace(best, confidences=values), words, paths
     risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
     units = tuple(graph.words[label] for label in risk.words)
     best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
-    return best, words, lines
+    return best, words, paths
 
 
-def nbest_lines(utterance: str, lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> str:
-    """The N best paths of a lattice as lines of JSON (see `nbest_line`).
+def alternatives(lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> list[Alternative]:
+    """Up to `n` best paths of a lattice, best first; pieces with the `mark` are joined."""
+    found = []
+    for path in nbest(lattice, n, scale) if n else []:
+        acoustic, units = scale * path.acoustic_cost(lattice), tuple(symbols[word] for word in path.words)
+        found.append(Alternative(join_words(units, mark) if mark else units, acoustic, path.cost - acoustic))
+    return found
 
-    Costs are minus natural logarithms; the acoustic cost is scaled, so that it and the graph cost add up to the cost.
-    """
-    paths = nbest(lattice, n, scale) if n else []
-    lines = []
+
+def nbest_lines(utterance: str, paths: Iterable[Alternative]) -> str:
+    """Lines of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
+    lines = ({"utterance": utterance, **each} for each in ranked_paths(paths))
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def ranked_paths(paths: Iterable[Alternative]) -> Iterator[dict[str, Any]]:
+    """JSON objects of the N best paths."""
     for rank, path in enumerate(paths, 1):
-        acoustic, units = scale * path.acoustic_cost(lattice), [symbols[word] for word in path.words]
-        words = join_words(units, mark) if mark else units
-        lines.append(nbest_line(utterance, rank, acoustic, path.cost - acoustic, words))
-    return "".join(lines)
-
-
-def nbest_line(utterance: str, rank: int, acoustic_cost: float, graph_cost: float, words: Sequence[str]) -> str:
-    """A line of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
-    costs = {"cost": acoustic_cost + graph_cost, "acoustic_cost": acoustic_cost, "graph_cost": graph_cost}
-    rounded = {name: round(cost, 4) for name, cost in costs.items()}
-    line = {"utterance": utterance, "rank": rank, **rounded, "words": " ".join(words)}
-    return json.dumps(line, ensure_ascii=False) + "\n"
+        costs = {"cost": path.cost, "acoustic_cost": path.acoustic_cost, "graph_cost": path.graph_cost}
+        yield {"rank": rank, **{name: round(cost, 4) for name, cost in costs.items()}, "words": path.text}

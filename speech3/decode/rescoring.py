@@ -40,8 +40,8 @@ from speech3.decode.lattice_directory import (
     INDEX,
     NBEST_FILE,
     LatticeDir,
+    alternatives,
     forget_lattices,
-    nbest_line,
     nbest_lines,
     save_about,
 )
@@ -50,7 +50,7 @@ from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
 from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_transforms
-from speech3.decode.trained_model import TrainedModel
+from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import (
@@ -407,16 +407,15 @@ def _write(
                 lattice = each.lattice(weight)
                 hypotheses.append(_hypothesis(directory, utterance, lattice, options.times))
                 scale = directory.about.acoustic_scale
-                lines.append(nbest_lines(utterance, lattice, directory.symbols, directory.mark, scale, options.nbest))
+                paths = alternatives(lattice, directory.symbols, directory.mark, scale, options.nbest)
+                lines.append(nbest_lines(utterance, paths))
                 yield utterance, lattice
             elif isinstance(each, RescoredSentences):
                 ranked = each.ranked(weight)
                 best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
                 hypotheses.append(Hypothesis(utterance, best.words, best.units, cost, best.acoustic, True))
-                lines.extend(
-                    nbest_line(utterance, rank, one.acoustic, one.graph_cost(weight), one.words)
-                    for rank, one in enumerate(ranked, 1)
-                )
+                paths = [Alternative(one.words, one.acoustic, one.graph_cost(weight)) for one in ranked]
+                lines.append(nbest_lines(utterance, paths))
 
     # What an earlier run wrote goes only after the first lattice could be rescored.
     first = next(items, None)

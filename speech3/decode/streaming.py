@@ -32,7 +32,6 @@ from rich.cells import cell_len
 
 from speech3.config import DecodeConfig
 from speech3.data import OnlineResampler, PcmDecoder, arriving_bytes, checked_rate, checked_samples
-from speech3.decode.apply import word_of
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
 from speech3.decode.output import doubted, spread_over
@@ -50,6 +49,7 @@ from speech3.decode.trained_model import (
     warn_of_rate,
     words_of_segments,
 )
+from speech3.decode.transcript_files import word_of
 from speech3.errors import DataError, MismatchError, Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import (
