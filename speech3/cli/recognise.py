@@ -127,7 +127,7 @@ def transcribe(
         return
     saved: Path | None = None
     if rate is not None and Path("-") not in files:
-        raise SettingError("--rate is for standard input (-); a file contains its sample rate")
+        raise SettingError("--rate is for standard input (- or --stream); a file contains its sample rate")
     if files.count(Path("-")) > 1:
         raise SettingError("- (standard input) can be read only once")
 

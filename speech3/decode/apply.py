@@ -54,7 +54,7 @@ class _Found:
     """What was recognised in a recording or in a part of one; times count from its start."""
 
     spelled: tuple[str, ...]
-    words: Sequence[Segment] = ()
+    words: Sequence[Segment] = field(default_factory=list)
     phones: Sequence[Segment] = ()
     nbest: Sequence[Alternative] = ()
     lattices: Mapping[str, WordLattice] = field(default_factory=dict)  # one, or one for each part
