@@ -193,7 +193,8 @@ def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Pa
             lexicon = given if graph.parent != recognizer.directory and given.exists() else None
             made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM, add=added, lexicon=lexicon))
         except Speech3Error as error:
-            raise error.restated(str(error).replace(str(added), str(source))) from error
+            told = str(error).replace(str(added), str(source))
+            raise error.restated(f"{told} (options of `speech3 graph MODEL OUT --add FILE`)") from error
         for pron in made.guessed.pronunciations:
             say(f"  {pron.word} {' '.join(pron.phones)}")
         outputs = with_lexicon_of(recognizer.outputs, out)
