@@ -5,7 +5,7 @@ kernels, `token_passing`, are the search; `search` runs it over many utterances;
 phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
 what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
 `apply` uses it on recordings, `streaming` on streams (`live` in the terminal), `align` for forced alignment.
-`recognizer` is the class of the Python interface; `tune` finds its parameters.
+`transcript_files` writes results; `recognizer` is the class of the Python interface; `tune` finds its parameters.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
-    from speech3.decode.apply import features_for, say_skipped, transcribe, transcription_json, write_loglikes
+    from speech3.decode.apply import Transcription, features_for, say_skipped, transcribe, write_loglikes
     from speech3.decode.filler import phone_filler
     from speech3.decode.grammar import (
         GRAPH_LEXICON,
@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from speech3.decode.hot_words import replace_graph
     from speech3.decode.kaldi import import_kaldi
     from speech3.decode.lattice_composition import expand_pieces
-    from speech3.decode.lattice_directory import NBEST_FILE, LatticeDir, WantedResults, decode_latticed, open_lattices
+    from speech3.decode.lattice_directory import (
+        NBEST_FILE,
+        LatticeDir,
+        WantedResults,
+        decode_latticed,
+        open_lattices,
+        ranked_paths,
+    )
     from speech3.decode.lattice_paths import oracle_words
     from speech3.decode.live import transcribe_arriving
     from speech3.decode.model_export import export
@@ -63,7 +70,25 @@ if TYPE_CHECKING:
         with_transforms,
         write_speakers,
     )
-    from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel, Word
+    from speech3.decode.trained_model import (
+        BEAM,
+        RETRY_BEAM,
+        Alternative,
+        Phone,
+        Result,
+        TrainedModel,
+        Word,
+        phones_of_segments,
+        result_of,
+        words_of_segments,
+    )
+    from speech3.decode.transcript_files import (
+        STANDARD_INPUT,
+        check_names,
+        save_standard_input,
+        transcription_json,
+        write_results,
+    )
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
 else:
@@ -76,18 +101,23 @@ __all__ = [
     "GRAPH_LEXICON",
     "NBEST_FILE",
     "RETRY_BEAM",
+    "STANDARD_INPUT",
     "TUNING_FILE",
     "TUNING_GRAPH",
     "UNSEEN_WEIGHT",
+    "Alternative",
     "Decoding",
     "FoundAlignment",
     "GraphSources",
     "LatticeDir",
     "Marked",
+    "Phone",
     "Recognizer",
     "RescoreOptions",
+    "Result",
     "Spelling",
     "TrainedModel",
+    "Transcription",
     "TunedPasses",
     "Tuning",
     "UtteranceParts",
@@ -98,6 +128,7 @@ __all__ = [
     "align_samples",
     "before_last_pass",
     "build_graph",
+    "check_names",
     "cut_long_utterances",
     "decode_latticed",
     "error_rate_of",
@@ -118,10 +149,14 @@ __all__ = [
     "oracle_words",
     "parts_at_pauses",
     "phone_filler",
+    "phones_of_segments",
+    "ranked_paths",
     "read_speakers",
     "replace_graph",
     "rescore",
+    "result_of",
     "same_features",
+    "save_standard_input",
     "say_skipped",
     "say_speakers",
     "speaker_model",
@@ -135,9 +170,11 @@ __all__ = [
     "with_mean_scores",
     "with_transforms",
     "without_words",
+    "words_of_segments",
     "write_decoding",
     "write_hypotheses",
     "write_loglikes",
+    "write_results",
     "write_speakers",
     "write_times",
 ]

@@ -3,9 +3,9 @@
 Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,51 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
+from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples, segment_name
 from speech3.decode.beam_search import NOT_NUMBERS
-from speech3.decode.output import LONG_S, Cut, cut_at_pauses, without_doubtful, word_times
+from speech3.decode.lattice_directory import decode_one
+from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
+from speech3.decode.search import Decoding
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, adapt, speaker_model
-from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
+from speech3.decode.trained_model import (
+    Alternative,
+    Result,
+    TrainedModel,
+    Word,
+    phones_of_segments,
+    result_of,
+    warn_of_rate,
+    words_of_segments,
+)
+from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
-from speech3.hmm import Hmm, Segment
+from speech3.hmm import Hmm, Segment, phone_segments
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once
 _ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
-_Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What to find beside the words: their times and phones, lattices."""
+
+    times: bool = False
+    lattices: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What was recognised in a recording or in a part of one; times count from its start."""
+
+    spelled: tuple[str, ...]
+    words: Sequence[Segment] = field(default_factory=list)
+    phones: Sequence[Segment] = ()
+    nbest: Sequence[Alternative] = ()
+    lattices: Mapping[str, WordLattice] = field(default_factory=dict)  # one, or one for each part
 
 
 def features_for(
@@ -97,18 +127,29 @@ def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: d
     return written
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transcription:
-    """The words recognised in a file, with their times if those were requested."""
+    """The words recognised in a file; their times, phones, alternatives and lattices if those were requested.
+
+    A long recording has a lattice for each part, named as parts of utterances are.
+    """
 
     name: str
     text: str
     words: Sequence[Segment]
     duration_s: float
+    phones: Sequence[Segment] = ()
+    nbest: Sequence[Alternative] = ()
+    lattices: Mapping[str, WordLattice] = field(default_factory=dict)
 
 
 def transcribe(
-    recognizer: TrainedModel, files: Sequence[Path], *, times: bool = False, one_speaker: bool = False
+    recognizer: TrainedModel,
+    files: Sequence[Path],
+    *,
+    times: bool = False,
+    lattices: bool = False,
+    one_speaker: bool = False,
 ) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
@@ -125,6 +166,7 @@ def transcribe(
         raise SettingError(f"files={files!r}: pass a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
+    wanted = Wanted(times, lattices)
     model = speaker_model(recognizer)
     if model and one_speaker:
         recognizer, model = _adapted(model, (part for path in files for part in _parts_of(recognizer, path))), None
@@ -139,13 +181,15 @@ def transcribe(
             say(f"{name}: has {about.channels} channels: {why}")
         using = _adapted(model, _parts_of(recognizer, path)) if model else recognizer
         if about.duration_s <= LONG_S:
-            words, segments = _recognised(using, name, *_whole(recognizer, path), times)
+            found = _recognised(using, name, *_whole(recognizer, path), wanted)
         else:
             blocks = audio.read_blocks(path, _BLOCK_S)
             parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
             shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-            words, segments = _long(using, name, shown, rate_hz, times)
-        yield Transcription(name, " ".join(words), segments, about.duration_s)
+            found = _long(using, name, shown, rate_hz, wanted)
+        yield Transcription(
+            name, " ".join(found.spelled), found.words, about.duration_s, found.phones, found.nbest, found.lattices
+        )
 
 
 def _whole(recognizer: TrainedModel, path: Path) -> tuple[np.ndarray, int]:
@@ -218,7 +262,7 @@ def transcribe_samples(
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
-    times, using = isinstance(recognizer.outputs, Hmm), recognizer
+    wanted, using = Wanted(times=isinstance(recognizer.outputs, Hmm)), recognizer
     if len(wave_S) > LONG_S * rate_hz:
         cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)
         parts = list(cuts)
@@ -229,11 +273,12 @@ def transcribe_samples(
         heard = ((cut.wave_S, rate_hz) for cut in parts)
         using = _adapted(model, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
-        found = _recognised(using, name, wave_S, rate_hz, times)
+        found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
-        found = _long(using, name, parts, rate_hz, times)
-    words, segments = found
-    return result_of(words_of_segments(segments) or [Word(word, None, None, None) for word in words])
+        found = _long(using, name, parts, rate_hz, wanted)
+    words = words_of_segments(found.words) or [Word(word, None, None, None) for word in found.spelled]
+    phones = phones_of_segments(found.phones, recognizer.hmm.lexicon) if found.phones else ()
+    return replace(result_of(words), phones=phones, nbest=tuple(found.nbest))
 
 
 def _at_its_rate(recognizer: TrainedModel, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, int]:
@@ -269,38 +314,68 @@ def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int)
     return cut_at_pauses(resampled(), wanted_hz), wanted_hz
 
 
-def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
+def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, wanted: Wanted) -> _Found:
     """Recognise the parts of a recording, one of which must succeed; times count from the start of the recording."""
-    words: list[str] = []
-    segments: list[Segment] = []
-    recognised, failed = 0, ""
+    found: list[_Found] = []
+    nbest: Sequence[Alternative] = []
+    lattices: dict[str, WordLattice] = {}
+    failed = ""
     for cut in parts:
-        place = f"{name}, {cut.begin_s:.2f} to {cut.begin_s + len(cut.wave_S) / rate_hz:.2f} s"
+        end_s = cut.begin_s + len(cut.wave_S) / rate_hz
+        place = f"{name}, {cut.begin_s:.2f} to {end_s:.2f} s"
         try:
-            said, when = _recognised(recognizer, place, cut.wave_S, rate_hz, times)
+            part = _recognised(recognizer, place, cut.wave_S, rate_hz, wanted)
         except Speech3Error as error:
             failed = failed or str(error)
             say(f"left out: {error}")
             continue
-        recognised += 1
-        words += said
-        segments += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
-    if not failed and not recognised:
+        nbest = part.nbest if not found else _best_pairs(nbest, part.nbest, recognizer.nbest)
+        lattices |= {segment_name(name, cut.begin_s, end_s): each for each in part.lattices.values()}
+        words, phones = _later(part.words, cut.begin_s), _later(part.phones, cut.begin_s)
+        found.append(_Found(part.spelled, words, phones))
+    if not failed and not found:
         say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
-    if failed and not recognised:
+    if failed and not found:
         raise DataError(f"{name}: no part of it could be recognised; the first reason: {failed}")
-    return tuple(words), segments
+    words, phones = ([s for part in found for s in getattr(part, each)] for each in ("words", "phones"))
+    return _Found(tuple(word for part in found for word in part.spelled), words, phones, nbest, lattices)
 
 
-def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
+def _later(segments: Sequence[Segment], by_s: float) -> list[Segment]:
+    return [replace(s, start_s=s.start_s + by_s, end_s=s.end_s + by_s) for s in segments]
+
+
+def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: int) -> list[Alternative]:
+    """The N best word sequences of two parts together, which were recognised independently."""
+    both = sorted(product(before[:n], after[:n]), key=lambda pair: pair[0].cost + pair[1].cost)
+    return [
+        Alternative(a.words + b.words, a.acoustic_cost + b.acoustic_cost, a.graph_cost + b.graph_cost)
+        for a, b in both[:n]
+    ]
+
+
+def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, wanted: Wanted) -> _Found:
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (all its samples are equal), so there are no words")
-        return (), []
-    decoding = recognizer.decode(feats, confidences=times or recognizer.min_confidence > 0)
-    waves = {name: (wave_S, rate_hz)}
-    found = word_times(recognizer, feats, decoding, waves=waves).get(name, []) if times else []
-    return without_doubtful(recognizer, decoding.hypotheses[0]).words, found
+        return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
+    paths: Sequence[Alternative] = ()
+    lattice: WordLattice | None = None
+    if recognizer.nbest or wanted.lattices:
+        best, lattice, paths = decode_one(recognizer, name, feats[name], recognizer.nbest)
+        decoding = Decoding((best,), {})
+    else:
+        decoding = recognizer.decode(feats, confidences=wanted.times or recognizer.min_confidence > 0)
+    if len(paths) < recognizer.nbest:
+        say(f"{name}: has {len(paths)} word sequences within the lattice beam, not {recognizer.nbest}")
+    words, phones = [], []
+    if wanted.times:
+        times, alignments = aligned_words(recognizer, feats, decoding, waves={name: (wave_S, rate_hz)})
+        words = times.get(name, [])
+        if name in alignments:
+            phones = phone_segments(alignments[name], recognizer.hmm.lexicon, recognizer.clock)
+    spelled = without_doubtful(recognizer, decoding.hypotheses[0]).words
+    return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {})
 
 
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:
@@ -319,16 +394,3 @@ def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_h
         raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
     silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
     return finish_features([feats_1TF[0]], config, [silent_T])[0].numpy()
-
-
-def transcription_json(result: Transcription) -> str:
-    """A JSON line: file, duration (s) and text of a recording, and its words with times and confidences if known."""
-    words = [word_of(word.label, word.start_s, word.end_s, word.confidence) for word in result.words]
-    about = {"file": result.name, "duration": round(result.duration_s, 3), "text": result.text, "words": words}
-    return json.dumps(about, ensure_ascii=False)
-
-
-def word_of(word: str, start_s: float | None, end_s: float | None, confidence: float | None) -> dict[str, Any]:
-    """A word as a JSON object; unknown values are left out."""
-    about = {"start": start_s, "end": end_s, "confidence": confidence}
-    return {"word": word, **{key: round(value, 4) for key, value in about.items() if value is not None}}

@@ -11,17 +11,19 @@ Axes: A arcs.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
 
-from speech3.decode.grammar import with_lexicon_of
-from speech3.decode.graph import Graph
+from speech3.decode.grammar import GRAPH_LEXICON, with_lexicon_of
+from speech3.decode.graph import LM, Graph
+from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.trained_model import TrainedModel
-from speech3.errors import DataError, FormatError, MissingError, listed
+from speech3.errors import DataError, FormatError, MissingError, Speech3Error, listed
 from speech3.language import WORD_START
-from speech3.runtime import composed, read_utf8
+from speech3.runtime import composed, read_utf8, say, write_text
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
 _MAX_BOOST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
@@ -149,12 +151,15 @@ def _can_spell(text: str, pieces: Collection[str]) -> bool:
 def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[str] | None = None) -> Model:
     """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words: a file, or its lines.
 
+    Hot words that the graph lacks are added to it, as by `speech3 graph --add`, with guessed pronunciations.
+
     The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
 
     Raises
     ------
     Speech3Error
-        There is no graph, or it belongs to another model; a hot word is not in it; the model is not tuned.
+        There is no graph, or it belongs to another model; the model is not tuned; a hot word is not in the graph and
+        cannot be added to it, since it cannot be pronounced or the graph is that of a grammar.
     """
     if graph:
         if not (graph / "graph.json").exists():
@@ -165,4 +170,27 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
     if not hot:
         return replace(recognizer, chosen_graph=searched)
     found, source = (read_hot(hot), hot) if isinstance(hot, Path) else (parse_hot(hot), Path("hot"))
+    new = dict.fromkeys(word for words in found for word in words if word not in searched.label_of)
+    if new and searched.mark != WORD_START and (searched.path / LM).exists():
+        recognizer = _with_words(recognizer, searched.path, list(new), source)
+        searched = recognizer.graph
     return replace(recognizer, chosen_graph=with_hot_words(searched, found, source))
+
+
+def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Path) -> Model:
+    """The recogniser with words added to its graph."""
+    say(f"{source}: {len(words)} words are not in the graph, and are added to it: {listed(words)}")
+    with TemporaryDirectory(prefix="speech3-") as scratch:
+        added, out = Path(scratch) / "words.txt", Path(scratch) / "graph"
+        write_text(added, "".join(f"{word}\n" for word in words))
+        try:
+            given = graph / GRAPH_LEXICON  # words that were added to a chosen graph
+            lexicon = given if graph.parent != recognizer.directory and given.exists() else None
+            made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM, add=added, lexicon=lexicon))
+        except Speech3Error as error:
+            told = str(error).replace(str(added), str(source))
+            raise error.restated(f"{told} (options of `speech3 graph MODEL OUT --add FILE`)") from error
+        for pron in made.guessed.pronunciations:
+            say(f"  {pron.word} {' '.join(pron.phones)}")
+        outputs = with_lexicon_of(recognizer.outputs, out)
+        return replace(recognizer, outputs=outputs, chosen_graph=recognizer.read_graph(out))

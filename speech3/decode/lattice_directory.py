@@ -26,18 +26,18 @@ from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
-from speech3.decode.trained_model import TrainedModel
+from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import MismatchError, MissingError, OccupiedError, check_bad
+from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import read_fst
 from speech3.language import ArpaLm, read_arpa
-from speech3.runtime import progress, read_json, write_json, write_text
+from speech3.runtime import progress, read_json, say, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
 NBEST_FILE = "nbest.jsonl"
-Made = tuple[Hypothesis, WordLattice | None, str]  # and the lines of nbest.jsonl
+Latticed = tuple[Hypothesis, WordLattice | None, list[Alternative]]  # with its N best paths
 
 
 @dataclass(frozen=True)
@@ -184,41 +184,34 @@ def decode_latticed(
     graph, tuned = graph or recognizer.graph, recognizer.settings
     config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
 
-    def make(best: Hypothesis, lattice: Lattice | None) -> Made:
-        words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
-        lines = (
-            "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
-        )
-        said = tuple(graph.label_of[unit] for unit in best.units)
-        if words is None or not small_enough(words, len(said)):
-            # The lattice of the full beam is too large, so only narrower beams are tried.
-            values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
-            return replace(best, confidences=values), words, lines
-        risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
-        units = tuple(graph.words[label] for label in risk.words)
-        best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
-        return best, words, lines
+    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
+        return _latticed(graph, best, lattice, scale, wanted)
 
+    few = 0
     failed: dict[str, str] = {}
 
-    def made() -> Iterator[Made]:
+    def made() -> Iterator[Latticed]:
+        nonlocal few
         shown = progress(recognizer.scores(feats), len(feats), "decoding")
         for utterance, each in searched(graph, shown, config, (scale, tuned.word_penalty), make, jobs):
             if isinstance(each, str):
                 failed[utterance] = each
             else:
+                few += len(each[2]) < wanted.nbest
                 yield each
 
     model, path = str(recognizer.directory.resolve()), str(graph.path.resolve())
     about = LatticesAbout(model, path, graph.about, scale, tuned.word_penalty, LATTICE_BEAM)
     kept_about = about if wanted.archive else None
-    hypotheses, kept = write_made(out, made(), graph.words, kept_about, nbest=wanted.nbest > 0)
+    hypotheses, kept = write_latticed(out, made(), graph.words, kept_about, nbest=wanted.nbest > 0)
     check_bad(failed, len(hypotheses) + len(failed), str(graph.path), "could not be decoded")
+    if few:
+        say(f"{few} of {len(hypotheses)} utterances have fewer than {wanted.nbest} word sequences in their lattices")
     return Decoding(tuple(hypotheses), failed), kept
 
 
-def write_made(
-    out: Path, made: Iterable[Made], symbols: tuple[str, ...], about: LatticesAbout | None, *, nbest: bool
+def write_latticed(
+    out: Path, made: Iterable[Latticed], symbols: tuple[str, ...], about: LatticesAbout | None, *, nbest: bool
 ) -> tuple[list[Hypothesis], Kept]:
     """Write what is made of each utterance as soon as it is made: the lattices if `about`, the N-best lists if `nbest`.
 
@@ -229,9 +222,9 @@ def write_made(
     kept = Kept()
 
     def lattices() -> Iterator[tuple[str, WordLattice]]:
-        for best, lattice, text in made:
+        for best, lattice, paths in made:
             hypotheses.append(best)
-            lines.append(text)
+            lines.append(nbest_lines(best.utterance, paths))
             if lattice is None:
                 kept.without[best.utterance] = "its recording is too long"
             else:
@@ -252,23 +245,56 @@ def write_made(
     return hypotheses, kept
 
 
-def nbest_lines(utterance: str, lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> str:
-    """The N best paths of a lattice as lines of JSON (see `nbest_line`).
+def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths: int) -> Latticed:
+    """Decode one recording with the tuned settings: hypothesis with confidences, word lattice, N best `paths`.
 
-    Costs are minus natural logarithms; the acoustic cost is scaled, so that it and the graph cost add up to the cost.
+    An error that no path survived has the `name`.
     """
-    paths = nbest(lattice, n, scale) if n else []
-    lines = []
+    graph, tuned, wanted = recognizer.graph, recognizer.settings, WantedResults(paths)
+    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
+
+    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
+        return _latticed(graph, best, lattice, scale, wanted)
+
+    scores = recognizer.scores({name: feats_TF})
+    ((_, found),) = searched(graph, scores, config, (scale, tuned.word_penalty), make)
+    if isinstance(found, str):
+        raise DataError(f"{name}: {found}")
+    return found
+
+
+def _latticed(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> Latticed:
+    """For one utterance: hypothesis with confidences, word lattice, N best paths."""
+    words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
+    paths = [] if words is None else alternatives(words, graph.words, graph.mark, scale, wanted.nbest)
+    said = tuple(graph.label_of[unit] for unit in best.units)
+    if words is None or not small_enough(words, len(said)):
+        # The lattice of the full beam is too large, so only narrower beams are tried.
+        values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
+        return replace(best, confidences=values), words, paths
+    risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
+    units = tuple(graph.words[label] for label in risk.words)
+    best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
+    return best, words, paths
+
+
+def alternatives(lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> list[Alternative]:
+    """Up to `n` best paths of a lattice, best first; pieces with the `mark` are joined."""
+    found = []
+    for path in nbest(lattice, n, scale) if n else []:
+        acoustic, units = scale * path.acoustic_cost(lattice), tuple(symbols[word] for word in path.words)
+        found.append(Alternative(join_words(units, mark) if mark else units, acoustic, path.cost - acoustic))
+    return found
+
+
+def nbest_lines(utterance: str, paths: Iterable[Alternative]) -> str:
+    """Lines of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
+    lines = ({"utterance": utterance, **each} for each in ranked_paths(paths))
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def ranked_paths(paths: Iterable[Alternative]) -> Iterator[dict[str, Any]]:
+    """JSON objects of the N best paths."""
     for rank, path in enumerate(paths, 1):
-        acoustic, units = scale * path.acoustic_cost(lattice), [symbols[word] for word in path.words]
-        words = join_words(units, mark) if mark else units
-        lines.append(nbest_line(utterance, rank, acoustic, path.cost - acoustic, words))
-    return "".join(lines)
-
-
-def nbest_line(utterance: str, rank: int, acoustic_cost: float, graph_cost: float, words: Sequence[str]) -> str:
-    """A line of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
-    costs = {"cost": acoustic_cost + graph_cost, "acoustic_cost": acoustic_cost, "graph_cost": graph_cost}
-    rounded = {name: round(cost, 4) for name, cost in costs.items()}
-    line = {"utterance": utterance, "rank": rank, **rounded, "words": " ".join(words)}
-    return json.dumps(line, ensure_ascii=False) + "\n"
+        costs = {"cost": path.cost, "acoustic_cost": path.acoustic_cost, "graph_cost": path.graph_cost}
+        yield {"rank": rank, **{name: round(cost, 4) for name, cost in costs.items()}, "words": path.text}

@@ -22,6 +22,7 @@ from speech3.runtime import jit
 
 _GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
 _PASSES = 100
+MOST_PATHS = 10_000  # of an N-best list: what the search keeps grows with their number
 
 
 @dataclass(frozen=True)

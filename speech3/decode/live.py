@@ -16,9 +16,9 @@ import numpy as np
 from rich.cells import cell_len
 
 from speech3.data import PcmDecoder, arriving_bytes, checked_rate
-from speech3.decode.apply import word_of
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
+from speech3.decode.transcript_files import word_of
 from speech3.runtime import deferred_interrupt, say
 
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either

@@ -54,7 +54,8 @@ class GraphSources:
     sentences: Path | None = None
     lexicon: Path | None = None  # pronunciations that take precedence over the model's
     add: Path | None = None  # a list of words to add (`speech3.language.added_words`)
-    lang: str | None = None  # espeak-ng's language code, for guessing pronunciations
+    # espeak-ng's language code, for guessing pronunciations; None: that of the model's training, if it is known
+    lang: str | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
 def _pronounced(
     hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str], kept: Path
 ) -> tuple[Hmm, GuessedPronunciations]:
-    """The model with guessed pronunciations for the words that it lacks.
+    """The model with guessed pronunciations for the words that it lacks: by espeak-ng, else from their letters.
 
     Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
     `lang` is given; otherwise they are left out.
@@ -200,7 +201,7 @@ def _pronounced(
     if not unknown:
         return hmm, GuessedPronunciations((), "", {})
     try:
-        found = by_espeak(hmm, unknown, {}, sources.lang, kept) if sources.lang else by_letters(hmm, unknown, kept)
+        found = _guessed(hmm, unknown, sources.lang, kept)
     except Speech3Error as error:
         raise error.restated(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; pass them with --lexicon FILE"
@@ -213,6 +214,16 @@ def _pronounced(
             " phone ...` into a file for --lexicon"
         )
     return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found
+
+
+def _guessed(hmm: Hmm, words: Sequence[str], lang: str | None, kept: Path) -> GuessedPronunciations:
+    if code := lang or hmm.lexicon.language:
+        try:
+            return by_espeak(hmm, words, {}, code, kept)
+        except Speech3Error:
+            if lang:
+                raise
+    return by_letters(hmm, words, kept)
 
 
 def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:

@@ -240,9 +240,20 @@ def word_times(
     labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
     aligned are kept, and their times are spread over it (`spread_over`).
     """
+    return aligned_words(recognizer, feats, decoding, jobs, waves)[0]
+
+
+def aligned_words(
+    recognizer: TrainedModel,
+    feats: Mapping[str, np.ndarray],
+    decoding: Decoding,
+    jobs: int = 1,
+    waves: Mapping[str, Wave] | None = None,
+) -> tuple[dict[str, list[Segment]], Mapping[str, Alignment]]:
+    """As `word_times`, and the alignments of the utterances that could be aligned."""
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
-        return {}
+        return {}, {}
     alignments, bad = recognizer.align(
         ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False, waves=waves
     )
@@ -257,7 +268,7 @@ def word_times(
             f"the words of {len(bad)} of {len(texts)} utterances could not be aligned, so their times are spread evenly"
             f" over the utterance, such as {utterance}: {reason.removeprefix(f'{utterance}: ')}"
         )
-    return dict(sorted(times.items()))
+    return dict(sorted(times.items())), alignments
 
 
 def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:

@@ -18,6 +18,7 @@ from speech3.decode.apply import transcribe_samples
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.hot_words import replace_graph
+from speech3.decode.lattice_paths import MOST_PATHS
 from speech3.decode.search import decode
 from speech3.decode.speaker_passes import KnownSpeakers, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
@@ -40,7 +41,13 @@ class Recognizer(TrainedModel):
 
     @classmethod
     def load(
-        cls, model: Path | str, *, graph: Path | str | None = None, hot: Path | Sequence[str] | None = None
+        cls,
+        model: Path | str,
+        *,
+        graph: Path | str | None = None,
+        hot: Path | Sequence[str] | None = None,
+        nbest: int = 0,
+        min_confidence: float = 0.0,
     ) -> Self:
         """Read a model directory, or OUT.onnx of `speech3 export` with the directory beside it.
 
@@ -51,15 +58,22 @@ class Recognizer(TrainedModel):
         hot
             Words and phrases to expect, ``["Aberystwyth", "turn left 5"]``, each with a boost or without; or a file
             of such lines.
+        nbest
+            Results of `transcribe` have up to so many word sequences, at most `MOST_PATHS`.
+        min_confidence
+            Words of lower confidence are written `<unk>`.
 
         Raises
         ------
         Speech3Error
-            A file is missing, or the files do not belong together; a hot word is not in the graph.
+            A file is missing, or the files do not belong together; a hot word is not in the graph; a number is out of
+            range.
         """
+        if not 0 <= nbest <= MOST_PATHS:
+            raise SettingError(f"nbest={nbest}: must be from 0 to {MOST_PATHS:,}")
         if isinstance(hot, str):
             raise SettingError(f"hot={hot!r}: pass a list of words, or a Path")
-        recognizer = super().load(model)
+        recognizer = replace(super().load(model).with_min_confidence(min_confidence), nbest=nbest)
         return replace_graph(recognizer, Path(graph) if graph else None, hot) if graph or hot else recognizer
 
     @cached_property

@@ -255,6 +255,7 @@ class Hmm:
             "silence_prob": self.lexicon.silence_prob, "end": end and asdict(end),
             "position_dependent": self.lexicon.position_dependent, "states": self.topology.states,
             "pdfs": self.num_pdfs, "topology": self.topology.name, "subsampling": self.subsampling,
+            "language": self.lexicon.language,
         })  # fmt: skip
         arrays = {name: getattr(self.tree, name) for name in ARRAYS} | {"self_loop": self.self_loop}
         save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
@@ -323,6 +324,7 @@ def load_hmm(directory: Path | str) -> Hmm:
     lexicon = replace(
         read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
         silence_phones=silence_phones, noise_phones=noise_phones, position_dependent=positions, end=end,
+        language=str(about.get("language", "")),
     )  # fmt: skip
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:

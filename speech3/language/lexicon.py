@@ -99,6 +99,8 @@ class Lexicon:
         Further phones of sounds that are not speech, whose states do not depend on their neighbours either.
     inventory
         The value of `phones`, if pronunciations were replaced and need not use all phones of the model.
+    language
+        espeak-ng's code of the language, by which further words can be pronounced; empty if it is unknown.
     """
 
     pronunciations: tuple[Pronunciation, ...]
@@ -108,6 +110,7 @@ class Lexicon:
     end: Silences | None = None
     inventory: tuple[str, ...] | None = None
     noise_phones: tuple[str, ...] = (SPOKEN_NOISE,)
+    language: str = ""
 
     @cached_property
     def phones(self) -> tuple[str, ...]:

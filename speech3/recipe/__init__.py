@@ -9,7 +9,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.recipe import evaluation
-    from speech3.recipe.aligner import AlignedText, Aligner, Phone, read_for
+    from speech3.recipe.aligner import Aligner, read_for
     from speech3.recipe.aligner_files import FORMATS, Format
     from speech3.recipe.aligner_output import AlignRequest, align_source
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
@@ -36,10 +36,8 @@ __all__ = [
     "LFMMI",
     "SELF_STAGE",
     "AlignRequest",
-    "AlignedText",
     "Aligner",
     "Format",
-    "Phone",
     "align_source",
     "chose_nothing",
     "cost_remarks",
