@@ -138,6 +138,18 @@ def open_lattices(path: Path) -> LatticeDir:
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
+def lattices_about(recognizer: TrainedModel, graph: Graph) -> LatticesAbout:
+    """What is said of lattices that are made with the tuned settings."""
+    model, path, tuned = str(recognizer.directory.resolve()), str(graph.path.resolve()), recognizer.settings
+    return LatticesAbout(model, path, graph.about, tuned.acoustic_scale, tuned.word_penalty, LATTICE_BEAM)
+
+
+def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
+    """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
+    write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
+    write_json(out / ABOUT, asdict(about))
+
+
 def forget_lattices(out: Path) -> None:
     """Remove the lattices of an earlier decoding; refuse the directory of a graph, which has the same symbol table."""
     if (out / "graph.json").exists():
@@ -200,10 +212,8 @@ def decode_latticed(
                 few += len(each[2]) < wanted.nbest
                 yield each
 
-    model, path = str(recognizer.directory.resolve()), str(graph.path.resolve())
-    about = LatticesAbout(model, path, graph.about, scale, tuned.word_penalty, LATTICE_BEAM)
-    kept_about = about if wanted.archive else None
-    hypotheses, kept = write_latticed(out, made(), graph.words, kept_about, nbest=wanted.nbest > 0)
+    about = lattices_about(recognizer, graph) if wanted.archive else None
+    hypotheses, kept = write_latticed(out, made(), graph.words, about, nbest=wanted.nbest > 0)
     check_bad(failed, len(hypotheses) + len(failed), str(graph.path), "could not be decoded")
     if few:
         say(f"{few} of {len(hypotheses)} utterances have fewer than {wanted.nbest} word sequences in their lattices")
@@ -234,8 +244,7 @@ def write_latticed(
     forget_lattices(out)
     if about:
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
-        write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
-        write_json(out / ABOUT, asdict(about))
+        save_about(out, symbols, about)
     else:
         for _ in lattices():
             pass

@@ -12,8 +12,14 @@ from typing import Any
 from speech3.data import checked_rate
 from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
-from speech3.decode.lattice_directory import ARCHIVE, INDEX, describe_lattices, forget_lattices, ranked_paths
-from speech3.decode.search import LATTICE_BEAM
+from speech3.decode.lattice_directory import (
+    ARCHIVE,
+    INDEX,
+    forget_lattices,
+    lattices_about,
+    ranked_paths,
+    save_about,
+)
 from speech3.decode.trained_model import TrainedModel
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import DataError, SettingError
@@ -85,8 +91,7 @@ def write_results(
         return
     forget_lattices(lattices)
     write_lattices(lattices / ARCHIVE, each(), lattices / INDEX)
-    setting = (recognizer.settings.acoustic_scale, recognizer.settings.word_penalty)
-    describe_lattices(lattices, recognizer.graph, recognizer.directory, setting, LATTICE_BEAM)
+    save_about(lattices, recognizer.graph.words, lattices_about(recognizer, recognizer.graph))
 
 
 def _key(name: Path | str) -> str:
