@@ -37,7 +37,7 @@ from speech3.runtime import progress, read_json, write_json, write_text
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
 NBEST_FILE = "nbest.jsonl"
-Made = tuple[Hypothesis, WordLattice | None, str]  # and the lines of nbest.jsonl
+Latticed = tuple[Hypothesis, WordLattice | None, str]  # and the lines of nbest.jsonl
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def decode_latticed(
     graph, tuned = graph or recognizer.graph, recognizer.settings
     config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
 
-    def make(best: Hypothesis, lattice: Lattice | None) -> Made:
+    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
         words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
         lines = (
             "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
@@ -213,7 +213,7 @@ def decode_latticed(
 
     failed: dict[str, str] = {}
 
-    def made() -> Iterator[Made]:
+    def made() -> Iterator[Latticed]:
         shown = progress(recognizer.scores(feats), len(feats), "decoding")
         for utterance, each in searched(graph, shown, config, (scale, tuned.word_penalty), make, jobs):
             if isinstance(each, str):
@@ -222,13 +222,13 @@ def decode_latticed(
                 yield each
 
     about = lattices_about(recognizer, graph) if wanted.archive else None
-    hypotheses, kept = write_made(out, made(), graph.words, about, nbest=wanted.nbest > 0)
+    hypotheses, kept = write_latticed(out, made(), graph.words, about, nbest=wanted.nbest > 0)
     check_bad(failed, len(hypotheses) + len(failed), str(graph.path), "could not be decoded")
     return Decoding(tuple(hypotheses), failed), kept
 
 
-def write_made(
-    out: Path, made: Iterable[Made], symbols: tuple[str, ...], about: LatticesAbout | None, *, nbest: bool
+def write_latticed(
+    out: Path, made: Iterable[Latticed], symbols: tuple[str, ...], about: LatticesAbout | None, *, nbest: bool
 ) -> tuple[list[Hypothesis], Kept]:
     """Write what is made of each utterance as soon as it is made: the lattices if `about`, the N-best lists if `nbest`.
 

@@ -34,7 +34,15 @@ from speech3.decode.lattice_composition import (
     plain_reading,
     pruned,
 )
-from speech3.decode.lattice_directory import ARCHIVE, INDEX, LatticeDir, Made, nbest_line, nbest_lines, write_made
+from speech3.decode.lattice_directory import (
+    ARCHIVE,
+    INDEX,
+    Latticed,
+    LatticeDir,
+    nbest_line,
+    nbest_lines,
+    write_latticed,
+)
 from speech3.decode.lattice_paths import confidences, nbest
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
@@ -90,7 +98,7 @@ class RescoredLattice:
         best = nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0]
         return self.directory.spelled(best.words)
 
-    def made(self, utterance: str, weight: float, options: RescoreOptions) -> Made:
+    def made(self, utterance: str, weight: float, options: RescoreOptions) -> Latticed:
         """The results with this weight; the lattice is pruned with the same beam as before."""
         directory, scale = self.directory, self.directory.about.acoustic_scale
         lattice = pruned(self.composed.mixed(weight), scale, directory.about.beam)
@@ -138,7 +146,7 @@ class RescoredSentences:
     def words(self, weight: float) -> tuple[str, ...]:
         return self.ranked(weight)[0].words
 
-    def made(self, utterance: str, weight: float, _: RescoreOptions) -> Made:
+    def made(self, utterance: str, weight: float, _: RescoreOptions) -> Latticed:
         ranked = self.ranked(weight)
         best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
         lines = (
@@ -342,7 +350,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     about = replace(directory.about, rescored={"lm": lm, "weight": weight})
     made = (each.made(utterance, weight, options) for utterance, each in chain([first], items))
     has_lattices = isinstance(first[1], RescoredLattice)
-    found, _ = write_made(out, made, directory.symbols, about if has_lattices else None, nbest=options.nbest > 0)
+    found, _ = write_latticed(out, made, directory.symbols, about if has_lattices else None, nbest=options.nbest > 0)
     decoding = Decoding(tuple(found), {})
     write_hypotheses(out / "hyp.txt", decoding)
     named = {f"{each:g}": rate for each, rate in rates.items()}
