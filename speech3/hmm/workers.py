@@ -28,12 +28,12 @@ from speech3.hmm.model import (
 )
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 from speech3.runtime import (
-    end_with_parent,
     out_of_memory,
     processes_work,
     progress,
     starting_workers,
     without_shared_memory,
+    worker_pool,
 )
 
 R = TypeVar("R")
@@ -91,7 +91,6 @@ class WorkerShare:
 def _start(share: bytes) -> None:
     global _share
     _share = pickle.loads(share)
-    end_with_parent()
 
 
 def _call(work: bytes) -> bytes:
@@ -144,12 +143,9 @@ class Workers:
         self._local = shares[0] if self.jobs == 1 else None
         self._pools: list[ProcessPoolExecutor] = []
         if self._local is None:
-            context = multiprocessing.get_context("spawn")
             with starting_workers():
                 for share in shares:
-                    self._pools.append(
-                        ProcessPoolExecutor(1, context, initializer=_start, initargs=(without_shared_memory(share),))
-                    )
+                    self._pools.append(worker_pool(1, _start, without_shared_memory(share)))
                     self._pools[-1].submit(os.getpid)  # starts the process
 
     def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:

@@ -31,12 +31,12 @@ from speech3.data import files_below
 from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
 from speech3.runtime import (
     console,
-    end_with_parent,
     explained_disk_errors,
     out_of_memory,
     read_json,
     say,
     starting_workers,
+    worker_pool,
     write_json,
 )
 
@@ -67,7 +67,7 @@ class Background:
         run
             Runs the step and returns its seconds; it is pickled.
         """
-        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_start, initargs=(str(log),))
+        pool = worker_pool(1, _start, str(log))
         with starting_workers():
             future = pool.submit(run)
         future.add_done_callback(lambda done: _say_ended(head, done))
@@ -118,7 +118,6 @@ def _say_ended(head: str, done: Future[float]) -> None:
 
 
 def _start(log: str) -> None:
-    end_with_parent()
     with explained_disk_errors(Path(log)):
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(file, sys.stderr.fileno())
