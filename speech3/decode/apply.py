@@ -139,7 +139,7 @@ def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: d
     return written
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Transcription:
     """The words recognised in a file; their times, phones, alternatives and lattices if those were requested.
 
