@@ -37,7 +37,8 @@ from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
-_BLOCK_S = 10.0  # how much of a long recording is read at once
+_BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined for clipping
+_CLIPPED = 0.005  # share of the samples; less is hardly heard
 _ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
 
 
@@ -127,7 +128,7 @@ def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: d
     return written
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Transcription:
     """The words recognised in a file; their times, phones, alternatives and lattices if those were requested.
 
@@ -177,6 +178,7 @@ def transcribe(
         warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
         if about.claim:
             say(f"{name}: {about.claim}; the audio in the file is recognised")
+        _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
         if about.channels > 1 and (why := audio.channel_mix(path).why):
             say(f"{name}: has {about.channels} channels: {why}")
         using = _adapted(model, _parts_of(recognizer, path)) if model else recognizer
@@ -190,6 +192,11 @@ def transcribe(
         yield Transcription(
             name, " ".join(found.spelled), found.words, about.duration_s, found.phones, found.nbest, found.lattices
         )
+
+
+def _say_clipped(name: str, wave_S: np.ndarray) -> None:
+    if (share := audio.clipped_share(wave_S)) > _CLIPPED:
+        say(f"{name}: clipped ({share:.1%} of the samples are cut off); record at a lower level: expect more errors")
 
 
 def _whole(recognizer: TrainedModel, path: Path) -> tuple[np.ndarray, int]:
@@ -262,6 +269,7 @@ def transcribe_samples(
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
+    _say_clipped(name, wave_S[: round(_BLOCK_S * rate_hz)])
     wanted, using = Wanted(times=isinstance(recognizer.outputs, Hmm)), recognizer
     if len(wave_S) > LONG_S * rate_hz:
         cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)

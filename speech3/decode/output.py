@@ -98,6 +98,7 @@ def _powers(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
     """(T,) float64: mean square of each 10 ms."""
     step = round(_STEP_S * rate_hz)
     steps = len(wave_S) // step
+    wave_S = wave_S - wave_S.mean(dtype=np.float64)  # an offset would make silence as loud as speech
     powers_T: np.ndarray = np.square(wave_S[: steps * step], dtype=np.float64).reshape(steps, step).mean(1)
     return np.maximum(powers_T, _FLOOR)
 

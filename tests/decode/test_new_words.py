@@ -11,6 +11,7 @@ from speech3.decode.hot_words import replace_graph
 from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error
+from speech3.hmm import load_hmm
 from speech3.language import espeak
 
 BAB = (("SIL", 0.3), ("b", 0.25), ("a", 0.25), ("b", 0.25), ("SIL", 0.3))
@@ -30,13 +31,17 @@ def spanish(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return model
 
 
-def test_hot_words_that_the_graph_lacks_are_added(spanish: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hot_words_that_the_graph_lacks_are_added(
+    spanish: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wave_S = whistled(*BAB)
     assert Recognizer.load(spanish).transcribe(wave_S, RATE_HZ).text != "BAB"
     found = Recognizer.load(spanish, hot=["BAB"]).transcribe(wave_S, RATE_HZ)
     assert found.text == "BAB" and [phone.text for phone in found.phones] == ["b", "a", "b"]
     assert "BAB" in capsys.readouterr().err
-    assert load_recognizer(spanish).hmm.lexicon.language == "es"
+    hmm = load_recognizer(spanish).hmm
+    hmm.save(tmp_path / "saved")
+    assert load_hmm(tmp_path / "saved").lexicon.language == "es"
 
 
 def test_words_of_a_chosen_graph_stay_when_hot_words_are_added(spanish: Path, tmp_path: Path) -> None:
