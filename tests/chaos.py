@@ -229,12 +229,23 @@ def _gone(pid: int) -> None:
 
 
 def _shards(coordinator: int) -> list[int]:
-    """The processes that training started, except Python's resource tracker."""
+    """The processes that training started: children of the server that forks them."""
+    servers = [pid for pid in _children(coordinator) if "forkserver" in _command(pid)]
+    return [pid for server in servers for pid in _children(server)]
+
+
+def _children(pid: int) -> list[int]:
     try:
-        children = Path(f"/proc/{coordinator}/task/{coordinator}/children").read_text().split()
-        return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _state(pid: int) -> str:

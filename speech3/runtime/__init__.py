@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from speech3.runtime.parallel import (
         NOT_BEGUN,
         ONE_THREAD,
+        START_METHOD,
+        Surroundings,
         allow_open_files,
         available_jobs,
         container_limit,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         processes_work,
         starting_workers,
         without_shared_memory,
+        worker_context,
         worker_pool,
     )
     from speech3.runtime.reporting import (
@@ -72,10 +75,12 @@ else:
 __all__ = [
     "NOT_BEGUN",
     "ONE_THREAD",
+    "START_METHOD",
     "UNREADABLE",
     "Interrupt",
     "Metrics",
     "NotTextError",
+    "Surroundings",
     "Tail",
     "allow_open_files",
     "announce_compiling",
@@ -117,6 +122,7 @@ __all__ = [
     "to_one_form",
     "to_utf8",
     "without_shared_memory",
+    "worker_context",
     "worker_pool",
     "write_json",
     "write_lines",

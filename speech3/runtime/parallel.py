@@ -5,6 +5,7 @@ Limits are those of the system or of a container: open files, processes, memory,
 
 import contextlib
 import errno
+import functools
 import multiprocessing
 import multiprocessing.process
 import os
@@ -27,7 +28,9 @@ from typing import Any, TypeVar
 from speech3.errors import MachineError, Speech3Error
 from speech3.runtime.reporting import progress, say
 
-if sys.platform == "linux":
+# Apple's libraries may crash in a process that is forked.
+START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+if START_METHOD == "forkserver":
     from multiprocessing import forkserver
 
 _FILES = 65_536  # open files that are allowed if the system lets us: each process, archive and pipe needs some
@@ -152,29 +155,43 @@ def _call(item: bytes) -> bytes:
 
 
 def worker_pool(processes: int, begin: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
-    """A pool whose processes call ``begin(*arguments)`` first, and exit with this process; see `starting_workers`.
+    """A pool whose processes call ``begin(*arguments)`` first, and exit with this process; see `worker_context`."""
+    start = functools.partial(_start, Surroundings(), begin, *arguments)
+    return ProcessPoolExecutor(processes, worker_context(), initializer=start)
 
-    On Linux they are forked from a server process that has imported what this process had imported when its first pool
-    was made: importing PyTorch takes two seconds of a core in each process that is spawned.
+
+def worker_context(at_once: Sequence[str] = ()) -> Any:
+    """The `multiprocessing` context of all worker processes; start them in a block `starting_workers`.
+
+    On Linux they are forked from a server process that has imported what this process had imported when it first called
+    this function: importing PyTorch takes two seconds of a core in each process that is spawned. The server stays until
+    this process exits; it has an environment and an output of its own (see `Surroundings`).
+
+    Parameters
+    ----------
+    at_once
+        Modules that the workers will need: the server starts to import them at once, while this process goes on.
     """
-    if sys.platform != "linux":  # Apple's libraries may crash in a fork
-        context, surroundings = multiprocessing.get_context("spawn"), None
-    else:
+    # A worker that starts processes itself, such as a shard that reads with a DataLoader, must not wait for imports.
+    if START_METHOD == "forkserver" and multiprocessing.parent_process() is None:
         imported = [name for name in sys.modules if name.partition(".")[0] == "speech3"]
-        forkserver.set_forkserver_preload(["torch", "numba", *imported])  # no effect on a server that runs
-        context, surroundings = multiprocessing.get_context("forkserver"), _Surroundings()
-    return ProcessPoolExecutor(processes, context, initializer=_start, initargs=(surroundings, begin, arguments))
+        forkserver.set_forkserver_preload(["torch", "numba", *imported, *at_once])  # no effect on a server that runs
+        if at_once:
+            with starting_workers():
+                forkserver.ensure_running()
+    return multiprocessing.get_context(START_METHOD)
 
 
-class _Surroundings:
-    """When it is pickled for a new process, the environment and output of this one: those of the server are older."""
+class Surroundings:
+    """Pickled for a new process, it makes the environment and the output of this process those of the new one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if START_METHOD == "spawn":
+            return _adopt, ({}, {})
         return _adopt, (dict(os.environ), {number: reduction.DupFd(number) for number in (1, 2) if _is_open(number)})
 
 
 def _adopt(environment: dict[str, str], outputs: dict[int, Any]) -> None:
-    os.environ.clear()
     os.environ.update(environment)
     for number, output in outputs.items():
         os.dup2(output.detach(), number)
@@ -187,7 +204,7 @@ def _is_open(number: int) -> bool:
     return False
 
 
-def _start(_: None, begin: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _start(_: Surroundings | None, begin: Callable[..., None], *arguments: Any) -> None:
     end_with_parent()
     begin(*arguments)
 
@@ -195,7 +212,7 @@ def _start(_: None, begin: Callable[..., None], arguments: tuple[Any, ...]) -> N
 def processes_work(label: str) -> bool:
     """Whether the locks of worker processes can be made; if not, say that all work is done in this process."""
     try:
-        multiprocessing.get_context("spawn").Lock()
+        multiprocessing.get_context(START_METHOD).Lock()
     except (OSError, ImportError) as error:
         why = getattr(error, "strerror", None) or error
         say(f"{label}: no worker processes, since semaphores cannot be made ({why}; is /dev/shm missing, full or"

@@ -58,7 +58,7 @@ from speech3.engine.interface import (
 )
 from speech3.engine.optimizers import SLOTS, STATE, AdamW, Sgd, optimizer_of
 from speech3.errors import MachineError, Speech3Error
-from speech3.runtime import end_processes
+from speech3.runtime import end_processes, worker_context
 
 REPORT_STEPS = 50  # most steps between two reports, for each of which the processes add up their results
 _FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not known yet how long a step takes
@@ -322,7 +322,7 @@ class Ddp:
     ) -> None:  # fmt: skip
         self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
-        self.deadline, heartbeats = Deadline(), multiprocessing.get_context("spawn").RawArray("d", 2 * workers)
+        self.deadline, heartbeats = Deadline(), worker_context().RawArray("d", 2 * workers)
         self.heartbeats_N2 = np.frombuffer(heartbeats).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
         to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()

@@ -27,20 +27,27 @@ import tempfile
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.multiprocessing
 
 from speech3.engine.gradient import use_device
 from speech3.engine.server import Status
 from speech3.errors import MachineError, Speech3Error
-from speech3.runtime import NOT_BEGUN, end_processes, end_with_parent, memory_left, starting_workers
+from speech3.runtime import (
+    NOT_BEGUN,
+    START_METHOD,
+    Surroundings,
+    end_processes,
+    end_with_parent,
+    memory_left,
+    starting_workers,
+    worker_context,
+)
 
 IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
@@ -196,40 +203,13 @@ class Unkillable(Speech3Error):
         )
 
 
-_method: ContextVar[str] = ContextVar("_method", default="spawn")
-
-
-@contextmanager
-def forked_from_server(*modules: str) -> Iterator[None]:
-    """Context in which workers are forked from a server process that has imported `modules`, where that is possible.
-
-    Importing PyTorch and the engine takes two seconds of a core, in a process that is spawned for each worker. The
-    server begins to import at once, while this process goes on, and stays until this process exits.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods() or multiprocessing.parent_process() is not None:
-        yield
-        return
-    from multiprocessing import forkserver  # not on all platforms
-
-    with starting_workers():
-        forkserver.set_forkserver_preload(list(modules))
-        forkserver.ensure_running()
-    token = _method.set("forkserver")
-    try:
-        yield
-    finally:
-        _method.reset(token)
-
-
 def coordinator() -> int:
     """This process, as its workers see it in `os.getppid`; 0: they are children of the server that forks them."""
-    return os.getpid() if _method.get() == "spawn" else 0
+    return os.getpid() if START_METHOD == "spawn" else 0
 
 
-def run_task(task: Task, pipe: Any, coordinator: int, environment: Mapping[str, str] | None = None) -> None:
+def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = None) -> None:
     """The main function of a process."""
-    if environment is not None:
-        os.environ.update(environment)  # the server's is older
     if not coordinator:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the caller may have started the server itself
         end_with_parent()
@@ -268,7 +248,7 @@ class Workers:
 
     def __init__(self, names: Sequence[str], unit: str, tasks: Callable[[int], Sequence[Task]]) -> None:
         self.names, self.unit, self.tasks = names, unit, tasks
-        self.context: Any = torch.multiprocessing.get_context(_method.get())
+        self.context = worker_context()
         self.coordinator = coordinator()
         self.groups: list[list[tuple[Any, Any]]] = [[] for _ in names]
         self.deaths = [0] * len(names)
@@ -299,7 +279,7 @@ class Workers:
         for task in self.tasks(number):
             pipe, theirs = self.context.Pipe()
             with starting_workers():
-                args = task, theirs, self.coordinator, dict(os.environ)
+                args = task, theirs, self.coordinator, Surroundings()
                 process = self.context.Process(target=run_task, args=args, daemon=True)
                 process.start()
             self.groups[number].append((process, pipe))

@@ -10,7 +10,7 @@ import errno
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from speech3.config import TrainingConfig
-from speech3.engine.backends.processes import Unkillable, forked_from_server
+from speech3.engine.backends.processes import Unkillable
 from speech3.engine.fitting.arguments import (
     as_arguments,
     check_guard,
@@ -53,7 +53,7 @@ from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Tar
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import DataError, MachineError, SettingError, Speech3Error, listed
-from speech3.runtime import Interrupt, deferred_interrupt, keep_freed_memory, progress, say
+from speech3.runtime import Interrupt, deferred_interrupt, keep_freed_memory, progress, say, worker_context
 
 _TRIES = 20  # minibatches tried at the start to find parameters that are never used
 
@@ -171,9 +171,9 @@ def fit(
         threads(training.threads),
         use_while(training.precision),
         deferred_interrupt() as interrupt,
-        _starting(training),
         ExitStack() as opened,
     ):
+        _import_in_server(training)
         check_training(model, data, training, seed)
         check_loss(loss)
         build = Build(copied(model), data, loss, training, seed)
@@ -398,13 +398,11 @@ class Validation:
         return sums / items, right / items if classes else None
 
 
-def _starting(training: TrainingConfig) -> AbstractContextManager[None]:
-    """The way to start workers; what they need is imported while the arguments are checked."""
+def _import_in_server(training: TrainingConfig) -> None:
+    """Let the server that forks workers import what they need while the arguments are checked."""
     process = {"shared": "backends.shared", "ddp": "backends.ddp", "sandblaster": "papers.sandblaster_workers"}
-    if training.world not in process:
-        return nullcontext()
-    modules = "numpy", "torch", "speech3.engine.fitting.fit", f"speech3.engine.{process[training.world]}"
-    return forked_from_server(*modules)
+    if training.world in process:
+        worker_context(at_once=["speech3.engine.fitting.fit", f"speech3.engine.{process[training.world]}"])
 
 
 def _evaluated(model: nn.Module, prefix: str) -> tuple[str, ...]:

@@ -12,11 +12,10 @@ import pickle
 import random
 from collections import ChainMap
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -29,12 +28,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
 from speech3.errors import MachineError, SettingError
-from speech3.runtime import end_with_parent, starting_workers
+from speech3.runtime import starting_workers, worker_pool
 
 _LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
 _ALIGN = 64
 Read = Callable[[int, int], Any]  # epoch, number -> a minibatch in the host's memory
-_METHODS = multiprocessing.get_all_start_methods()
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,9 +212,7 @@ class Loaders:
 
     def __init__(self, read: Read, dataset: Any, count: int, init: Callable[[int], None] | None, seed: int) -> None:
         may_start_processes()
-        context = torch.multiprocessing.get_context("forkserver" if "forkserver" in _METHODS else "spawn")
-        begin = partial(_begin, Packed((read, dataset, init)), count, seed)
-        self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=begin)
+        self.pool = worker_pool(count, _begin, Packed((read, dataset, init)), count, seed)
 
     def submit(self, epoch: int, number: int) -> "Future[Any]":
         with starting_workers():
@@ -246,7 +242,6 @@ _reads: list[Read] = []  # in a process that reads: how
 
 
 def _begin(given: Any, count: int, seed: int) -> None:
-    end_with_parent()
     own_process()
     read, dataset, init = given
     torch.set_num_threads(1)
