@@ -242,13 +242,13 @@ def write_latticed(
                 yield best.utterance, lattice
 
     forget_lattices(out)
+    (out / NBEST_FILE).unlink(missing_ok=True)
     if about:
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
         save_about(out, symbols, about)
     else:
         for _ in lattices():
             pass
-    (out / NBEST_FILE).unlink(missing_ok=True)
     if nbest:
         write_text(out / NBEST_FILE, "".join(lines))
     return hypotheses, kept
