@@ -179,7 +179,6 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
 
 def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Path) -> Model:
     """The recogniser with words added to its graph."""
-    say(f"{source}: {len(words)} words are not in the graph, and are added to it: {listed(words)}")
     with TemporaryDirectory(prefix="speech3-") as scratch:
         added, out = Path(scratch) / "words.txt", Path(scratch) / "graph"
         write_text(added, "".join(f"{word}\n" for word in words))
@@ -190,6 +189,7 @@ def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Pa
         except Speech3Error as error:
             told = str(error).replace(str(added), str(source))
             raise error.restated(f"{told} (options of `speech3 graph MODEL OUT --add FILE`)") from error
+        say(f"{source}: not in the graph, and added to it: {listed(words)}")
         for pron in made.guessed.pronunciations:
             say(f"  {pron.word} {' '.join(pron.phones)}")
         outputs = with_lexicon_of(recognizer.outputs, out)
