@@ -21,6 +21,7 @@ _Hot = Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [W
 _Doubt = Annotated[
     float, typer.Option(metavar="X", help="Write <unk> for words with a confidence below X (0 to 1).", min=0, max=1)
 ]
+_Nbest = typer.Option(metavar="N", help="The N best word sequences.", min=0, max=10_000)
 _Others = Annotated[
     list[Path] | None,
     typer.Option(
@@ -34,7 +35,9 @@ _Others = Annotated[
 
 def transcribe(
     model: Annotated[Path, _verb.model("Model directory, or OUT.onnx of `speech3 export`.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere; - is standard input.")
+    ],
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
@@ -47,11 +50,18 @@ def transcribe(
     ] = False,
     rate: Annotated[
         int | None,
-        typer.Option(metavar="HZ", help="With --stream: sample rate of raw audio, in Hz. Default: the model's."),
+        typer.Option(metavar="HZ", help="Standard input is raw audio of this rate; --stream: else the model's."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
     ] = False,
+    nbest: Annotated[int, _Nbest] = 0,
+    textgrid: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write DIR/NAME.TextGrid for each recording.")
+    ] = None,
+    lattice: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write Kaldi lattices, as `speech3 decode --lattice`.")
+    ] = None,
     one_speaker: Annotated[
         bool, typer.Option("--one-speaker", help="The files are of one speaker (for models that adapt to speakers).")
     ] = False,
@@ -66,25 +76,40 @@ def transcribe(
     `exp/digits/sat`, takes each file for one speaker, or all of them with `--one-speaker`. `--json` prints a line for
     each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
 
+    With `--nbest N` a line for each word sequence follows, `RANK COST TEXT`, where the cost is a negative natural
+    logarithm; with `--json` they are in `nbest`, as `decode --nbest` writes them. The TextGrids have the names and the
+    times of the recordings, and tiers of words and phones. `ffmpeg -i talk.m4a -f wav - | speech3 transcribe MODEL -`
+    reads a sound file from standard input.
+
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
     With `--stream`, raw audio (16 bits, little endian, one channel) or WAV is recognised while it arrives. A terminal
     shows the words so far on a line that is rewritten as they change; without a terminal, lines `partial WORDS` and
     `final WORDS` are printed. A pause of half a second ends a line. Ctrl-C ends the audio.
     """
+    from contextlib import ExitStack
+    from dataclasses import replace
+    from tempfile import TemporaryDirectory
+
     from speech3.decode import (
+        STANDARD_INPUT,
+        Recognizer,
+        Transcription,
+        check_names,
         load_recognizer,
-        replace_graph,
+        ranked_paths,
         same_features,
+        save_standard_input,
         transcribe,
         transcribe_arriving,
         transcription_json,
         with_mean_scores,
+        write_results,
     )
     from speech3.hmm import ctm_line
 
     # The recogniser.
-    recognizer = replace_graph(load_recognizer(model).with_min_confidence(min_confidence), graph, hot)
+    recognizer = Recognizer.load(model, graph=graph, hot=hot, nbest=nbest, min_confidence=min_confidence)
     if others:
         if stream:
             raise SettingError("--with: cannot be combined with --stream")
@@ -94,23 +119,43 @@ def transcribe(
         recognizer = with_mean_scores(recognizer, more)
     # Audio that is still arriving, or finished files.
     if stream:
-        if len(files) != 1 or ctm:
-            raise SettingError("--stream takes one FILE, or - for standard input, and no --ctm")
+        if len(files) != 1 or ctm or nbest or textgrid or lattice:
+            raise SettingError(
+                "--stream takes one FILE, or - for standard input, and no --ctm, --nbest, --textgrid or --lattice"
+            )
         transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
         return
-    if rate is not None:
-        raise SettingError("--rate is only for --stream; a finished file contains its sample rate")
+    saved: Path | None = None
+    if rate is not None and Path("-") not in files:
+        raise SettingError("--rate is for standard input (- or --stream); a file contains its sample rate")
+    if files.count(Path("-")) > 1:
+        raise SettingError("- (standard input) can be read only once")
 
-    for result in transcribe(recognizer, files, times=ctm or as_json, one_speaker=one_speaker):
+    def show(result: Transcription) -> None:
+        result = replace(result, name="-") if result.name == str(saved) else result
+        several = f"{result.name} " if len(files) > 1 else ""
         if as_json:
             print(transcription_json(result))
         elif ctm:
             for word in result.words:
                 print(ctm_line("_".join(result.name.split()), word))
-        elif len(files) > 1:
-            print(f"{result.name} {result.text}".rstrip())
+        elif nbest:
+            for path in ranked_paths(result.nbest):
+                print(f"{several}{path['rank']} {path['cost']:.4f} {path['words']}".rstrip())
         else:
-            print(result.text)
+            print(f"{several}{result.text}".rstrip())
+
+    with ExitStack() as stack:
+        if Path("-") in files:
+            saved = Path(stack.enter_context(TemporaryDirectory(prefix="speech3-"))) / f"{STANDARD_INPUT}.wav"
+            save_standard_input(saved, rate)
+            files = [saved if path == Path("-") else path for path in files]
+        if textgrid or lattice:
+            check_names(files)
+        results = transcribe(
+            recognizer, files, times=ctm or as_json or bool(textgrid), lattices=bool(lattice), one_speaker=one_speaker
+        )
+        write_results(results, show, recognizer, textgrid, lattice)
 
 
 def decode(
@@ -119,7 +164,7 @@ def decode(
         Path, typer.Argument(metavar="DIR", help="Folder of recordings or Kaldi data directory; needs no text.")
     ],
     out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
-    nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
+    nbest: Annotated[int, _Nbest] = 0,
     lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
     mbr: Annotated[
         bool, typer.Option("--mbr", help="Write the words with the fewest expected errors (minimum Bayes risk).")
@@ -158,6 +203,7 @@ def decode(
     from speech3.corpora import read_speech
     from speech3.decode import (
         NBEST_FILE,
+        Recognizer,
         UtteranceParts,
         WantedResults,
         before_last_pass,
@@ -166,7 +212,6 @@ def decode(
         features_of_all,
         keep_speakers,
         load_recognizer,
-        replace_graph,
         say_skipped,
         speaker_model,
         with_transforms,
@@ -178,8 +223,8 @@ def decode(
     from speech3.runtime import available_jobs
 
     # The models and the features.
-    loaded, jobs = load_recognizer(model).with_min_confidence(min_confidence), jobs or available_jobs()
-    recognizer = replace_graph(loaded, graph, hot)
+    recognizer = Recognizer.load(model, graph=graph, hot=hot, min_confidence=min_confidence)
+    jobs = jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = any(each.features.kind == "given" for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
@@ -283,10 +328,11 @@ def graph(
 
     A line of the `--add` file is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as
     that) or `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`,
-    `--grammar` and `--sentences` without a pronunciation get one from espeak-ng if `--lang` is given, otherwise from
-    their letters, by the rules of the model's lexicon. Words of `--lm` and `--text` without a pronunciation get one
-    only if `--lang` is given; otherwise they are left out and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the
-    new pronunciations: to correct them, edit the file and pass it to `--lexicon`.
+    `--grammar` and `--sentences` without a pronunciation get one from espeak-ng if `--lang` is given or the model was
+    trained with a language, otherwise from their letters, by the rules of the model's lexicon. Words of `--lm` and
+    `--text` without a pronunciation get one only if `--lang` is given; otherwise they are left out and listed in
+    `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them, edit the file and pass it to
+    `--lexicon`.
 
     The model's tuned acoustic scale and word penalty stay in use.
     """

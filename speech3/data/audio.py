@@ -253,6 +253,19 @@ def is_silent(wave_S: np.ndarray) -> bool:
     return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
 
 
+def clipped_share(wave_S: np.ndarray) -> float:
+    """The fraction of samples that are cut off: three or more in a row, equal, at the largest or smallest value."""
+    if len(wave_S) < 3 or is_silent(wave_S):
+        return 0.0
+    step = 2 * _SILENCE
+    at_S = (wave_S >= wave_S.max() - step).astype(np.int8) - (wave_S <= wave_S.min() + step).astype(np.int8)
+    inner_S = (at_S[:-2] != 0) & (at_S[:-2] == at_S[1:-1]) & (at_S[1:-1] == at_S[2:])
+    flat_S = np.zeros(len(wave_S), bool)
+    for shift in range(3):
+        flat_S[shift : shift + len(inner_S)] |= inner_S
+    return float(flat_S.mean())
+
+
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
     """Write samples, int16 or float of full scale 1, as a 16-bit wav file, atomically."""
     samples_S, sample_rate_hz = np.asarray(samples_S), checked_rate(sample_rate_hz, "sample_rate_hz")

@@ -1,12 +1,11 @@
 """From scores of frames to words: decoding graph, search, lattices, the recogniser.
 
-`graph` composes H o C o L o G, with words and grammar from `grammar`; `new_graph` builds other graphs for a trained
-model. `token_passing` and `beam_search` are the search, `phrases` and `hot_words` reward phrases in it, `search` runs
-it over many utterances. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and
-`lattice_directory` keep what it found; `rescoring` gives it other language models. `trained_model` holds everything
-that recognition needs; `apply` uses it on recordings, `streaming` on streams, `align` for forced alignment;
-`recognizer` is the class of the Python interface; `tune` finds its parameters, `score_fusion` averages several
-models.
+`graph` composes H o C o L o G from `grammar`; `new_graph` builds others for a trained model. `beam_search` and its
+kernels, `token_passing`, are the search; `search` runs it over many utterances; `phrases` and `hot_words` reward
+phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
+what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
+`apply` uses it on recordings, `streaming` on streams (`live` in the terminal), `align` for forced alignment.
+`transcript_files` writes results; `recognizer` is the class of the Python interface; `tune` finds its parameters.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
-    from speech3.decode.apply import features_for, say_skipped, transcribe, transcription_json, write_loglikes
+    from speech3.decode.apply import Transcription, features_for, say_skipped, transcribe, write_loglikes
     from speech3.decode.filler import phone_filler
     from speech3.decode.grammar import (
         GRAPH_LEXICON,
@@ -29,8 +28,16 @@ if TYPE_CHECKING:
     from speech3.decode.hot_words import replace_graph
     from speech3.decode.kaldi import import_kaldi
     from speech3.decode.lattice_composition import expand_pieces
-    from speech3.decode.lattice_directory import NBEST_FILE, LatticeDir, WantedResults, decode_latticed, open_lattices
+    from speech3.decode.lattice_directory import (
+        NBEST_FILE,
+        LatticeDir,
+        WantedResults,
+        decode_latticed,
+        open_lattices,
+        ranked_paths,
+    )
     from speech3.decode.lattice_paths import oracle_words
+    from speech3.decode.live import transcribe_arriving
     from speech3.decode.model_export import export
     from speech3.decode.new_graph import GraphSources, make_graph
     from speech3.decode.output import (
@@ -64,8 +71,25 @@ if TYPE_CHECKING:
         with_transforms,
         write_speakers,
     )
-    from speech3.decode.streaming import transcribe_arriving
-    from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel, Word
+    from speech3.decode.trained_model import (
+        BEAM,
+        RETRY_BEAM,
+        Alternative,
+        Phone,
+        Result,
+        TrainedModel,
+        Word,
+        phones_of_segments,
+        result_of,
+        words_of_segments,
+    )
+    from speech3.decode.transcript_files import (
+        STANDARD_INPUT,
+        check_names,
+        save_standard_input,
+        transcription_json,
+        write_results,
+    )
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
     from speech3.decode.word_lattice import WordLattice
 else:
@@ -78,18 +102,23 @@ __all__ = [
     "GRAPH_LEXICON",
     "NBEST_FILE",
     "RETRY_BEAM",
+    "STANDARD_INPUT",
     "TUNING_FILE",
     "TUNING_GRAPH",
     "UNSEEN_WEIGHT",
+    "Alternative",
     "Decoding",
     "FoundAlignment",
     "GraphSources",
     "LatticeDir",
     "Marked",
+    "Phone",
     "Recognizer",
     "RescoreOptions",
+    "Result",
     "Spelling",
     "TrainedModel",
+    "Transcription",
     "TunedPasses",
     "Tuning",
     "UtteranceParts",
@@ -100,6 +129,7 @@ __all__ = [
     "align_samples",
     "before_last_pass",
     "build_graph",
+    "check_names",
     "cut_long_utterances",
     "decode_latticed",
     "error_rate_of",
@@ -121,10 +151,14 @@ __all__ = [
     "oracle_words",
     "parts_at_pauses",
     "phone_filler",
+    "phones_of_segments",
+    "ranked_paths",
     "read_speakers",
     "replace_graph",
     "rescore",
+    "result_of",
     "same_features",
+    "save_standard_input",
     "say_skipped",
     "say_speakers",
     "speaker_model",
@@ -138,9 +172,11 @@ __all__ = [
     "with_mean_scores",
     "with_transforms",
     "without_words",
+    "words_of_segments",
     "write_decoding",
     "write_hypotheses",
     "write_loglikes",
+    "write_results",
     "write_speakers",
     "write_times",
 ]

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from speech3.config import FeatureConfig
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
@@ -22,7 +21,6 @@ from speech3.hmm import (
     NONE,
     Aligned,
     DataWaves,
-    FrameClock,
     GuessedPronunciations,
     Hmm,
     Limits,
@@ -35,6 +33,7 @@ from speech3.hmm import (
     Segment,
     Suspicion,
     Transcripts,
+    Wave,
     align_utterances,
     by_espeak,
     by_lexicon,
@@ -65,35 +64,52 @@ LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every st
 _FIRST = 5  # number of utterances listed for an unknown word
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of an alignment.
+@dataclass(frozen=True, eq=False)
+class FoundAlignment:
+    """The result of an alignment."""
 
-    Attributes
-    ----------
-    aligned
-        Alignments of utterances, and of the parts of long ones.
-    layouts
-        How each long utterance was cut.
-    suspicious
-        Utterances and parts whose transcripts are doubtful.
-    unknown
-        For each word that the lexicon lacks, the utterances that contain it.
-    limits
-        Below which confidences utterances are suspicious.
-    """
-
-    aligned: Aligned
-    layouts: dict[str, LongLayout]
+    recognizer: Recognizer  # the model, with the pronunciations that were added
+    aligned: Aligned  # alignments of utterances, and of the parts of long ones
+    layouts: dict[str, LongLayout]  # how each long utterance was cut
+    # utterances and parts whose transcripts are doubtful, because their confidences are below `limits`
     suspicious: list[Suspicion]
-    unknown: dict[str, list[str]]
+    unknown: dict[str, list[str]]  # for each word that the lexicon lacks, the utterances that contain it
     limits: Limits
+    # texts, durations_s: of utterances and of parts of long ones
+    texts: dict[str, str | None]
+    parts: dict[str, LongPart]
+    durations_s: dict[str, float]
+    total: int  # number of utterances and parts, with those that could not be aligned
+
+    def tracks(self) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
+        """Words and phones of each utterance, in seconds from its beginning; the parts of long ones are joined."""
+        clock, known = self.recognizer.clock, self.aligned.confidences
+        lexicon, found = self.recognizer.hmm.lexicon, self.aligned.alignments
+
+        def phones_of(key: str) -> list[Segment]:
+            return phone_segments(found[key], lexicon, clock, self.durations_s.get(key), known.get(key))
+
+        def words_of(key: str) -> list[Segment]:
+            sure, said = known[key].words_W if key in known else None, (self.texts[key] or "").split()
+            return word_segments(found[key], said, clock, self.durations_s.get(key), sure)
+
+        words: Mapping[str, list[Segment]] = ComputedMapping(found, words_of)
+        phones: Mapping[str, list[Segment]] = ComputedMapping(found, phones_of)
+        if self.parts:
+            words, phones = joined(words, self.parts, clock), joined(phones, self.parts, clock)
+        return words, phones
 
 
 def align_datadir(
-    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None,
-    lang: str | None = None, corrected: Mapping[str, Sequence[Segment]] | None = None,
-) -> Outcome:  # fmt: skip
+    recognizer: Recognizer,
+    data: DataDir,
+    out: Path,
+    jobs: int,
+    *,
+    lexicon: Path | None = None,
+    lang: str | None = None,
+    corrected: Mapping[str, Sequence[Segment]] | None = None,
+) -> FoundAlignment:
     """Align every utterance with its transcript, and write the files listed in the help of `speech3 align`.
 
     Parameters
@@ -103,8 +119,8 @@ def align_datadir(
     lang
         espeak-ng's language code, for guessing pronunciations of the words that are still missing.
     corrected
-        Phones and silences of some of the utterances, with times that the user has corrected: all boundaries are moved
-        by the same conventions, if that helps (`speech3.hmm.alignment.corrected`).
+        Phones and silences of some utterances with times corrected by the user: all boundaries are moved by the same
+        conventions, if that helps (`speech3.hmm.alignment.corrected`).
 
     Raises
     ------
@@ -113,76 +129,42 @@ def align_datadir(
         (raised after all files were written, so that the lists name them).
     """
     found = find_alignment(recognizer, data, out, jobs, lexicon=lexicon, lang=lang, corrected=corrected)
-    outcome, texts, parts, durations = found.outcome, found.texts, found.parts, found.durations_s
-    aligned, hmm, clock, total = outcome.aligned, found.recognizer.hmm, found.recognizer.clock, found.total
+    aligned = found.aligned
     write_alignments(
-        out, hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
-        confidences=aligned.confidences, parts=parts,
-    )  # fmt: skip
-    _write_lists(out, outcome, texts, durations, clock)
-    _write_split(out, data, outcome, parts, texts, durations, clock)
+        out,
+        found.recognizer.hmm,
+        aligned.alignments,
+        found.texts,
+        found.recognizer.clock,
+        durations_s=found.durations_s,
+        bad=aligned.bad,
+        confidences=aligned.confidences,
+        parts=found.parts,
+    )
+    _write_lists(out, found)
+    _write_split(out, data, found)
     say_skipped(aligned.bad, "not aligned")
-    more = f", and pass pronunciations of the words in {out}/oov.txt with --lexicon or --lang"
-    check_bad(
-        aligned.bad, total, str(data.path), "could not be aligned",
-        f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
-        f"{more if outcome.unknown else ''}",
-    )  # fmt: skip
-    return outcome
-
-
-@dataclass(frozen=True, eq=False)
-class FoundAlignment:
-    """What was found by `find_alignment`, before anything is written.
-
-    Attributes
-    ----------
-    recognizer
-        The model, with the pronunciations that were added.
-    texts, durations_s
-        Of utterances and of parts of long ones.
-    parts
-        The parts of long utterances.
-    total
-        Number of utterances and parts, with those that could not be aligned.
-    """
-
-    outcome: Outcome
-    recognizer: Recognizer
-    texts: dict[str, str | None]
-    parts: dict[str, LongPart]
-    durations_s: dict[str, float]
-    total: int
-
-    def tracks(self) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
-        """Words and phones of each utterance, in seconds from its beginning; those of long ones are joined."""
-        aligned, clock, known = self.outcome.aligned, self.recognizer.clock, self.outcome.aligned.confidences
-        lexicon, found = self.recognizer.hmm.lexicon, aligned.alignments
-
-        def phones_of(key: str) -> list[Segment]:
-            return phone_segments(found[key], lexicon, clock, self.durations_s.get(key), known.get(key))
-
-        def words_of(key: str) -> list[Segment]:
-            sure = known[key].words_W if key in known else None
-            return word_segments(
-                found[key], (self.texts[key] or "").split(), clock, self.durations_s.get(key), sure
-            )  # fmt: skip
-
-        words: Mapping[str, list[Segment]] = ComputedMapping(found, words_of)
-        phones: Mapping[str, list[Segment]] = ComputedMapping(found, phones_of)
-        if self.parts:
-            words, phones = joined(words, self.parts, clock), joined(phones, self.parts, clock)
-        return words, phones
+    remedy = f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
+    if found.unknown:
+        remedy += f", and pass pronunciations of the words in {out}/oov.txt with --lexicon or --lang"
+    check_bad(aligned.bad, found.total, str(data.path), "could not be aligned", remedy)
+    return found
 
 
 def find_alignment(
-    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None,
-    lang: str | None = None, corrected: Mapping[str, Sequence[Segment]] | None = None, tolerant: bool = False,
-    only: Collection[str] | None = None, limits: Limits | None = None,
-) -> FoundAlignment:  # fmt: skip
-    """Align every utterance with its transcript; parameters and errors are those of `align_datadir`.
-
-    Written to `out` are only the features and ``guessed.txt``.
+    recognizer: Recognizer,
+    data: DataDir,
+    out: Path,
+    jobs: int,
+    *,
+    lexicon: Path | None = None,
+    lang: str | None = None,
+    corrected: Mapping[str, Sequence[Segment]] | None = None,
+    tolerant: bool = False,
+    only: Collection[str] | None = None,
+    limits: Limits | None = None,
+) -> FoundAlignment:
+    """Align as `align_datadir` does, but write only the features and ``guessed.txt`` to `out`.
 
     Parameters
     ----------
@@ -200,10 +182,12 @@ def find_alignment(
             f"{data.path}: has no transcripts; write them to {data.path}/text, or use speech3 decode, which needs none"
         )
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
-    check_vocabulary(texts, recognizer.hmm.lexicon.by_word)  # before hours of audio are read
+    hmm, clock, config = recognizer.hmm, recognizer.clock, recognizer.features
+    check_vocabulary(texts, hmm.lexicon.by_word)  # before hours of audio are read
     feats, skipped = features_for(recognizer, data, jobs, out, most_bad=1.0 if tolerant else MOST_BAD)
     durations = lengths_s(data.subset(feats))
-    transcripts = usable_transcripts(texts, recognizer.hmm.lexicon, feats)
+    # Which utterances to align, and with which words.
+    transcripts = usable_transcripts(texts, hmm.lexicon, feats)
     transcripts.bad.update(skipped)
     for utterance in silent_in(out / "feats") if tolerant else ():
         transcripts.words.pop(utterance, None)
@@ -211,13 +195,12 @@ def find_alignment(
     for kept in (transcripts.words, transcripts.bad) if only is not None else ():
         for utterance in kept.keys() - set(only or ()):
             del kept[utterance]
+    # Long utterances are aligned in parts.
     layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
-    config = recognizer.features
-    parts = part_names((part for layout in layouts.values() for part in layout.parts), 1 / recognizer.clock.shift_s)
+    parts = part_names((part for layout in layouts.values() for part in layout.parts), 1 / clock.shift_s)
     texts |= part_texts(parts, texts)
-    clock = recognizer.clock
     for name, part in parts.items():
-        transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
+        transcripts.words[name] = hmm.lexicon.known((texts[name] or "").split())
         begin_s, end_s = part.times_s(clock)
         durations[name] = min(end_s, durations.get(part.utterance, end_s)) - begin_s
     scorer, given = recognizer.scorer, PartFeats(feats, parts, config)
@@ -226,28 +209,48 @@ def find_alignment(
         speaker_of = {key: data.utterances[parts[key].utterance if key in parts else key].speaker for key in given}
         said = {key: " ".join(words) for key, words in transcripts.words.items()}
         scorer, searched = along_transcripts(model, given, speaker_of, said, jobs)
-    aligned = align_utterances(
-        recognizer.hmm, scorer, transcripts, searched,
-        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
-        refinement=Refinement(clock, PartWaves(DataWaves(data, config.sample_frequency), parts, clock)),
-        widen=tolerant,
-    )  # fmt: skip
+    waves = PartWaves(DataWaves(data, config.sample_frequency), parts, clock)
+    aligned = _aligned(recognizer, scorer, transcripts, searched, jobs, waves, widen=tolerant)
     total = len(transcripts.words) + len(transcripts.bad)
     if not aligned.alignments and not tolerant:
         check_bad(aligned.bad, total, str(data.path), "could not be aligned")
     if corrected is not None and aligned.alignments:
         aligned = _as_corrected(aligned, corrected, recognizer, durations)
-    unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
+    unknown = unknown_words({key: texts[key] for key in data.utterances}, hmm.lexicon)
     limits = limits or limits_of(aligned)
-    found = suspicions(aligned, texts, recognizer.hmm.subsampling, limits)
-    outcome = Outcome(aligned, layouts, found, unknown, limits)
-    return FoundAlignment(outcome, recognizer, texts, parts, durations, total)
+    doubtful = suspicions(aligned, texts, hmm.subsampling, limits)
+    return FoundAlignment(recognizer, aligned, layouts, doubtful, unknown, limits, texts, parts, durations, total)
+
+
+def _aligned(
+    recognizer: Recognizer,
+    scorer: Scorer,
+    transcripts: Transcripts,
+    feats: Mapping[str, np.ndarray],
+    jobs: int,
+    waves: Mapping[str, Wave],
+    *,
+    widen: bool,
+) -> Aligned:
+    return align_utterances(
+        recognizer.hmm,
+        scorer,
+        transcripts,
+        feats,
+        beam=BEAM,
+        retry_beam=RETRY_BEAM,
+        jobs=jobs,
+        acoustic_scale=recognizer.alignment_scale,
+        scored=True,
+        refinement=Refinement(recognizer.clock, waves),
+        widen=widen,
+    )
 
 
 def align_samples(
     recognizer: Recognizer, samples: ArrayLike, rate: int, words: Sequence[str]
 ) -> tuple[list[Segment], list[Segment], float]:
-    """Align one recording in memory: its words and its phones, with times in seconds, and the confidence of the whole.
+    """Align one recording in memory: its words, its phones (times in seconds), and the confidence of the whole.
 
     Parameters
     ----------
@@ -259,7 +262,7 @@ def align_samples(
     Raises
     ------
     Speech3Error
-        There are no words, or no samples; the recording is silent, too short for the words, or longer than
+        There are no words or no samples; the recording is silent, too short for the words, or longer than
         `LONGEST_SAMPLES_S`; the model has no `<unk>` for a word that it lacks.
     """
     if not words:
@@ -272,11 +275,8 @@ def align_samples(
             " `speech3 align`, which does that"
         )
     hmm, clock, name = recognizer.hmm, recognizer.clock, "samples"
-    aligned = align_utterances(
-        hmm, recognizer.scorer, Transcripts({name: hmm.lexicon.known(words)}, {}), {name: feats_TF},
-        beam=BEAM, retry_beam=RETRY_BEAM, jobs=1, acoustic_scale=recognizer.alignment_scale, scored=True,
-        refinement=Refinement(clock, {name: wave}), widen=True,
-    )  # fmt: skip
+    transcripts = Transcripts({name: hmm.lexicon.known(words)}, {})
+    aligned = _aligned(recognizer, recognizer.scorer, transcripts, {name: feats_TF}, 1, {name: wave}, widen=True)
     if name in aligned.bad:
         raise DataError(f"the recording could not be aligned: {aligned.bad[name]}; check its text")
     found, sure = aligned.alignments[name], aligned.confidences[name]
@@ -342,15 +342,16 @@ def _guessed(
 
 
 def _lay_out(
-    recognizer: Recognizer, transcripts: Transcripts, feats: Mapping[str, np.ndarray], durations: Mapping[str, float],
+    recognizer: Recognizer,
+    transcripts: Transcripts,
+    feats: Mapping[str, np.ndarray],
+    durations: Mapping[str, float],
     jobs: int,
-) -> dict[str, LongLayout]:  # fmt: skip
+) -> dict[str, LongLayout]:
     """Cut the long utterances; remove them from the words of `transcripts`, and add to its `bad` those that fail."""
     long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_UTTERANCE_S]
     items = [(utterance, tuple(transcripts.words.pop(utterance))) for utterance in long]
-    work = functools.partial(
-        _lay_out_one, recognizer.hmm, recognizer.scorer, feats, recognizer.features, recognizer.alignment_scale
-    )
+    work = functools.partial(_lay_out_one, recognizer, feats)
     layouts = {}
     for utterance, layout in zip(long, parallel_map(work, items, jobs, "long recordings"), strict=True):
         if isinstance(layout, str):
@@ -367,47 +368,39 @@ def _lay_out(
 
 
 def _lay_out_one(
-    hmm: Hmm, scorer: Scorer, feats: Mapping[str, np.ndarray], config: FeatureConfig, acoustic_scale: float,
-    item: tuple[str, tuple[str, ...]],
-) -> LongLayout | str:  # fmt: skip
+    recognizer: Recognizer, feats: Mapping[str, np.ndarray], item: tuple[str, tuple[str, ...]]
+) -> LongLayout | str:
     utterance, words = item
+    hmm, scorer, scale = recognizer.hmm, recognizer.scorer, recognizer.alignment_scale
     try:
-        return lay_out_long(hmm, scorer, utterance, words, feats[utterance], config, acoustic_scale)
+        return lay_out_long(hmm, scorer, utterance, words, feats[utterance], recognizer.features, scale)
     except Speech3Error as error:
         return str(error)
 
 
-def _write_lists(
-    out: Path, outcome: Outcome, texts: Mapping[str, str | None], durations: Mapping[str, float],
-    clock: FrameClock,
-) -> None:  # fmt: skip
+def _write_lists(out: Path, found: FoundAlignment) -> None:
     """Write tab-separated confidence.txt, suspicious.txt, oov.txt, and gaps.txt if a recording was long."""
+    said = {utterance: (text or "").split() for utterance, text in found.texts.items()}
     rows = []
-    for utterance, confidence in outcome.aligned.confidences.items():
-        word = (texts[utterance] or "").split()[confidence.worst]
-        worst = f"{confidence.words_W[confidence.worst]:.3f}"
-        rows.append((utterance, f"{confidence.utterance:.3f}", word, worst, f"{durations[utterance]:.2f}"))
+    for utterance, confidence in found.aligned.confidences.items():
+        worst, sure = said[utterance][confidence.worst], confidence.words_W[confidence.worst]
+        lasts = f"{found.durations_s[utterance]:.2f}"
+        rows.append((utterance, f"{confidence.utterance:.3f}", worst, f"{sure:.3f}", lasts))
     _write_table(out / "confidence.txt", rows)
-    _write_table(
-        out / "suspicious.txt",
-        [(s.utterance, f"{s.confidence:.3f}", s.reason, s.transcript) for s in outcome.suspicious],
+    doubtful = [(s.utterance, f"{s.confidence:.3f}", s.reason, s.transcript) for s in found.suspicious]
+    _write_table(out / "suspicious.txt", doubtful)
+    unknown = (
+        (word, str(len(keys)), " ".join(list(dict.fromkeys(keys))[:_FIRST])) for word, keys in found.unknown.items()
     )
-    _write_table(
-        out / "oov.txt",
-        [
-            (word, str(len(said)), " ".join(list(dict.fromkeys(said))[:_FIRST]))
-            for word, said in outcome.unknown.items()
-        ],
-    )
-    if not outcome.layouts:
+    _write_table(out / "oov.txt", unknown)
+    if not found.layouts:
         (out / "gaps.txt").unlink(missing_ok=True)
         return
-    absent = []
-    for utterance, layout in outcome.layouts.items():
-        spelled = (texts[utterance] or "").split()
+    absent, shift_s = [], found.recognizer.clock.shift_s
+    for utterance, layout in found.layouts.items():
         for gap in layout.gaps:
-            said = " ".join(spelled[word] for word in gap.words)
-            absent.append((utterance, f"{gap.start * clock.shift_s:.2f}", f"{gap.end * clock.shift_s:.2f}", said))
+            words = " ".join(said[utterance][word] for word in gap.words)
+            absent.append((utterance, f"{gap.start * shift_s:.2f}", f"{gap.end * shift_s:.2f}", words))
     _write_table(out / "gaps.txt", absent)
 
 
@@ -415,19 +408,15 @@ def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
     write_text(path, "".join("\t".join(row) + "\n" for row in rows))
 
 
-def _write_split(
-    out: Path, data: DataDir, outcome: Outcome, parts: Mapping[str, LongPart], texts: Mapping[str, str | None],
-    durations: Mapping[str, float], clock: FrameClock,
-) -> None:  # fmt: skip
+def _write_split(out: Path, data: DataDir, found: FoundAlignment) -> None:
     """Write the parts of long recordings, without the suspicious ones, as a data directory if there are any."""
-    doubtful = {suspicion.utterance for suspicion in outcome.suspicious}
+    parts, doubtful = found.parts, {suspicion.utterance for suspicion in found.suspicious}
     kept: dict[str, Utterance] = {}
-    for name in sorted(outcome.aligned.alignments.keys() & parts.keys() - doubtful):
+    for name in sorted(found.aligned.alignments.keys() & parts.keys() - doubtful):
         whole = data.utterances[parts[name].utterance]
-        start_s = whole.start_s + parts[name].times_s(clock)[0]
-        kept[name] = replace(
-            whole, id=name, text=texts[name], start_s=start_s, end_s=round(start_s + durations[name], 3)
-        )
+        start_s = whole.start_s + parts[name].times_s(found.recognizer.clock)[0]
+        end_s = round(start_s + found.durations_s[name], 3)
+        kept[name] = replace(whole, id=name, text=found.texts[name], start_s=start_s, end_s=end_s)
     if kept and data.recordings:
         used = {utterance.recording for utterance in kept.values()}
         recordings = {key: value for key, value in data.recordings.items() if key in used}

@@ -1,11 +1,11 @@
-"""Apply a recogniser to users' data: data directories, audio files and samples.
+"""Apply a recogniser to data directories, audio files and samples in memory.
 
 Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +13,61 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples
+from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples, segment_name
 from speech3.decode.beam_search import NOT_NUMBERS
-from speech3.decode.output import LONG_S, Cut, cut_at_pauses, without_doubtful, word_times
+from speech3.decode.lattice_directory import decode_one
+from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
+from speech3.decode.search import Decoding
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, adapt, speaker_model
-from speech3.decode.trained_model import Result, TrainedModel, Word, result_of, warn_of_rate, words_of_segments
+from speech3.decode.trained_model import (
+    Alternative,
+    Result,
+    TrainedModel,
+    Word,
+    phones_of_segments,
+    result_of,
+    warn_of_rate,
+    words_of_segments,
+)
+from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
 from speech3.features import extract, finish_features, silent_frames, static_features
-from speech3.hmm import Hmm, Segment
+from speech3.hmm import Hmm, Segment, phone_segments
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
-_BLOCK_S = 10.0  # how much of a long recording is read at once
+_BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined for clipping
+_CLIPPED = 0.005  # share of the samples; less is hardly heard
 _ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
-_Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What to find beside the words: their times and phones, lattices."""
+
+    times: bool = False
+    lattices: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What was recognised in a recording or in a part of one; times count from its start."""
+
+    spelled: tuple[str, ...]
+    words: Sequence[Segment] = field(default_factory=list)
+    phones: Sequence[Segment] = ()
+    nbest: Sequence[Alternative] = ()
+    lattices: Mapping[str, WordLattice] = field(default_factory=dict)  # one, or one for each part
 
 
 def features_for(
     recognizer: TrainedModel, data: DataDir, jobs: int, out: Path, most_bad: float = MOST_BAD
 ) -> tuple[ArkReader, dict[str, str]]:
-    """Extract the features that the model needs into ``out/feats``.
+    """Extract the features that the model needs into ``out/feats``; also return why utterances have none.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
     is refused unless the model's own features.yaml mixes them.
-
-    Returns
-    -------
-    The features, and for each utterance that has none the reason.
 
     Raises
     ------
@@ -80,15 +107,8 @@ def say_skipped(bad: Mapping[str, str], what: str) -> None:
 def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
     """Write ``loglikes.ark``, ``loglikes.scp`` and, if utterances are bad, ``bad.txt``; return the number of matrices.
 
-    Utterances whose scores are not finite are added to `bad`.
-
-    The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames. One utterance at a time is in
-    memory.
-
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances are bad.
+    The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames; one is in memory at a time.
+    Utterances whose scores are not finite are added to `bad`; more than 5 % of them are an error.
     """
     total = len(feats) + len(bad)
 
@@ -110,22 +130,33 @@ def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: d
 
 @dataclass(frozen=True)
 class Transcription:
-    """The words recognised in a file, with their times if those were requested."""
+    """The words recognised in a file; their times, phones, alternatives and lattices if those were requested.
+
+    A long recording has a lattice for each part, named as parts of utterances are.
+    """
 
     name: str
     text: str
     words: Sequence[Segment]
     duration_s: float
+    phones: Sequence[Segment] = ()
+    nbest: Sequence[Alternative] = ()
+    lattices: Mapping[str, WordLattice] = field(default_factory=dict)
 
 
 def transcribe(
-    recognizer: TrainedModel, files: Sequence[Path], *, times: bool = False, one_speaker: bool = False
+    recognizer: TrainedModel,
+    files: Sequence[Path],
+    *,
+    times: bool = False,
+    lattices: bool = False,
+    one_speaker: bool = False,
 ) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
-    A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and
-    left out. A model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the
-    first `_ADAPT_S` of speech.
+    A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
+    model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the first
+    `_ADAPT_S` of speech.
 
     Raises
     ------
@@ -136,6 +167,7 @@ def transcribe(
         raise SettingError(f"files={files!r}: pass a list of paths, even of one")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
+    wanted = Wanted(times, lattices)
     model = speaker_model(recognizer)
     if model and one_speaker:
         recognizer, model = _adapted(model, (part for path in files for part in _parts_of(recognizer, path))), None
@@ -146,17 +178,25 @@ def transcribe(
         warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
         if about.claim:
             say(f"{name}: {about.claim}; the audio in the file is recognised")
+        _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
         if about.channels > 1 and (why := audio.channel_mix(path).why):
             say(f"{name}: has {about.channels} channels: {why}")
         using = _adapted(model, _parts_of(recognizer, path)) if model else recognizer
         if about.duration_s <= LONG_S:
-            words, segments = _recognised(using, name, *_whole(recognizer, path), times)
+            found = _recognised(using, name, *_whole(recognizer, path), wanted)
         else:
             blocks = audio.read_blocks(path, _BLOCK_S)
             parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
             shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-            words, segments = _long(using, name, shown, rate_hz, times)
-        yield Transcription(name, " ".join(words), segments, about.duration_s)
+            found = _long(using, name, shown, rate_hz, wanted)
+        yield Transcription(
+            name, " ".join(found.spelled), found.words, about.duration_s, found.phones, found.nbest, found.lattices
+        )
+
+
+def _say_clipped(name: str, wave_S: np.ndarray) -> None:
+    if (share := audio.clipped_share(wave_S)) > _CLIPPED:
+        say(f"{name}: clipped ({share:.1%} of the samples are cut off); record at a lower level: expect more errors")
 
 
 def _whole(recognizer: TrainedModel, path: Path) -> tuple[np.ndarray, int]:
@@ -175,9 +215,11 @@ def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray
 
 
 def _adapted(
-    model: SpeakerModel, parts: Iterable[tuple[np.ndarray, int]], speaker: str = "speaker",
+    model: SpeakerModel,
+    parts: Iterable[tuple[np.ndarray, int]],
+    speaker: str = "speaker",
     known: KnownSpeakers | None = None,
-) -> TrainedModel:  # fmt: skip
+) -> TrainedModel:
     """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used."""
     recognizer, feats, seconds = model.recognizer, dict[str, np.ndarray](), 0.0
     for wave_S, rate_hz in parts:
@@ -201,17 +243,20 @@ def _adapted(
 
 
 def transcribe_samples(
-    recognizer: TrainedModel, samples: ArrayLike, rate_hz: Any, speaker: str | None = None,
+    recognizer: TrainedModel,
+    samples: ArrayLike,
+    rate_hz: Any,
+    speaker: str | None = None,
     known: KnownSpeakers | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
 
     Parameters
     ----------
     samples
-        One channel, as floats from -1 to 1 or as integers; see `speech3.data.resampling.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers (`speech3.data.checked_samples`).
     rate_hz
-        Samples per second; the samples are resampled if this differs from the model's rate.
+        Resampled if this differs from the model's rate.
     speaker
         Who speaks, if that is known. Then what is in `known` of this speaker is used, and added to.
 
@@ -224,7 +269,8 @@ def transcribe_samples(
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
-    times, using = isinstance(recognizer.outputs, Hmm), recognizer
+    _say_clipped(name, wave_S[: round(_BLOCK_S * rate_hz)])
+    wanted, using = Wanted(times=isinstance(recognizer.outputs, Hmm)), recognizer
     if len(wave_S) > LONG_S * rate_hz:
         cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)
         parts = list(cuts)
@@ -235,11 +281,12 @@ def transcribe_samples(
         heard = ((cut.wave_S, rate_hz) for cut in parts)
         using = _adapted(model, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
-        found = _recognised(using, name, wave_S, rate_hz, times)
+        found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
-        found = _long(using, name, parts, rate_hz, times)
-    words, segments = found
-    return result_of(words_of_segments(segments) or [Word(word, None, None, None) for word in words])
+        found = _long(using, name, parts, rate_hz, wanted)
+    words = words_of_segments(found.words) or [Word(word, None, None, None) for word in found.spelled]
+    phones = phones_of_segments(found.phones, recognizer.hmm.lexicon) if found.phones else ()
+    return replace(result_of(words), phones=phones, nbest=tuple(found.nbest))
 
 
 def _at_its_rate(recognizer: TrainedModel, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, int]:
@@ -253,10 +300,7 @@ def features_of_samples(
 ) -> tuple[np.ndarray, tuple[np.ndarray, int]]:
     """Features (T, F) of a recording in memory, and its waveform (S,) at the model's rate with that rate.
 
-    Raises
-    ------
-    Speech3Error
-        The samples are shorter than one frame or silent; the samples or the rate are invalid.
+    Silence, less than a frame and invalid samples are refused.
     """
     wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
     _refuse_given(recognizer, "samples")
@@ -278,50 +322,68 @@ def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int)
     return cut_at_pauses(resampled(), wanted_hz), wanted_hz
 
 
-def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
-    """Recognise the parts of a recording; times are relative to the start of the recording.
-
-    Raises
-    ------
-    Speech3Error
-        There were parts, but none could be recognised.
-    """
-    words: list[str] = []
-    segments: list[Segment] = []
-    recognised, failed = 0, ""
+def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, wanted: Wanted) -> _Found:
+    """Recognise the parts of a recording, one of which must succeed; times count from the start of the recording."""
+    found: list[_Found] = []
+    nbest: Sequence[Alternative] = []
+    lattices: dict[str, WordLattice] = {}
+    failed = ""
     for cut in parts:
-        place = f"{name}, {cut.begin_s:.2f} to {cut.begin_s + len(cut.wave_S) / rate_hz:.2f} s"
+        end_s = cut.begin_s + len(cut.wave_S) / rate_hz
+        place = f"{name}, {cut.begin_s:.2f} to {end_s:.2f} s"
         try:
-            said, when = _recognised(recognizer, place, cut.wave_S, rate_hz, times)
+            part = _recognised(recognizer, place, cut.wave_S, rate_hz, wanted)
         except Speech3Error as error:
             failed = failed or str(error)
             say(f"left out: {error}")
             continue
-        recognised += 1
-        words += said
-        segments += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
-    if not failed and not recognised:
+        nbest = part.nbest if not found else _best_pairs(nbest, part.nbest, recognizer.nbest)
+        lattices |= {segment_name(name, cut.begin_s, end_s): each for each in part.lattices.values()}
+        words, phones = _later(part.words, cut.begin_s), _later(part.phones, cut.begin_s)
+        found.append(_Found(part.spelled, words, phones))
+    if not failed and not found:
         say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
-    if failed and not recognised:
+    if failed and not found:
         raise DataError(f"{name}: no part of it could be recognised; the first reason: {failed}")
-    return tuple(words), segments
+    words, phones = ([s for part in found for s in getattr(part, each)] for each in ("words", "phones"))
+    return _Found(tuple(word for part in found for word in part.spelled), words, phones, nbest, lattices)
 
 
-def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
+def _later(segments: Sequence[Segment], by_s: float) -> list[Segment]:
+    return [replace(s, start_s=s.start_s + by_s, end_s=s.end_s + by_s) for s in segments]
+
+
+def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: int) -> list[Alternative]:
+    """The N best word sequences of two parts together, which were recognised independently."""
+    both = sorted(product(before[:n], after[:n]), key=lambda pair: pair[0].cost + pair[1].cost)
+    return [
+        Alternative(a.words + b.words, a.acoustic_cost + b.acoustic_cost, a.graph_cost + b.graph_cost)
+        for a, b in both[:n]
+    ]
+
+
+def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, wanted: Wanted) -> _Found:
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (all its samples are equal), so there are no words")
-        return (), []
-    decoding = recognizer.decode(feats, confidences=times or recognizer.min_confidence > 0)
-    waves = {name: (wave_S, rate_hz)}
-    found = word_times(recognizer, feats, decoding, waves=waves).get(name, []) if times else []
-    return without_doubtful(recognizer, decoding.hypotheses[0]).words, found
-
-
-def features_of_file(recognizer: TrainedModel, path: Path) -> np.ndarray:
-    """Features (T, F) of one audio file, resampled and mixed as the model needs."""
-    _refuse_given(recognizer, str(path))
-    return _features_of(recognizer, str(path), *_whole(recognizer, path))
+        return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
+    paths: Sequence[Alternative] = ()
+    lattice: WordLattice | None = None
+    if recognizer.nbest or wanted.lattices:
+        best, lattice, paths = decode_one(recognizer, name, feats[name], recognizer.nbest)
+        decoding = Decoding((best,), {})
+    else:
+        decoding = recognizer.decode(feats, confidences=wanted.times or recognizer.min_confidence > 0)
+    if len(paths) < recognizer.nbest:
+        say(f"{name}: has {len(paths)} word sequences within the lattice beam, not {recognizer.nbest}")
+    words, phones = [], []
+    if wanted.times:
+        times, alignments = aligned_words(recognizer, feats, decoding, waves={name: (wave_S, rate_hz)})
+        words = times.get(name, [])
+        if name in alignments:
+            phones = phone_segments(alignments[name], recognizer.hmm.lexicon, recognizer.clock)
+    spelled = without_doubtful(recognizer, decoding.hypotheses[0]).words
+    return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {})
 
 
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:
@@ -340,19 +402,3 @@ def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_h
         raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
     silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
     return finish_features([feats_1TF[0]], config, [silent_T])[0].numpy()
-
-
-def transcription_json(result: Transcription) -> str:
-    """A JSON line: file, duration and text of a recording, and its words with start, end and confidence.
-
-    Times are in seconds; confidences are probabilities, left out where they are unknown.
-    """
-    words = [word_of(word.label, word.start_s, word.end_s, word.confidence) for word in result.words]
-    about = {"file": result.name, "duration": round(result.duration_s, 3), "text": result.text, "words": words}
-    return json.dumps(about, ensure_ascii=False)
-
-
-def word_of(word: str, start_s: float | None, end_s: float | None, confidence: float | None) -> dict[str, Any]:
-    """A word as a JSON object; unknown values are left out."""
-    about = {"start": start_s, "end": end_s, "confidence": confidence}
-    return {"word": word, **{key: round(value, 4) for key, value in about.items() if value is not None}}

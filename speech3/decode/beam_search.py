@@ -1,7 +1,7 @@
 """Beam search through a decoding graph, fed with frames as they arrive, and the lattices that it makes.
 
 The graph is arranged for the search: the arcs of each state together, emitting arcs (whose input label is a pdf, and
-which consume a frame) before non-emitting ones (epsilon). The compiled inner loops are in `token_passing`.
+which consume a frame) before the others (epsilon). The compiled inner loops are in `token_passing`.
 
 Axes: T frames, T1 one more, P pdfs, S states, S1 one more, A arcs (4 columns, those of `fst.ARC`), E emitting arcs,
 H tokens, L links, K arcs of a path.
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from speech3.decode import token_passing as kernel
@@ -20,9 +19,9 @@ from speech3.errors import DataError, FormatError, MismatchError
 from speech3.io import Fst
 from speech3.runtime import jit
 
-_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
-_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
-_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
+_BLOCK_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
+_MIN_FRAMES, _MAX_FRAMES = 32, 500  # frames of a block; Kaldi prunes every 25
+_MAX_NEW_LINKS = 2**20  # new links of past frames, 20 MB, before all links are pruned again
 _ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
 _PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
 NOT_NUMBERS = (
@@ -32,36 +31,22 @@ NOT_NUMBERS = (
 
 
 class SearchGraph(NamedTuple):
-    """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them.
+    """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them."""
 
-    Attributes
-    ----------
-    num_pdfs
-        Number of columns that scores must have.
-    start
-        Number of the start state.
-    arcs_A4, weight_A4
-        int32 and float32 views of the same memory: input label (pdf + 1, 0 for none), output label, weight (in the
-        float32 view), next state.
-    begin_S1, silent_S
-        int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from silent_S[s] on they are non-emitting.
-    final_S
-        float32 final costs; infinity if a state is not final.
-    level_S
-        int32: the largest number of consecutive non-emitting arcs on a path to this state.
-    into_E2, into_S1
-        int32: source state and number of each emitting arc, ordered by target; those of arcs into state s are
-        into_S1[s] to into_S1[s + 1] - 1.
-    """
-
-    num_pdfs: int
-    start: int
+    num_pdfs: int  # number of columns that scores must have
+    start: int  # number of the start state
+    # arcs_A4, weight_A4: int32 and float32 views of the same memory: input label (pdf + 1, 0 for none), output label,
+    # weight (in the float32 view), next state
     arcs_A4: np.ndarray
     weight_A4: np.ndarray
+    # begin_S1, epsilon_S: int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from epsilon_S[s] on they
+    # are non-emitting
     begin_S1: np.ndarray
-    silent_S: np.ndarray
-    final_S: np.ndarray
-    level_S: np.ndarray
+    epsilon_S: np.ndarray
+    final_S: np.ndarray  # float32 final costs; infinity if a state is not final
+    level_S: np.ndarray  # int32: the largest number of consecutive epsilon arcs on a path to this state
+    # into_E2, into_S1: int32: source state and number of each emitting arc, ordered by target; those of arcs into state
+    # s are into_S1[s] to into_S1[s + 1] - 1
     into_E2: np.ndarray
     into_S1: np.ndarray
 
@@ -72,8 +57,7 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     Raises
     ------
     Speech3Error
-        The graph is empty, a label or state is out of range, a weight is not a finite number, or there is a cycle of
-        non-emitting arcs.
+        The graph is empty, a label or state is out of range, a weight is not finite, or epsilon arcs form a cycle.
     """
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():
@@ -90,27 +74,26 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
             )
     if not np.isfinite(fst.arcs_A["weight"]).all() or np.isnan(fst.final_S).any() or np.isneginf(fst.final_S).any():
         raise FormatError(f"{path}: a weight is not a finite number; build the graph again")
-    order_A, begin_S1, silent_S = _arranged(fst.source_A, fst.arcs_A["ilabel"], states)
-    arcs_A = np.ascontiguousarray(fst.arcs_A[order_A])
-    arcs_A4 = arcs_A.view(np.int32).reshape(arcs, 4)
-    level_S, ordered = _levels(arcs_A4, begin_S1, silent_S)
-    if not ordered:
+    # The arcs of each state: first those that emit, then the others.
+    source_A, epsilon_A = fst.source_A.astype(np.int32), fst.arcs_A["ilabel"] == 0
+    order_A, begin_R1 = grouped(2 * source_A + epsilon_A, 2 * states)
+    begin_S1, epsilon_S = begin_R1[::2].copy(), begin_R1[1::2].copy()
+    arcs_A4 = np.ascontiguousarray(fst.arcs_A[order_A]).view(np.int32).reshape(arcs, 4)
+    source_A, epsilon_A = source_A[order_A], epsilon_A[order_A]
+    order_S = topological(source_A[epsilon_A], arcs_A4[epsilon_A, 3], states)
+    if len(order_S) < states:
         raise FormatError(
             f"{path}: arcs that read no frame form a cycle, so the search would not end; build the graph from a"
             " grammar or language model in which every word has a pronunciation"
         )
-    final_S = np.ascontiguousarray(fst.final_S, np.float32)
-    return SearchGraph(
-        num_pdfs,
-        int(fst.start),
-        arcs_A4,
-        arcs_A4.view(np.float32),
-        begin_S1,
-        silent_S,
-        final_S,
-        level_S,
-        *_by_target(arcs_A4, begin_S1, silent_S),
-    )
+    level_S = _levels(order_S, arcs_A4, begin_S1, epsilon_S)
+    # The emitting arcs again, by target.
+    emitting_E = np.flatnonzero(~epsilon_A).astype(np.int32)
+    order_E, into_S1 = grouped(arcs_A4[emitting_E, 3], states)
+    arc_E = emitting_E[order_E]
+    into_E2 = np.stack([source_A[arc_E], arc_E], axis=1)
+    weight_A4, final_S = arcs_A4.view(np.float32), np.ascontiguousarray(fst.final_S, np.float32)
+    return SearchGraph(num_pdfs, fst.start, arcs_A4, weight_A4, begin_S1, epsilon_S, final_S, level_S, into_E2, into_S1)
 
 
 def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
@@ -123,74 +106,57 @@ def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
     return graph._replace(arcs_A4=arcs_A4, weight_A4=weight_A4)
 
 
-@numba.njit(cache=True, nogil=True)
-def _arranged(source, ilabel, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Order of the arcs by state, emitting ones first; where each state's arcs and its non-emitting arcs begin."""
-    begin = np.zeros(states + 1, np.int32)
-    silent = np.zeros(states, np.int32)
-    for a in range(len(source)):
-        begin[source[a] + 1] += 1
-        silent[source[a]] += ilabel[a] != 0
-    for s in range(states):
-        begin[s + 1] += begin[s]
-        silent[s] += begin[s]
-    order = np.empty(len(source), np.int64)
-    reading, other = begin[:-1].copy(), silent.copy()
-    for a in range(len(source)):
-        s = source[a]
-        if ilabel[a] != 0:
-            order[reading[s]] = a
-            reading[s] += 1
-        else:
-            order[other[s]] = a
-            other[s] += 1
-    return order, begin, silent
+@jit
+def grouped(value, values):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The order that sorts numbers below `values` (counting sort), and where each value begins in it: both int32."""
+    begin = np.zeros(values + 1, np.int32)
+    for place in range(len(value)):
+        begin[value[place] + 1] += 1
+    for number in range(values):
+        begin[number + 1] += begin[number]
+    order, filled = np.empty(len(value), np.int32), begin[:-1].copy()
+    for place in range(len(value)):
+        order[filled[value[place]]] = place
+        filled[value[place]] += 1
+    return order, begin
 
 
-@numba.njit(cache=True, nogil=True)
-def _by_target(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Source state and number of the emitting arcs, ordered by target, and where those into each state begin."""
-    states = len(silent)
-    into_begin = np.zeros(states + 1, np.int32)
-    for s in range(states):
-        for a in range(begin[s], silent[s]):
-            into_begin[arcs[a, 3] + 1] += 1
-    for s in range(states):
-        into_begin[s + 1] += into_begin[s]
-    into, filled = np.empty((into_begin[states], 2), np.int32), into_begin[:-1].copy()
-    for s in range(states):
-        for a in range(begin[s], silent[s]):
-            place = filled[arcs[a, 3]]
-            filled[arcs[a, 3]] += 1
-            into[place, 0], into[place, 1] = s, a
-    return into, into_begin
+def topological(source_A: np.ndarray, target_A: np.ndarray, states: int) -> np.ndarray:
+    """States in topological order (Kahn 1962), int32; not all of them if there is a cycle."""
+    target_A = target_A.astype(np.int32)
+    order_A, begin_S1 = grouped(source_A.astype(np.int32), states)
+    order_S: np.ndarray = _topological(target_A[order_A], begin_S1, np.bincount(target_A, minlength=states))
+    return order_S
 
 
-@numba.njit(cache=True, nogil=True)
-def _levels(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Levels of the states along non-emitting arcs by topological sorting (Kahn 1962); false if there is a cycle."""
-    states = len(silent)
-    level, waiting = np.zeros(states, np.int32), np.zeros(states, np.int32)
-    for s in range(states):
-        for a in range(silent[s], begin[s + 1]):
-            waiting[arcs[a, 3]] += 1
-    queue, filled = np.empty(states, np.int32), 0
-    for s in range(states):
+@jit
+def _topological(target, begin, waiting):  # type: ignore[no-untyped-def] # pragma: no cover
+    """`waiting` has the number of arcs into each state whose sources have not been visited yet."""
+    order, end = np.empty(len(waiting), np.int32), 0
+    for s in range(len(waiting)):
         if waiting[s] == 0:
-            queue[filled] = s
-            filled += 1
+            order[end] = s
+            end += 1
     done = 0
-    while done < filled:
-        s = queue[done]
+    while done < end:
+        s = order[done]
         done += 1
-        for a in range(silent[s], begin[s + 1]):
-            target = arcs[a, 3]
-            level[target] = max(level[target], level[s] + 1)
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                queue[filled] = target
-                filled += 1
-    return level, filled == states
+        for a in range(begin[s], begin[s + 1]):
+            waiting[target[a]] -= 1
+            if waiting[target[a]] == 0:
+                order[end] = target[a]
+                end += 1
+    return order[:end]
+
+
+@jit
+def _levels(order, arcs, begin, epsilon):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The largest number of consecutive epsilon arcs on a path to each state, visited in topological order."""
+    level = np.zeros(len(epsilon), np.int32)
+    for s in order:
+        for a in range(epsilon[s], begin[s + 1]):
+            level[arcs[a, 3]] = max(level[arcs[a, 3]], level[s] + 1)
+    return level
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,33 +164,19 @@ class Lattice:
     """An acyclic transducer from pdfs to words, with one path for each path through the graph (Kaldi's Lattice).
 
     State 0 is the start; every arc leads to a higher state, and arcs are sorted by source state.
-
-    Attributes
-    ----------
-    source_A, target_A
-        int32 source and target states.
-    ilabel_A, olabel_A
-        int32: pdf + 1, and the index of a word; 0 for epsilon.
-    graph_A
-        float32 cost in the graph that was searched, word penalty included.
-    acoustic_A
-        float32 cost, unscaled: minus the log likelihood.
-    final_S
-        float32 final costs; infinity for states that are not final.
-    frame_S
-        int32: number of frames read on the paths to a state.
-    reached_final
-        False if no path ended in a final state of the graph; then every state after the last frame is final.
     """
 
+    # source_A, target_A: int32 source and target states
     source_A: np.ndarray
     target_A: np.ndarray
+    # ilabel_A, olabel_A: int32: pdf + 1, and the index of a word; 0 for epsilon
     ilabel_A: np.ndarray
     olabel_A: np.ndarray
-    graph_A: np.ndarray
-    acoustic_A: np.ndarray
-    final_S: np.ndarray
-    frame_S: np.ndarray
+    graph_A: np.ndarray  # float32 cost in the graph that was searched, word penalty included
+    acoustic_A: np.ndarray  # float32 cost, unscaled: minus the log likelihood
+    final_S: np.ndarray  # float32 final costs; infinity for states that are not final
+    frame_S: np.ndarray  # int32: number of frames read on the paths to a state
+    # false if no path ended in a final state of the graph; then every state after the last frame is final
     reached_final: bool
 
     @property
@@ -232,7 +184,7 @@ class Lattice:
         return int(self.frame_S.max()) if len(self.frame_S) else 0
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """Cost of each arc, float64; the word penalty is added to the one already in the graph costs."""
+        """(A,) float64; the word penalty is added to the one already in the graph costs."""
         penalty_A = word_penalty * (self.olabel_A > 0)
         return self.graph_A.astype(np.float64) + acoustic_scale * self.acoustic_A.astype(np.float64) + penalty_A
 
@@ -244,13 +196,13 @@ def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.
 
 
 def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
-    """The words of the best path at an acoustic scale, with a word penalty in addition to the graph's."""
+    """The words of the best path; `word_penalty` is added to the one in the graph costs."""
     olabels = lattice.olabel_A[best_arcs(lattice, acoustic_scale, word_penalty)]
     return tuple(olabels[olabels > 0].tolist())
 
 
 def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-    """The arcs of the best path at an acoustic scale, in order; parameters as for `best_words`."""
+    """The arcs of the best path, in order."""
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
     found: np.ndarray = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
     return found
@@ -258,7 +210,7 @@ def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0
 
 @jit
 def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    """(S,) costs of the best path from each state to the end, final cost included; arcs are sorted by source state."""
+    """`rest_costs`, of arcs sorted by source state."""
     rest = final.copy()
     for a in range(len(source) - 1, -1, -1):
         rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])
@@ -298,14 +250,14 @@ class LinkedFrames:
 
     graph: SearchGraph
     scale: np.float32
-    lattice_beam: float
+    beam: np.float32
     block: list[Block] = field(default_factory=list)
     links: list[np.ndarray] = field(default_factory=list)
     few: int = 0  # number of links when all of them were last pruned
 
     def wanted(self, tokens: int) -> int:
         """Number of frames to read before the block is linked, if frames have as many tokens as this one."""
-        frames = min(max(_TOKENS // max(tokens, 1), _LEAST), _MOST)
+        frames = min(max(_BLOCK_TOKENS // max(tokens, 1), _MIN_FRAMES), _MAX_FRAMES)
         return max(frames - sum(len(part.bests) for part in self.block), 0)
 
     def add(self, part: Block) -> None:
@@ -322,9 +274,9 @@ class LinkedFrames:
         self.links.append(links)
         # The links of the block before also contain tokens of the frame in which this block begins.
         begin, end = self._keep(memory, extra_H, first, begin, end, 2)
-        if sum(map(len, self.links)) > 2 * self.few + _MANY:
+        if sum(map(len, self.links)) > 2 * self.few + _MAX_NEW_LINKS:
             links = np.concatenate(self.links)
-            keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self._beam)
+            keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self.beam)
             self.links = [links[keep]]
             self.few = len(self.links[0])
             begin, end = self._keep(memory, extra_H, 0, begin, end, 1)
@@ -334,13 +286,9 @@ class LinkedFrames:
         self, memory: Tokens, extra_H: np.ndarray, first: int, begin: int, end: int, blocks: int
     ) -> tuple[int, int]:
         """Drop tokens from `first` on, and renumber them in the last `blocks` arrays of links."""
-        begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self._beam)
+        begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self.beam)
         self.links[-blocks:] = [links[kernel.renumber(links, first, place)] for links in self.links[-blocks:]]
         return begin, end
-
-    @property
-    def _beam(self) -> np.float32:
-        return np.float32(self.lattice_beam)
 
     def _of_block(
         self, memory: Tokens, end: int, last_extra: np.ndarray, finished: bool
@@ -351,30 +299,28 @@ class LinkedFrames:
             np.concatenate([getattr(part, name) for part in parts]) for name in ("bests", "cutoffs", "scores")
         )
         links, filled, extra_H = kernel.link_frames(
-            self.graph, memory, begins, bests, cutoffs, end, scores_TP, self.scale, last_extra, self._beam, finished
+            self.graph, memory, begins, bests, cutoffs, end, scores_TP, self.scale, last_extra, self.beam, finished
         )
         return np.ascontiguousarray(links[:filled][::-1]), extra_H
 
     def lattice(self, memory: Tokens, begin: int, end: int) -> Lattice:
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
-        links = list(self.links)
-        if not self.block:  # no frame was read since the last block: only its last frame's epsilon links are missing
-            nothing = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
-            self.block = [Block(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
-            found, extra_H = self._of_block(memory, end, last_extra, True)
-            self.block = []
-        else:
-            found, extra_H = self._of_block(memory, end, last_extra, True)
-        links_L = np.concatenate([*links, found])
+        block = self.block
+        if not block:  # no frame was read since the last block: only its last frame's epsilon links are missing
+            none, none_TP = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
+            self.block = [Block(np.array([begin], np.int32), none, none, none_TP)]
+        found, extra_H = self._of_block(memory, end, last_extra, True)
+        self.block = block
+        links_L = np.concatenate([*self.links, found])
         # Epsilon links of the last frame may have lowered the extra costs of its tokens.
         last_extra = extra_H[len(extra_H) - (end - begin) :]
-        keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self._beam)
+        keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self.beam)
         return self._lattice(memory, links_L[keep], extra_H, begin, final)
 
     def _lattice(self, memory: Tokens, links_L: np.ndarray, extra_H: np.ndarray, begin: int, final: bool) -> Lattice:
         arcs_L = self.graph.arcs_A4[links_L[:, kernel.LINKED_ARC]]
         frame_H = kernel.frames_of(links_L, self.graph.arcs_A4, len(extra_H))
-        kept = np.flatnonzero((extra_H <= self._beam) & (frame_H >= 0))
+        kept = np.flatnonzero((extra_H <= self.beam) & (frame_H >= 0))
         states = memory.tokens_H4[kept, STATE]
         order = np.lexsort((self.graph.level_S[states], frame_H[kept]))
         kept, states = kept[order], states[order]
@@ -382,45 +328,25 @@ class LinkedFrames:
         number_H[kept] = np.arange(len(kept), dtype=np.int32)
         final_S = np.where(kept >= begin, self.graph.final_S[states] if final else np.float32(0.0), np.float32(np.inf))
         source_L, target_L = number_H[links_L[:, kernel.SOURCE]], number_H[links_L[:, kernel.TARGET]]
-        by_source = np.lexsort((target_L, source_L))
-        scores_L = links_L.view(np.float32)[:, kernel.SCORE]
-        return Lattice(
-            source_L[by_source], target_L[by_source], arcs_L[by_source, 0], arcs_L[by_source, 1],
-            arcs_L.view(np.float32)[by_source, 2], -scores_L[by_source], final_S, frame_H[kept], final,
-        )  # fmt: skip
+        order = np.lexsort((target_L, source_L))
+        labels, scores_L = (arcs_L[order, 0], arcs_L[order, 1]), links_L.view(np.float32)[:, kernel.SCORE]
+        costs = arcs_L.view(np.float32)[order, 2], -scores_L[order]
+        return Lattice(source_L[order], target_L[order], *labels, *costs, final_S, frame_H[kept], final)
 
 
 @dataclass(frozen=True, eq=False)
 class BestPath:
-    """A path through the graph that consumes all frames so far.
+    """A path through the graph that consumes all frames so far."""
 
-    Attributes
-    ----------
-    cost
-        Acoustic and graph cost together, final cost included where `reached_final`.
-    acoustic_cost
-        Minus the scaled log likelihoods along the path.
-    pdfs_T
-        int32: the pdf of each frame.
-    olabels
-        The non-epsilon output labels of its arcs, in order.
-    """
-
-    cost: float
-    acoustic_cost: float
-    pdfs_T: np.ndarray
-    olabels: tuple[int, ...]
+    cost: float  # acoustic and graph cost together, final cost included where `reached_final`
+    acoustic_cost: float  # minus the scaled log likelihoods along the path
+    pdfs_T: np.ndarray  # int32: the pdf of each frame
+    olabels: tuple[int, ...]  # the output labels of its arcs, without epsilon
     reached_final: bool
 
 
 def check_scores(utterance: str, scores_TP: np.ndarray, num_pdfs: int, where: object) -> None:
-    """Check that scores can be searched.
-
-    Raises
-    ------
-    Speech3Error
-        They have the wrong number of columns, or are NaN or plus infinity.
-    """
+    """Refuse scores with the wrong number of columns, or that are NaN or plus infinity."""
     if scores_TP.ndim != 2 or scores_TP.shape[1] != num_pdfs:
         raise MismatchError(
             f"{utterance}: scores of shape {scores_TP.shape}, but the graph {where} has {num_pdfs} pdfs;"
@@ -436,10 +362,9 @@ def not_numbers(scores_TP: np.ndarray) -> bool:
 
 
 class BeamSearch:
-    """Searches one utterance after another, reusing its memory.
+    """Searches one utterance after another, reusing its memory, in one thread at a time.
 
-    Call `begin`, then `read` with frames as they arrive; `best_path` may be called at any time. Only one thread may use
-    it at a time; the GIL is released while frames are read.
+    Call `begin`, then `read` with frames as they arrive, without the GIL; `best_path` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -461,10 +386,10 @@ class BeamSearch:
         beam
             Tokens whose cost exceeds the lowest of their frame by more than this are pruned.
         max_active
-            Maximum number of tokens of a frame from which the search continues.
+            Most tokens of a frame from which the search continues.
         lattice_beam
-            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there
-            is no lattice, and the search is faster.
+            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there is
+            none, and the search is faster.
         """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
@@ -472,7 +397,7 @@ class BeamSearch:
         self._scale, self._beam, self._max_active = np.float32(acoustic_scale), np.float32(beam), int(max_active)
         self._first, self._end = 0, kernel.begin_search(graph, self._memory)
         self._subtracted = 0.0
-        self._links = LinkedFrames(graph, self._scale, lattice_beam) if lattice_beam is not None else None
+        self._links = LinkedFrames(graph, self._scale, np.float32(lattice_beam)) if lattice_beam is not None else None
         self.frames = 0
 
     @property
@@ -480,13 +405,7 @@ class BeamSearch:
         return self._end > self._first
 
     def read(self, scores_TP: np.ndarray) -> None:
-        """Read frames: float32 (T, P) unscaled log likelihoods, up to a constant for each frame.
-
-        Raises
-        ------
-        Speech3Error
-            They are NaN or plus infinity, or the number of columns differs from the graph's number of pdfs.
-        """
+        """Read frames: float32 (T, P) unscaled log likelihoods, up to a constant for each frame."""
         check_scores(self._utterance, scores_TP, self._graph.num_pdfs, "that is searched")
         scores_TP = np.ascontiguousarray(scores_TP, np.float32)
         done = 0
@@ -495,10 +414,11 @@ class BeamSearch:
             piece_TP = scores_TP[done : done + most]
             frames = len(piece_TP)
             begins, bests, cutoffs = np.empty(frames + 1, np.int32), *np.empty((2, frames), np.float32)
+            state = self._graph, self._memory, self._first, self._end
+            pruning = self._scale, self._beam, self._max_active
             read, self._first, self._end, self._subtracted = kernel.read_frames(
-                self._graph, self._memory, self._first, self._end, piece_TP, self._scale, self._beam,
-                self._max_active, self._subtracted, begins, bests, cutoffs,
-            )  # fmt: skip
+                *state, piece_TP, *pruning, self._subtracted, begins, bests, cutoffs
+            )
             done += read
             if self._links:
                 self._links.add(Block(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))

@@ -1,14 +1,14 @@
 """A filler: a loop of phones that takes the place of words that a graph lacks, of noise and of other speech.
 
 A path through the filler is written `<unk>`. It is spelled as an unseen word is (`speech3.decode.grammar`), in units
-that are phones instead of letters, such as ``<AH>￭ ￭<T>￭ ￭<S>``: any phone may follow any other, with the same
-probability. So it can stand where the language model backs off, and before, after or in place of the sentences of a
-grammar; it can be aligned, and its probability in a lattice lowers the confidence of the words that it competes with.
-(Compare Bazzi and Glass 2000, "Modeling out-of-vocabulary words for robust speech recognition".)
+that are phones instead of letters, such as ``<AH>￭ ￭<T>￭ ￭<S>``; all phones are equally probable everywhere. So it can
+stand where the language model backs off, and before, after or in place of the sentences of a grammar; it can be
+aligned, and its probability in a lattice lowers the confidence of the words that it competes with (compare Bazzi and
+Glass 2000).
 
 Each phone costs `PHONE_COST`, less than its probability would, or the filler could not compete with words of many
-phones. A cost is added to each filler when the graph is read, on the arcs that write its first phone. It is chosen on
-dev (`speech3.decode.tune`). The larger part is not paid at the beginning, where it would exceed the beam.
+phones. A cost of the whole filler, chosen on dev (`speech3.decode.tune`), is added to the arcs that write its first
+phone when the graph is read; it cannot be much larger, since it is paid at once and must not exceed the beam.
 
 Axes: V symbols of a graph.
 """

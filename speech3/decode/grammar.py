@@ -50,34 +50,17 @@ UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """The word sequences that can be recognised, with their costs.
+    """The word sequences that can be recognised, with their costs."""
 
-    Attributes
-    ----------
-    words
-        The symbol table: `<eps>` first, then the words, `#0` (for back-off arcs) last; labels are indices into it.
-    fst
-        Input and output labels are words; back-off arcs have the input label `#0` and no output label.
-    source
-        File or name, for messages.
-    dropped
-        Words of the language model that the lexicon lacks.
-    """
-
+    # the symbol table: `<eps>` first, then the words, `#0` (for back-off arcs) last; labels are indices into it
     words: tuple[str, ...]
-    fst: Fst
-    source: str
-    dropped: tuple[str, ...] = ()
+    fst: Fst  # labels are words; back-off arcs have the input label `#0` and no output label
+    source: str  # file or name, for messages
+    dropped: tuple[str, ...] = ()  # words of the language model that the lexicon lacks
 
 
 def one_word_grammar(lexicon: Lexicon) -> Grammar:
-    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`.
-
-    Raises
-    ------
-    Speech3Error
-        The lexicon has no other word than `<unk>`.
-    """
+    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`; refused if it is empty."""
     words = [word for word in lexicon.by_word if word != UNKNOWN]
     if not words:
         raise DataError("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")
@@ -89,13 +72,7 @@ def one_word_grammar(lexicon: Lexicon) -> Grammar:
 
 
 def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
-    """The sentences of a JSGF grammar or of a list.
-
-    Raises
-    ------
-    Speech3Error
-        Words are not in the lexicon; the message names them.
-    """
+    """The sentences of a JSGF grammar or of a list; words that the lexicon lacks are refused."""
     words = graph.words
     if missing := [word for word in words if word not in lexicon.by_word]:
         raise MissingError(f"{graph.source}: not in the lexicon: {listed(missing)}")
@@ -109,18 +86,13 @@ def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
 
 
 def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
-    """An n-gram model restricted to words in the lexicon, with unchanged probabilities.
+    """An n-gram model restricted to words in the lexicon, with unchanged probabilities; refused if it shares no word.
 
     `<unk>` is left out: users do not want it in transcripts, and its pronunciation, a noise phone trained on many
     different words, matches too many (GMMs recognised it for 7 % of the words of minilibri).
 
     A state is a history with n-grams or a back-off weight of its own; an n-gram leads to the longest suffix of its
     words that is a state.
-
-    Raises
-    ------
-    Speech3Error
-        No word of the model is in the lexicon.
     """
     words = [word for word in lm.words if word in lexicon.by_word and word != UNKNOWN]
     dropped = tuple(word for word in lm.words if word not in lexicon.by_word and word != UNKNOWN)
@@ -155,7 +127,7 @@ def mark_of(vocabulary: Iterable[str]) -> str:
 
 
 def are_pieces(vocabulary: Iterable[str]) -> bool:
-    """Whether a graph with this vocabulary writes pieces instead of words, or letters beside words."""
+    """Whether a vocabulary has pieces instead of words, or letters beside words."""
     return mark_of(vocabulary) != ""
 
 
@@ -170,7 +142,6 @@ def begins_filler(unit: str) -> bool:
 
 
 def bare(unit: str) -> str:
-    """The letters of a unit, without marks."""
     return unit.removeprefix(WORD_START).strip(JOINER)
 
 
@@ -221,18 +192,17 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> 
     words
         Symbol table: `<eps>`, words of the lexicon, `#0`.
     class_P
-        `Tree.phone_classes`: pronunciations that differ only within classes may become the same pdfs, so
-        they are treated as homophones.
+        `Tree.phone_classes`: pronunciations that differ only within classes may become the same pdfs, so they are
+        treated as homophones.
 
     Returns
     -------
     L
         Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which is for
-        the back-off arcs of G; output labels are indices into `words`. Silence costs -log(silence_prob) at the start
-        and -log(silences.after) after a word; its absence costs -log(1 - the same probability).
-    disambiguation
-        The disambiguation symbols.
+        the back-off arcs of G. Silence costs -log(silence_prob) at the start and -log(silences.after) after a word; its
+        absence costs -log(1 - the same probability).
     """
+    # Homophones and prefixes of other pronunciations end in disambiguation symbols.
     wanted = set(words[1:-1])
     spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]
     ids, labels = lexicon.phone_ids, {word: label for label, word in enumerate(words)}
@@ -241,6 +211,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> 
     silence_mark = backoff + 1 + max(marks, default=0)
     silence_spoken = any(lexicon.silence_phones[0] in pron.phones for pron in spoken)
 
+    # States: a word ends in `after_word`, or in `before_silence` if silence follows.
     builder = FstBuilder()
     start, before_silence = builder.state(), builder.state()
     after_word = after_silence = builder.state(final=0.0)
@@ -261,6 +232,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> 
         around = [] if word.endswith(JOINER) else [(after_word, 1.0 - prob), (before_silence, prob)]
         return [(target, -math.log(share)) for target, share in (*around, *within) if share > 0]
 
+    # The arcs of all pronunciations, from each state in which they may begin to each in which they may end.
     for target, cost in exits(lexicon.silence_prob):
         builder.arc(start, target, 0, 0, cost)
     for pron, mark in zip(spoken, marks, strict=True):
@@ -295,21 +267,11 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Spelling:
-    """What a graph needs to spell unseen words.
+    """What a graph needs to spell unseen words."""
 
-    Attributes
-    ----------
-    letters
-        The letter model (`speech3.language.added_words.letter_model`).
-    weight
-        The weight of new words, for `speech3.language.added_words.add_letter_model`.
-    pronunciations
-        Pronunciations of the letters, in phones without positions in the word.
-    """
-
-    letters: ArpaLm
-    weight: float
-    pronunciations: tuple[Pronunciation, ...]
+    letters: ArpaLm  # the letter model (`speech3.language.letter_model`)
+    weight: float  # the probability of a new word
+    pronunciations: tuple[Pronunciation, ...]  # those of the letters, in phones without positions in the word
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
         return add_letter_model(lm, self.letters, self.weight)
@@ -325,25 +287,13 @@ class Spelling:
 
 
 def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str, tuple[str, ...]]) -> Spelling:
-    """The spelling for a model; letters of which it lacks a phone are left out.
-
-    Parameters
-    ----------
-    phones
-        The phones of each letter.
-    """
+    """The spelling for a model, from the phones of each letter; letters with a phone that it lacks are left out."""
     every = (Pronunciation(unit, phones[bare(unit)]) for unit in letters.words)
     return Spelling(letters, weight, tuple(pron for pron in every if has_phones(pron, hmm.lexicon)))
 
 
 def read_spelling(graph: Path) -> Spelling | None:
-    """Read the spelling of a graph; None if it does not spell unseen words.
-
-    Raises
-    ------
-    Speech3Error
-        The graph has a letter model, but lacks the weight or the pronunciations.
-    """
+    """Read the spelling of a graph; None if it does not spell unseen words; refused if a part of it is missing."""
     if not (graph / LETTERS).exists():
         return None
     weight = read_json(graph / "graph.json").get(UNSEEN_WEIGHT)

@@ -1,14 +1,12 @@
 """The decoding graph H o C o L o G as one transducer from pdfs to words (Mohri et al. 2002; Kaldi's mkgraph.sh).
 
-Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs. An arc that
-reads pdf p has the additional cost -c log(1 - self_loop[p]), because p is left once, and its self-loop costs
--c log(self_loop[p]), where c is the self-loop scale. Transitions of phones with a first and a loop pdf cost nothing.
-All weights are in the tropical semiring, so the best path through the graph is the best path through its parts.
+Input labels are pdf + 1. An arc that reads pdf p has the additional cost -c log(1 - self_loop[p]), because p is left
+once, and its self-loop costs -c log(self_loop[p]), where c is the self-loop scale. Transitions of phones with a first
+and a loop pdf cost nothing. All weights are in the tropical semiring.
 
 H is not composed: each phone arc of C o L o G is replaced by the states of its phone, first without self-loops, with
-input labels unit + 1. A unit is the pdf read on entering a state and the pdf of its self-loop. With three states per
-phone, a unit is one pdf and a phone is three units; with a first and a loop pdf, a unit is these two and a phone is one
-unit.
+input labels unit + 1. A unit is the pdf read on entering a state and the pdf of its self-loop: with three states per
+phone, one pdf, and a phone is three units; with a first and a loop pdf, these two, and a phone is one unit.
 
 Axes: S states, A arcs, P pdfs, U units, W context windows, L ways to read a phone (labels), N units of a phone.
 """
@@ -50,41 +48,28 @@ DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model d
 LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
 GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
 _SLOW_S = 5.0  # a build that takes longer reports its progress
-_MANY = 50_000  # arcs of G above which building the graph takes seconds
+_SLOW_ARCS = 50_000  # arcs of G above which building the graph takes seconds
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units that input labels stand for before self-loops are added.
+    """The units that input labels stand for before self-loops are added."""
 
-    Attributes
-    ----------
-    enter_U, loop_U
-        int pdfs of entering a state and of staying in it.
-    leave_U, stay_U
-        float64 costs of leaving, once per entry, and of staying.
-    """
-
+    # enter_U, loop_U: int pdfs of entering a state and of staying in it
     enter_U: np.ndarray
     loop_U: np.ndarray
+    # leave_U, stay_U: float64 costs of leaving, once per entry, and of staying
     leave_U: np.ndarray
     stay_U: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The input labels of C o L o G.
+    """The input labels of C o L o G."""
 
-    Attributes
-    ----------
-    of_W
-        int32: label of each context window: 0 for none, 1 to L for phones, above L for disambiguation symbols.
-    pdfs_LN
-        int32: the pdfs of the phone's states for labels 1 to L, in sorted order.
-    """
-
+    # int32: label of each context window: 0 for none, 1 to L for phones, above L for disambiguation symbols
     of_W: np.ndarray
-    pdfs_LN: np.ndarray
+    pdfs_LN: np.ndarray  # int32: the pdfs of the phone's states for labels 1 to L, in sorted order
 
 
 def labels_of(hmm: Hmm, windows: Sequence[Sequence[int]]) -> Labels:
@@ -124,10 +109,10 @@ def expanded(clg: Fst, read_LN: np.ndarray, units: Units) -> Fst:
     order_A = np.lexsort((clg.arcs_A["ilabel"], clg.source_A))
     source_A, arcs_A = clg.source_A[order_A], clg.arcs_A[order_A]
     reads_A = (arcs_A["ilabel"] > 0) & (arcs_A["ilabel"] <= len(read_LN))
-    silent = arcs_A[~reads_A].copy()
-    silent["ilabel"] = 0
+    passing = arcs_A[~reads_A].copy()
+    passing["ilabel"] = 0
     levels = _levels(source_A[reads_A], arcs_A[reads_A], read_LN, units)
-    sources, arcs, states = [source_A[~reads_A]], [silent], len(clg.final_S)
+    sources, arcs, states = [source_A[~reads_A]], [passing], len(clg.final_S)
     for (parent_A, step), (_, before) in zip(levels[:0:-1], levels[-2::-1], strict=True):
         number_G, kept_A = _merged(parent_A, step)
         before["nextstate"] = states + number_G[before["nextstate"]]
@@ -203,11 +188,13 @@ def add_self_loops(fst: Fst, units: Units) -> Fst:
     A state entered in several ways (by units with different loops, or by epsilon) cannot have a self-loop: each loop is
     put on a new state before it, with an epsilon arc to it (Kaldi's MakePrecedingInputSymbolsSame).
     """
+    # By label: the loop pdf + 1 and the pdf + 1 of entering; by loop: the cost of staying.
     states, arcs_A = len(fst.final_S), fst.arcs_A.copy()
     loop_L, enter_L = (np.concatenate([[0], pdf_U + 1]) for pdf_U in (units.loop_U, units.enter_U))
     span = int(loop_L.max()) + 1
     stay_P = np.zeros(span)
     stay_P[loop_L[1:]] = units.stay_U
+    # The ways to enter each state: a pair of state and loop, of which a state has several if it is crowded.
     key_A = arcs_A["nextstate"].astype(np.int64) * span + loop_L[arcs_A["ilabel"]]
     key_K, which_A = np.unique(key_A, return_inverse=True)
     state_K, label_K = key_K // span, key_K % span
@@ -236,37 +223,21 @@ def _arcs(ilabel: Any, weight: Any, nextstate: np.ndarray) -> np.ndarray:
 
 
 def decode_directory(onnx: Path) -> Path:
-    """The directory beside OUT.onnx with everything else that decoding needs: OUT.decode."""
+    """OUT.decode beside OUT.onnx, with everything else that decoding needs."""
     return onnx.with_suffix(".decode")
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A decoding graph in memory.
+    """A decoding graph in memory."""
 
-    Attributes
-    ----------
-    fst
-        Input labels are pdf + 1, output labels are indices into `words`.
-    words
-        The symbol table, `<eps>` first.
-    num_pdfs
-        Number of columns that the scores must have.
-    about
-        The contents of `graph.json`.
-    phrases
-        Hot phrases to be boosted in the lattices (`speech3.decode.new_graph`).
-    filler_cost
-        What was added to the costs of fillers (`speech3.decode.filler`).
-    """
-
-    fst: Fst
-    words: tuple[str, ...]
-    num_pdfs: int
-    about: dict[str, Any]
+    fst: Fst  # input labels are pdf + 1, output labels are indices into `words`
+    words: tuple[str, ...]  # the symbol table, `<eps>` first
+    num_pdfs: int  # number of columns that the scores must have
+    about: dict[str, Any]  # the contents of `graph.json`
     path: Path
-    phrases: Phrases | None = None
-    filler_cost: float = 0.0
+    phrases: Phrases | None = None  # hot phrases to be boosted in the lattices (`speech3.decode.hot_words`)
+    filler_cost: float = 0.0  # what was added to the costs of fillers (`speech3.decode.filler`)
 
     def with_costs(self, cost_V: np.ndarray) -> "Graph":
         """The graph with costs (V,) added to the arcs that output each symbol."""
@@ -302,7 +273,7 @@ class Graph:
 def build_graph(
     hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float, spelling: Spelling | None = None
 ) -> dict[str, Any]:
-    """Write the graph to ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
+    """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
 
     ``out/G.fst`` is the language model as used in the graph, for `speech3 rescore`, which subtracts its costs. An
     n-gram model is also kept as ``out/lm.arpa.gz``, for `speech3 graph`, which adds words to it.
@@ -310,8 +281,7 @@ def build_graph(
     Parameters
     ----------
     lm
-        An n-gram model, or a `Grammar`. Words of an n-gram model that the lexicon lacks are left out and listed in
-        ``graph.json`` under ``dropped``.
+        Words of an n-gram model that the lexicon lacks are left out, and listed in ``graph.json`` under ``dropped``.
     self_loop_scale
         Kaldi's --self-loop-scale; not used if transitions have no probabilities (``graph.json`` then has None). Each
         frame has one transition and one acoustic score, which is scaled down because frames are not independent.
@@ -325,14 +295,16 @@ def build_graph(
         The model and the lexicon share no word, or the language model accepts no sentence.
     """
     started = time.monotonic()
+    # G, with the spelling of unseen words or the filler.
     hmm = with_pronunciations(hmm, spelling.pronunciations, "letters") if spelling else hmm
     if isinstance(lm, Grammar):
         grammar = with_filler(lm, spelling) if spelling else lm
     else:
         grammar = from_arpa(spelling.added_to(lm) if spelling else lm, hmm.lexicon)
     out = Path(out)
-    if len(grammar.fst.arcs_A) > _MANY:
+    if len(grammar.fst.arcs_A) > _SLOW_ARCS:
         say(f"  {out.name}: a graph of {len(grammar.words) - 2:,} words and {len(grammar.fst.arcs_A):,} n-grams")
+    # C o L o G, then the states of the HMMs with their self-loops.
     clg, labels = _clg(hmm, grammar)
     if time.monotonic() - started > _SLOW_S:
         say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s; only the HMM states remain")
@@ -342,11 +314,16 @@ def build_graph(
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise DataError(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     about = {
-        "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
-        "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
-        "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
+        "num_pdfs": hmm.num_pdfs,
+        "states": len(fst.final_S),
+        "arcs": len(fst.arcs_A),
+        "words": len(grammar.words) - 2,
+        "lm": grammar.source,
+        "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
+        "dropped": list(grammar.dropped),
+        "seconds": round(time.monotonic() - started, 1),
         **({UNSEEN_WEIGHT: spelling.weight} if spelling else {}),
-    }  # fmt: skip
+    }
     (out / "graph.json").unlink(missing_ok=True)  # written last: if it exists, the other files are complete
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")
@@ -364,13 +341,7 @@ def build_graph(
 
 
 def load_graph(path: Path | str) -> Graph:
-    """Read what `build_graph` wrote and check that it can be searched.
-
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, the graph is empty or has no final state, or its labels exceed the pdfs or words.
-    """
+    """Read what `build_graph` wrote; refuse a damaged file, and a graph that cannot be searched (`check_graph`)."""
     path = Path(path)
     about = read_json(path / "graph.json")
     if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):
@@ -406,6 +377,7 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
     """
     import kaldifst
 
+    # L o G, determinised and minimised.
     lexicon, disambiguation = lexicon_fst(hmm.lexicon, grammar.words, hmm.tree.phone_classes)
     left, right = to_kaldifst(lexicon), to_kaldifst(grammar.fst)
     kaldifst.arcsort(left, sort_type="olabel")
@@ -413,6 +385,7 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
     lg = kaldifst.compose(left, right)
     kaldifst.determinize_star(lg)
     kaldifst.minimize_encoded(lg)
+    # Phones in context, relabelled by their pdfs.
     width = hmm.tree.width
     kaldifst.arcsort(lg, sort_type="ilabel")
     clg, windows = kaldifst.compose_context(disambiguation, width, width // 2, lg)

@@ -1,11 +1,9 @@
 """Words and phrases to expect: a decoding graph in which they are more probable, and the choice of another graph.
 
 A boost b makes each occurrence of a word or phrase e^b times as probable as in the language model. For single words
-this is exact: the cost is lowered by b on every arc that outputs the word. A single arc cannot tell whether a phrase is
-complete, so the search lowers the cost of each of its words by b / (number of words), which keeps phrases from being
-pruned. In the lattice, these bonuses are then removed, and b is applied where the whole phrase occurs, which is exact
-among the lattice's paths. In a graph of pieces a single word is treated as a phrase, too: as the sequence of its
-characters.
+this is exact: the cost is lowered by b on every arc that outputs the word. For a phrase, the search lowers the cost of
+each of its words by b / (number of words), which keeps it from being pruned; in the lattice, these bonuses are removed,
+and b is applied where the whole phrase occurs. In a graph of pieces a single word is a phrase, too, of its characters.
 
 Axes: A arcs.
 """
@@ -13,38 +11,39 @@ Axes: A arcs.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
 
-from speech3.decode.grammar import with_lexicon_of
-from speech3.decode.graph import Graph
+from speech3.decode.grammar import GRAPH_LEXICON, with_lexicon_of
+from speech3.decode.graph import LM, Graph
+from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.trained_model import TrainedModel
-from speech3.errors import DataError, FormatError, MissingError, listed
+from speech3.errors import DataError, FormatError, MissingError, Speech3Error, listed
 from speech3.language import WORD_START
-from speech3.runtime import composed, read_utf8
+from speech3.runtime import composed, read_utf8, say, write_text
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
-_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
+_MAX_BOOST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
 HotWords = dict[tuple[str, ...], float]
 Model = TypeVar("Model", bound=TrainedModel)
 
 
 def read_hot(path: Path) -> HotWords:
-    """Read lines `WORD [BOOST]` and `WORD WORD ... [BOOST]`: the boost of each word and phrase.
-
-    Raises
-    ------
-    Speech3Error
-        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts. The
-        message names file and line.
-    """
+    """Read lines `WORD [BOOST]` and `WORD WORD ... [BOOST]`: the boost of each word and phrase."""
     return parse_hot(read_utf8(path).splitlines(), path)
 
 
 def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
-    """As `read_hot`, of lines; `path` is their name for messages."""
+    """As `read_hot`, of lines; `path` is their name for messages.
+
+    Raises
+    ------
+    Speech3Error
+        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts.
+    """
     found: dict[tuple[str, ...], tuple[float, int]] = {}
     for number, line in enumerate((composed(line, path) for line in lines), 1):
         words = tuple(line.split())
@@ -53,10 +52,10 @@ def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
         boost = BOOST
         if len(words) > 1 and (given := _boost(words[-1])) is not None:
             words, boost = words[:-1], given
-            if not abs(boost) <= _LARGEST:
+            if not abs(boost) <= _MAX_BOOST:
                 raise FormatError(
-                    f"{path}:{number}: boosts must be between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
-                    f" not {line.split()[-1]}"
+                    f"{path}:{number}: boosts must be between {-_MAX_BOOST:g} and {_MAX_BOOST:g}"
+                    f" (3: 20 times as probable), not {line.split()[-1]}"
                 )
         before = found.setdefault(words, (boost, number))
         if before[0] != boost:
@@ -82,7 +81,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
     Raises
     ------
     Speech3Error
-        The graph lacks a word, or its pieces cannot spell it. The message names `source`.
+        The graph lacks a word, or its pieces cannot spell it; the message names `source`.
     """
     cost_of, phrases = (_of_pieces if graph.mark == WORD_START else _of_words)(graph, hot, source)
     return replace(graph.with_costs(cost_of), phrases=phrases)
@@ -150,16 +149,17 @@ def _can_spell(text: str, pieces: Collection[str]) -> bool:
 
 
 def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[str] | None = None) -> Model:
-    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words.
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words: a file, or its lines.
 
-    These are a file, or its lines.
+    Hot words that the graph lacks are added to it, as by `speech3 graph --add`, with guessed pronunciations.
 
     The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
 
     Raises
     ------
     Speech3Error
-        There is no graph, or it belongs to another model; a hot word is not in it; the model is not tuned.
+        There is no graph, or it belongs to another model; the model is not tuned; a hot word is not in the graph and
+        cannot be added to it, since it cannot be pronounced or the graph is that of a grammar.
     """
     if graph:
         if not (graph / "graph.json").exists():
@@ -170,4 +170,27 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
     if not hot:
         return replace(recognizer, chosen_graph=searched)
     found, source = (read_hot(hot), hot) if isinstance(hot, Path) else (parse_hot(hot), Path("hot"))
+    new = dict.fromkeys(word for words in found for word in words if word not in searched.label_of)
+    if new and searched.mark != WORD_START and (searched.path / LM).exists():
+        recognizer = _with_words(recognizer, searched.path, list(new), source)
+        searched = recognizer.graph
     return replace(recognizer, chosen_graph=with_hot_words(searched, found, source))
+
+
+def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Path) -> Model:
+    """The recogniser with words added to its graph."""
+    with TemporaryDirectory(prefix="speech3-") as scratch:
+        added, out = Path(scratch) / "words.txt", Path(scratch) / "graph"
+        write_text(added, "".join(f"{word}\n" for word in words))
+        try:
+            given = graph / GRAPH_LEXICON  # words that were added to a chosen graph
+            lexicon = given if graph.parent != recognizer.directory and given.exists() else None
+            made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM, add=added, lexicon=lexicon))
+        except Speech3Error as error:
+            told = str(error).replace(str(added), str(source))
+            raise error.restated(f"{told} (options of `speech3 graph MODEL OUT --add FILE`)") from error
+        say(f"{source}: not in the graph, and added to it: {listed(words)}")
+        for pron in made.guessed.pronunciations:
+            say(f"  {pron.word} {' '.join(pron.phones)}")
+        outputs = with_lexicon_of(recognizer.outputs, out)
+        return replace(recognizer, outputs=outputs, chosen_graph=recognizer.read_graph(out))

@@ -51,10 +51,8 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
     arcs_A["ilabel"] = model.pdf_K[fst.arcs_A["ilabel"]] + 1
     words = read_symbol_table(graph / "words.txt", _REMEDY)
     check_graph(fst := Fst(fst.start, fst.final_S, fst.source_A, arcs_A), model.num_pdfs, len(words), graph)
-    about = {
-        "num_pdfs": model.num_pdfs, "states": len(fst.final_S), "arcs": len(arcs_A), "words": len(words),
-        "lm": str(graph), "dropped": [],
-    }  # fmt: skip
+    sizes = {"num_pdfs": model.num_pdfs, "states": len(fst.final_S), "arcs": len(arcs_A), "words": len(words)}
+    about = {**sizes, "lm": str(graph), "dropped": []}
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(words)))
     write_fst(fst, out / "HCLG.fst")
     write_json(out / "graph.json", about)

@@ -1,4 +1,4 @@
-"""Kaldi's lattice archives, text and binary, as its lattice tools read and write them (kaldi-lattice.cc).
+"""Kaldi's lattice archives (kaldi-lattice.cc): written as binary files, read as binary or text files.
 
 A `Lattice` is Kaldi's Lattice (OpenFst's arc type ``lattice4``), a `WordLattice` its CompactLattice
 (``compactlattice44``). Acoustic costs are unscaled in both. Lattices written here have pdfs + 1 in place of Kaldi's
@@ -14,14 +14,14 @@ Axes: N bytes, S states, S1 one more, A arcs, A1 one more, K labels of all arcs,
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 
-from speech3.decode.beam_search import Lattice
-from speech3.decode.word_lattice import WordLattice, topological
+from speech3.decode.beam_search import Lattice, topological
+from speech3.decode.word_lattice import WordLattice, joined_ranges
 from speech3.errors import FormatError
 from speech3.io import index_line
 from speech3.runtime import atomic_path, jit, write_text
@@ -33,20 +33,13 @@ _TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 
 class LatticeBody(NamedTuple):
-    """The states and arcs returned by `read_body`.
+    """The states and arcs returned by `read_body`."""
 
-    Attributes
-    ----------
-    arcs_A4
-        int64: source, target, input label, output label.
-    costs_A2, final_costs_S2
-        float32: graph and acoustic cost.
-    labels_K, begin_A1, final_labels_L, final_begin_S1
-        int32 labels, and int64 offsets where the labels of each arc and of each final weight begin.
-    """
-
-    arcs_A4: np.ndarray
+    arcs_A4: np.ndarray  # int64: source, target, input label, output label
+    # costs_A2, final_costs_S2: float32: graph and acoustic cost
     costs_A2: np.ndarray
+    # labels_K, begin_A1, final_labels_L, final_begin_S1: int32 labels, and int64 offsets where the labels of each arc
+    # and of each final weight begin
     labels_K: np.ndarray
     begin_A1: np.ndarray
     final_costs_S2: np.ndarray
@@ -57,23 +50,18 @@ class LatticeBody(NamedTuple):
 def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[LatticeBody, int]:
     """Parse the states from byte `at` on; return them and the offset of the byte after them.
 
-    Raises
-    ------
-    ValueError
-        The bytes end before the states do, or contain an impossible number.
+    A ValueError says that the bytes end before the states do, or contain an impossible number.
     """
     if not 0 <= states <= len(data_N) // 16:
         raise ValueError(f"{states} states")
-    arcs, labels, final_labels, end = _sizes(data_N, at, states, compact)
+    arcs, costs, labels_K, begin_A1, final_costs, final_labels_L, final_begin_S1, end = _read_states(
+        data_N, at, states, compact
+    )
     if end < 0:
         raise ValueError("the file ends within it")
-    body = LatticeBody(
-        np.empty((arcs, 4), np.int64), np.empty((arcs, 2), np.float32), np.empty(labels, np.int32),
-        np.zeros(arcs + 1, np.int64), np.empty((states, 2), np.float32), np.empty(final_labels, np.int32),
-        np.zeros(states + 1, np.int64),
-    )  # fmt: skip
-    views = body.costs_A2.view(np.int32), body.final_costs_S2.view(np.int32)
-    _fill(data_N, at, states, compact, body, *views)
+    costs_A2, final_costs_S2 = (each.view(np.float32).reshape(-1, 2) for each in (costs, final_costs))
+    arcs_A4 = arcs.reshape(-1, 4)
+    body = LatticeBody(arcs_A4, costs_A2, labels_K, begin_A1, final_costs_S2, final_labels_L, final_begin_S1)
     return body, int(end)
 
 
@@ -94,68 +82,52 @@ def _int64(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def _weight_end(data, at, compact):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The end of the weight that begins at byte `at`, and its number of labels; -1 and 0 if the bytes end before it."""
+def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The columns of a `LatticeBody`, costs as raw bits, and the end; -1 if the bytes end before that."""
+    arcs = [np.int64(0)]
+    costs, labels, begin = [np.int32(0)], [np.int32(0)], [0]
+    final_costs, final_labels, final_begin = [np.int32(0)], [np.int32(0)], [0]
+    arcs.clear()
+    for each in (costs, labels, final_costs, final_labels):
+        each.clear()
+    for s in range(states):
+        at = _read_weight(data, at, compact, final_costs, final_labels, final_begin)
+        leaving = _int64(data, at) if 0 <= at <= len(data) - 8 else -1
+        at = at + 8 if leaving >= 0 else -1
+        for _ in range(leaving):
+            if not 0 <= at <= len(data) - 8:
+                at = -1
+                break
+            ilabel, olabel = _int32(data, at), _int32(data, at + 4)
+            at = _read_weight(data, at + 8, compact, costs, labels, begin)
+            if not 0 <= at <= len(data) - 4:
+                at = -1
+                break
+            for number in (np.int64(s), np.int64(_int32(data, at)), np.int64(ilabel), np.int64(olabel)):
+                arcs.append(number)
+            at += 4
+        if at < 0:
+            break
+    of_arcs = np.array(costs), np.array(labels), np.array(begin)
+    of_states = np.array(final_costs), np.array(final_labels), np.array(final_begin)
+    return np.array(arcs), *of_arcs, *of_states, at
+
+
+@jit
+def _read_weight(data, at, compact, costs, labels, begin):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Append a weight's costs and labels, and where the labels of the next begin; return its end, -1 if cut short."""
     size = 12 if compact else 8
     if at + size > len(data):
-        return -1, 0
-    labels = _int32(data, at + 8) if compact else 0
-    if labels < 0 or at + size + 4 * labels > len(data):
-        return -1, 0
-    return at + size + 4 * labels, labels
-
-
-@jit
-def _sizes(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma: no cover
-    arcs, labels, final_labels = 0, 0, 0
-    for _ in range(states):
-        at, more = _weight_end(data, at, compact)
-        if at < 0 or at + 8 > len(data):
-            return 0, 0, 0, -1
-        final_labels += more
-        leaving = _int64(data, at)
-        at += 8
-        if leaving < 0 or leaving > (len(data) - at) // 20:
-            return 0, 0, 0, -1
-        for _ in range(leaving):
-            if at + 8 > len(data):
-                return 0, 0, 0, -1
-            at, more = _weight_end(data, at + 8, compact)
-            if at < 0 or at + 4 > len(data):
-                return 0, 0, 0, -1
-            labels += more
-            at += 4
-        arcs += leaving
-    return arcs, labels, final_labels, at
-
-
-@jit
-def _fill(data, at, states, compact, body, costs, final_costs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Fill the arrays, after `_sizes` has checked that all bytes exist; costs are copied as raw bits."""
-    size = 12 if compact else 8
-    a = 0
-    for s in range(states):
-        final_costs[s, 0], final_costs[s, 1] = _int32(data, at), _int32(data, at + 4)
-        labels = _int32(data, at + 8) if compact else 0
-        body.final_begin_S1[s + 1] = body.final_begin_S1[s] + labels
-        for place in range(labels):
-            body.final_labels_L[body.final_begin_S1[s] + place] = _int32(data, at + 12 + 4 * place)
-        at += size + 4 * labels
-        leaving = _int64(data, at)
-        at += 8
-        for _ in range(leaving):
-            body.arcs_A4[a, 0] = s
-            body.arcs_A4[a, 2], body.arcs_A4[a, 3] = _int32(data, at), _int32(data, at + 4)
-            at += 8
-            costs[a, 0], costs[a, 1] = _int32(data, at), _int32(data, at + 4)
-            labels = _int32(data, at + 8) if compact else 0
-            body.begin_A1[a + 1] = body.begin_A1[a] + labels
-            for place in range(labels):
-                body.labels_K[body.begin_A1[a] + place] = _int32(data, at + 12 + 4 * place)
-            at += size + 4 * labels
-            body.arcs_A4[a, 1] = _int32(data, at)
-            at += 4
-            a += 1
+        return -1
+    number = _int32(data, at + 8) if compact else 0
+    if number < 0 or at + size + 4 * number > len(data):
+        return -1
+    costs.append(_int32(data, at))
+    costs.append(_int32(data, at + 4))
+    for place in range(number):
+        labels.append(_int32(data, at + 12 + 4 * place))
+    begin.append(len(labels))
+    return at + size + 4 * number
 
 
 @jit
@@ -187,13 +159,9 @@ class _Raw:
 
 
 def write_lattices(
-    path: Path | str,
-    items: Iterable[tuple[str, Lattice | WordLattice]],
-    scp: Path | str | None = None,
-    *,
-    binary: bool = True,
+    path: Path | str, items: Iterable[tuple[str, Lattice | WordLattice]], scp: Path | str | None = None
 ) -> int:
-    """Write ``(utterance, lattice)`` pairs as an archive; return their number. The file appears once all are written.
+    """Write lattices as an archive, which appears once all are written; return their number.
 
     `scp` gets the archive's index: ``utterance /absolute/path.ark:offset`` lines, sorted.
     """
@@ -202,11 +170,7 @@ def write_lattices(
         for utterance, lattice in items:
             stream.write(utterance.encode() + b" ")
             index.append(index_line(utterance, path, stream.tell()))
-            raw = _taken_apart(lattice)
-            if binary:
-                _write_binary(stream, raw, len(lattice.frame_S))
-            else:
-                stream.write("\n".join(["", *_text(raw), "", ""]).encode())
+            _write(stream, lattice)
     if scp is not None:
         write_text(scp, "".join(sorted(index)))
     return len(index)
@@ -218,8 +182,8 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
     Raises
     ------
     Speech3Error
-        The file is missing, cut short or not a lattice archive, or a lattice is invalid: it has a cycle, or its paths
-        to a state read different numbers of frames.
+        The file is missing, cut short or not a lattice archive; a lattice has a cycle, or its paths to a state read
+        different numbers of frames.
     """
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  # closed below
@@ -241,58 +205,32 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
             yield key, _put_together(body, start, compact, where)
 
 
-def _taken_apart(lattice: Lattice | WordLattice) -> _Raw:
-    ends = (lattice.source_A.tolist(), lattice.target_A.tolist())
+def _write(stream: IO[bytes], lattice: Lattice | WordLattice) -> None:
+    # A weight is two costs and, in a compact lattice, its labels.
     if isinstance(lattice, Lattice):
-        raw = _Raw(False, 0, list(zip(*ends, lattice.ilabel_A.tolist(), lattice.olabel_A.tolist(), strict=True)))
+        kind, labels = b"lattice4", (lattice.ilabel_A, lattice.olabel_A)
+        finals = [struct.pack("<ff", cost, 0.0 if np.isfinite(cost) else cost) for cost in lattice.final_S.tolist()]
         costs = zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), strict=True)
-        raw.weights = [(graph, acoustic, ()) for graph, acoustic in costs]
-        last = np.flatnonzero(np.isfinite(lattice.final_S)).tolist()
-        raw.finals = {state: (float(lattice.final_S[state]), 0.0, ()) for state in last}
-        return raw
-    words = lattice.word_A.tolist()
-    raw = _Raw(True, 0, list(zip(*ends, words, words, strict=True)))
-    begins, labels = lattice.begin_A1.tolist(), (lattice.pdfs_K + 1).tolist()
-    raw.weights = [
-        (graph, acoustic, tuple(labels[begins[arc] : begins[arc + 1]]))
-        for arc, (graph, acoustic) in enumerate(zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), strict=True))
-    ]
-    for state in np.flatnonzero(np.isfinite(lattice.final_graph_S)).tolist():
-        graph, acoustic = float(lattice.final_graph_S[state]), float(lattice.final_acoustic_S[state])
-        raw.finals[state] = graph, acoustic, tuple((lattice.final_pdfs_S[state] + 1).tolist())
-    return raw
-
-
-def _text(raw: _Raw) -> Iterator[str]:
-    for (source, target, ilabel, olabel), weight in zip(raw.arcs, raw.weights, strict=True):
-        labels = f"{olabel}" if raw.compact else f"{ilabel}\t{olabel}"
-        yield f"{source}\t{target}\t{labels}\t{_weight(weight, raw.compact)}"
-    for state, weight in raw.finals.items():
-        yield f"{state}\t{_weight(weight, raw.compact)}"
-
-
-def _weight(weight: tuple[float, float, tuple[int, ...]], compact: bool) -> str:
-    labels = "," + "_".join(map(str, weight[2])) if compact else ""
-    return f"{weight[0]:.9g},{weight[1]:.9g}{labels}"
-
-
-def _write_binary(stream: IO[bytes], raw: _Raw, states: int) -> None:
-    kind = b"compactlattice44" if raw.compact else b"lattice4"
+        weights = [struct.pack("<ff", *each) for each in costs]
+    else:
+        kind, labels = b"compactlattice44", (lattice.word_A, lattice.word_A)
+        ends = zip(lattice.final_graph_S.tolist(), lattice.final_acoustic_S.tolist(), lattice.final_pdfs_S, strict=True)
+        finals = [_compact_weight(*each) for each in ends]
+        pdfs_A = np.split(lattice.pdfs_K, lattice.begin_A1[1:-1])
+        arcs = zip(lattice.graph_A.tolist(), lattice.acoustic_A.tolist(), pdfs_A, strict=False)
+        weights = [_compact_weight(*each) for each in arcs]
     stream.write(_MAGIC + b"".join(struct.pack("<i", len(name)) + name for name in (b"vector", kind)))
-    stream.write(_HEADER.pack(_VERSION, 0, _EXPANDED_AND_MUTABLE, raw.start, states, len(raw.arcs)))
-    leaving: list[list[int]] = [[] for _ in range(states)]
-    for number, (source, *_) in enumerate(raw.arcs):
-        leaving[source].append(number)
+    stream.write(_HEADER.pack(_VERSION, 0, _EXPANDED_AND_MUTABLE, 0, len(finals), len(weights)))
+    columns = np.stack([*labels, lattice.target_A], axis=1).tolist()
+    begins = np.searchsorted(lattice.source_A, np.arange(len(finals) + 1)).tolist()
+    for final, (begin, end) in zip(finals, pairwise(begins), strict=True):
+        stream.write(final + struct.pack("<q", end - begin))
+        for (ilabel, olabel, target), weight in zip(columns[begin:end], weights[begin:end], strict=True):
+            stream.write(struct.pack("<ii", ilabel, olabel) + weight + struct.pack("<i", target))
 
-    def weight(values: tuple[float, float, tuple[int, ...]]) -> bytes:
-        labels = struct.pack(f"<i{len(values[2])}i", len(values[2]), *values[2]) if raw.compact else b""
-        return struct.pack("<ff", *values[:2]) + labels
 
-    for state in range(states):
-        stream.write(weight(raw.finals.get(state, (np.inf, np.inf, ()))) + struct.pack("<q", len(leaving[state])))
-        for number in leaving[state]:
-            _, target, ilabel, olabel = raw.arcs[number]
-            stream.write(struct.pack("<ii", ilabel, olabel) + weight(raw.weights[number]) + struct.pack("<i", target))
+def _compact_weight(graph: float, acoustic: float, pdfs: np.ndarray) -> bytes:
+    return struct.pack("<ffi", graph, acoustic, len(pdfs)) + (pdfs + 1).astype("<i4").tobytes()
 
 
 def _key(stream: IO[bytes], path: Path | str) -> str:
@@ -383,12 +321,14 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     arcs_A4, states = body.arcs_A4, len(body.final_costs_S2)
     if not 0 <= start < states or arcs_A4.min(initial=0) < 0 or arcs_A4[:, :2].max(initial=0) >= states:
         raise FormatError(f"{where}: the lattice is empty, or has state or label numbers out of range")
+    # Sort the states topologically, and the arcs by source, target and word.
     order_S = topological(arcs_A4[:, 0], arcs_A4[:, 1], states)
     if len(order_S) < states:
         raise FormatError(f"{where}: not a lattice: its arcs form a cycle")
     number_S = np.full(states, -1, np.int64)
     number_S[order_S] = np.arange(states)
     by_source = np.lexsort((arcs_A4[:, 3], number_S[arcs_A4[:, 1]], number_S[arcs_A4[:, 0]]))
+    # Count the frames read up to each state; a state without a count is unreachable and is left out.
     frames_A = np.diff(body.begin_A1) if compact else (arcs_A4[:, 2] > 0).astype(np.int64)
     source_A, target_A = (np.ascontiguousarray(arcs_A4[by_source, column]) for column in (0, 1))
     frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)
@@ -400,30 +340,29 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     olabel_A, costs_A2 = arcs_A4[kept, 3].astype(np.int32), body.costs_A2[kept]
     final_S2 = np.where(np.isfinite(body.final_costs_S2[used, :1]), body.final_costs_S2[used], np.float32(np.inf))
     frame_S = frame_S[used].astype(np.int32)
-    if compact:
-        return _word_lattice(body, kept, used, (source_A, target_A, olabel_A), costs_A2, final_S2, frame_S)
-    if (np.isfinite(final_S2[:, 0]) & (final_S2[:, 1] != 0)).any():
-        raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
-    return Lattice(
-        source_A, target_A, arcs_A4[kept, 2].astype(np.int32), olabel_A, costs_A2[:, 0].copy(), costs_A2[:, 1].copy(),
-        final_S2[:, 0].copy(), frame_S, True,
-    )  # fmt: skip
-
-
-def _word_lattice(
-    body: LatticeBody, kept: np.ndarray, used: np.ndarray, arcs: tuple[np.ndarray, np.ndarray, np.ndarray],
-    costs_A2: np.ndarray, final_S2: np.ndarray, frame_S: np.ndarray,
-) -> WordLattice:  # fmt: skip
-    length_A = np.diff(body.begin_A1)[kept]
-    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
-    picked_K = np.repeat(body.begin_A1[kept] - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
-    begins = body.final_begin_S1.tolist()
+    (graph_A, acoustic_A), (graph_S, acoustic_S) = costs_A2.T.copy(), final_S2.T.copy()
+    if not compact:
+        if (np.isfinite(graph_S) & (acoustic_S != 0)).any():
+            raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
+        ilabel_A = arcs_A4[kept, 2].astype(np.int32)
+        return Lattice(source_A, target_A, ilabel_A, olabel_A, graph_A, acoustic_A, graph_S, frame_S, True)
+    picked_K, begin_A1 = joined_ranges(body.begin_A1[kept], np.diff(body.begin_A1)[kept])
+    pdfs_K, begins = body.labels_K[picked_K] - np.int32(1), body.final_begin_S1.tolist()
     final_pdfs_S = tuple(
         body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
-        for state, ends in zip(used.tolist(), np.isfinite(final_S2[:, 0]).tolist(), strict=True)
+        for state, ends in zip(used.tolist(), np.isfinite(graph_S).tolist(), strict=True)
     )
-    (graph_A, acoustic_A), (graph_S, acoustic_S) = costs_A2.T.astype(np.float64), final_S2.T.astype(np.float64)
     return WordLattice(
-        *arcs, graph_A, acoustic_A, graph_S, acoustic_S, body.labels_K[picked_K] - np.int32(1),
-        begin_A1.astype(np.int32), final_pdfs_S, frame_S, int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max()),
-    )  # fmt: skip
+        source_A,
+        target_A,
+        olabel_A,
+        graph_A.astype(np.float64),
+        acoustic_A.astype(np.float64),
+        graph_S.astype(np.float64),
+        acoustic_S.astype(np.float64),
+        pdfs_K,
+        begin_A1,
+        final_pdfs_S,
+        frame_S,
+        frames=int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max()),
+    )

@@ -1,18 +1,14 @@
 """Lattices with separate costs for two language models: the one used in the search, and a new one.
 
-Each state of a word lattice is copied for every pair of states of the two models in which paths to it end (on-the-fly
-composition; Kaldi's lattice-lmrescore does this with one model after the other). With the costs of both models on each
-arc, the lattice can be turned into the lattice of any interpolation of them.
+Each state of a word lattice is copied for every pair of states of the two models in which paths to it end. With the
+costs of both models on each arc, it can be turned into the lattice of any interpolation of them.
 
 A model is an automaton with failure transitions (Mohri et al. 2008): a state is a history, and a word without an arc
-there is looked up in the state's back-off state, at the cost of backing off. So every word sequence has one path, with
-the cost that the ARPA format defines. That is the cost of words under the new model.
-
-In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own may also be reached through the
-back-off state, and is where that is cheaper (for one bigram in fourteen of minilibri's language model). So to remove
-the cost of the old model, the same minimum is computed. After a word sequence, a set of states is active, each with a
-residual cost: the cost of the cheapest path to it, minus that of the cheapest path to any of them. For an n-gram model
-of order n, a set has at most n - 1 states.
+there is looked up in the state's back-off state, at the cost of backing off. That is the cost of words under the new
+model. In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own is also reached through the
+back-off state, where that is cheaper. So to remove the cost of the old model, the same minimum is computed, over a set
+of states, each with a residual cost: the cost of the cheapest path to it, minus that of the cheapest path to any of
+them. For an n-gram model of order n, a set has at most n - 1 states.
 
 Axes: S states, S1 one more, A arcs, A1 one more, K pdfs of all arcs. Sets are lists of (state, residual cost).
 """
@@ -26,7 +22,7 @@ import numpy as np
 
 from speech3.decode.beam_search import costs_to_end
 from speech3.decode.grammar import bare, continues, mark_of
-from speech3.decode.word_lattice import WordLattice
+from speech3.decode.word_lattice import WordLattice, joined_ranges
 from speech3.errors import DataError
 from speech3.io import Fst
 from speech3.language import ArpaLm, states_of
@@ -34,36 +30,26 @@ from speech3.runtime import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)
-_SAME = 1e-3  # tolerance of costs, as in `word_lattice`
+_TOLERANCE = 1e-3  # tolerance of costs, as in `word_lattice`
 _SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
-_MOST = 4_000_000  # arcs: half a gigabyte
+_MAX_ARCS = 4_000_000  # arcs: half a gigabyte
 
 
 class LmStates(NamedTuple):
-    """Arrays for compiled code, made only by `of_arpa` and `of_grammar`.
+    """A language model as arrays for compiled code."""
 
-    Attributes
-    ----------
-    start
-        The state in which a sentence begins.
-    begin_S1
-        int64: the arcs of state s are those from begin_S1[s] to begin_S1[s + 1], in the order of their words.
-    word_A, target_A, cost_A
-        int64 words and states; float64 costs, minus natural logarithms of probabilities.
-    backoff_S, backoff_cost_S
-        int64 state in which words without an arc are looked up, -1 if there is none; float64 cost of backing off.
-    final_S
-        float64 final costs; infinite if the final cost is to be looked up in the back-off state.
-    """
-
-    start: int
+    start: int  # the state in which a sentence begins
+    # int64: the arcs of state s are those from begin_S1[s] to begin_S1[s + 1], in the order of their words
     begin_S1: np.ndarray
+    # word_A, target_A, cost_A: int64 words and states; float64 costs, minus natural logarithms of probabilities
     word_A: np.ndarray
     target_A: np.ndarray
     cost_A: np.ndarray
+    # backoff_S, backoff_cost_S: int64 state in which words without an arc are looked up, -1 if there is none; float64
+    # cost of backing off
     backoff_S: np.ndarray
     backoff_cost_S: np.ndarray
-    final_S: np.ndarray
+    final_S: np.ndarray  # float64 final costs; infinite if the final cost is to be looked up in the back-off state
 
 
 def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
@@ -79,10 +65,7 @@ def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
 def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
     """The states of the G that a graph was made from (`grammar.Grammar`); words are its labels.
 
-    Raises
-    ------
-    Speech3Error
-        A sequence of words may have several paths, as in some grammars; `path` is for messages.
+    Refused if a sequence of words may have several paths, as in some grammars; `path` is for messages.
     """
     ilabel_A, states = fst.arcs_A["ilabel"], len(fst.final_S)
     back_A = ilabel_A == backoff_label
@@ -266,36 +249,22 @@ def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragm
     for number in range(end - begin):
         state_1, rest_1 = elements[begin + number]
         state_2, rest_2 = elements[other + number]
-        if state_1 != state_2 or abs(rest_1 - rest_2) > _SAME:
+        if state_1 != state_2 or abs(rest_1 - rest_2) > _TOLERANCE:
             return False
     return True
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The words that a language model scores along a lattice.
+    """The words that a language model scores along a lattice."""
 
-    Attributes
-    ----------
-    word_A
-        int64 word of the language model that each arc completes; `NO_WORD` where it completes none.
-    last_S
-        int64 word that is completed where a path ends in each state; `NO_WORD` if there is none.
-    """
-
-    word_A: np.ndarray
-    last_S: np.ndarray
+    word_A: np.ndarray  # int64 word that each arc completes; `NO_WORD` where it completes none
+    last_S: np.ndarray  # int64 word that is completed where a path ends in each state; `NO_WORD` if there is none
 
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """A lattice whose paths have the costs of both language models.
-
-    Attributes
-    ----------
-    old_A, new_A, old_S, new_S
-        float64 costs of the arcs and final costs under each of the two models.
-    """
+    """A lattice with the costs of both language models, float64: of its arcs, and of ending in its states."""
 
     lattice: WordLattice
     old_A: np.ndarray
@@ -324,7 +293,6 @@ def expand_pieces(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordL
     Returns
     -------
     lattice
-        The expanded lattice.
     words
         For each arc, the word that it completes because its piece begins the next one; "" if it completes none.
     last
@@ -359,14 +327,15 @@ def composed(
     Raises
     ------
     Speech3Error
-        A path of the lattice has infinite cost under one of the models, or there are more than four million arcs.
+        A path of the lattice has infinite cost under one of the models, or there are more than `_MAX_ARCS` arcs.
     """
-    arcs, costs, states, ends, enough = _composed(
-        lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S), old,
-        old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S, _MOST,
-    )  # fmt: skip
+    shape = lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S)
+    read = old, old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S
+    arcs, costs, states, ends, enough = _composed(*shape, *read, _MAX_ARCS)
     if not enough:
-        raise DataError(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
+        raise DataError(
+            f"more than {_MAX_ARCS:,} arcs with the histories of the language model; use one of lower order"
+        )
     costs_A2, ends_S2 = np.array(costs, np.float64).reshape(-1, 2), np.array(ends, np.float64).reshape(-1, 2)
     for place, which in ((0, "used in the search"), (1, "used for rescoring")):
         if np.isinf(costs_A2[:, place]).any() or np.isinf(ends_S2[:, place]).any():
@@ -388,15 +357,22 @@ def _picked(lattice: WordLattice, places_A3: np.ndarray, state_S: np.ndarray) ->
     """
     order_A = np.lexsort((places_A3[:, 1], places_A3[:, 0]))
     source_A, target_A, arc_A = places_A3[order_A].T
-    length_A = np.diff(lattice.begin_A1)[arc_A]
-    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
-    picked_K = np.repeat(lattice.begin_A1[arc_A] - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
-    return order_A, WordLattice(
-        source_A.astype(np.int32), target_A.astype(np.int32), lattice.word_A[arc_A], lattice.graph_A[arc_A],
-        lattice.acoustic_A[arc_A], lattice.final_graph_S[state_S], lattice.final_acoustic_S[state_S],
-        lattice.pdfs_K[picked_K], begin_A1.astype(np.int32), tuple(lattice.final_pdfs_S[state] for state in state_S),
-        lattice.frame_S[state_S], lattice.frames,
-    )  # fmt: skip
+    picked_K, begin_A1 = joined_ranges(lattice.begin_A1[arc_A], np.diff(lattice.begin_A1)[arc_A])
+    picked = replace(
+        lattice,
+        source_A=source_A.astype(np.int32),
+        target_A=target_A.astype(np.int32),
+        word_A=lattice.word_A[arc_A],
+        graph_A=lattice.graph_A[arc_A],
+        acoustic_A=lattice.acoustic_A[arc_A],
+        final_graph_S=lattice.final_graph_S[state_S],
+        final_acoustic_S=lattice.final_acoustic_S[state_S],
+        pdfs_K=lattice.pdfs_K[picked_K],
+        begin_A1=begin_A1,
+        final_pdfs_S=tuple(lattice.final_pdfs_S[state] for state in state_S),
+        frame_S=lattice.frame_S[state_S],
+    )
+    return order_A, picked
 
 
 def pruned(lattice: WordLattice, acoustic_scale: float, beam: float) -> WordLattice:

@@ -10,7 +10,7 @@ Axes: W words of the symbol table.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,45 +25,35 @@ from speech3.decode.graph import GRAMMAR, Graph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
-from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, latticed, small_enough, words_in
-from speech3.decode.trained_model import TrainedModel
+from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
+from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import MismatchError, MissingError, OccupiedError, check_bad
+from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import read_fst
 from speech3.language import ArpaLm, read_arpa
-from speech3.runtime import progress, read_json, write_json, write_text
+from speech3.runtime import progress, read_json, say, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
 NBEST_FILE = "nbest.jsonl"
-_Made = tuple[Hypothesis, WordLattice | None, str]
+Latticed = tuple[Hypothesis, WordLattice | None, list[Alternative]]  # with its N best paths
 
 
 @dataclass(frozen=True)
 class LatticesAbout:
-    """How lattices were made.
+    """How lattices were made."""
 
-    Attributes
-    ----------
-    model, graph
-        Directories.
-    graph_about
-        The contents of the graph's ``graph.json``: if they have changed, the graph has been rebuilt.
-    acoustic_scale, word_penalty
-        Settings of the search. The penalty is included in the graph costs.
-    beam
-        Paths whose cost exceeded that of the best path by more than this were left out.
-    rescored
-        The language model that replaced the graph's, and its weight; None if the lattices were not rescored.
-    """
-
+    # model, graph: directories
     model: str
     graph: str
+    # the contents of the graph's ``graph.json``: if they have changed, the graph has been rebuilt
     graph_about: dict[str, Any]
+    # acoustic_scale, word_penalty: settings of the search. The penalty is included in the graph costs.
     acoustic_scale: float
     word_penalty: float
-    beam: float
+    beam: float  # paths whose cost exceeded that of the best path by more than this were left out
+    # the language model that replaced the graph's, and its weight; None if the lattices were not rescored
     rescored: dict[str, Any] | None = None
 
 
@@ -76,18 +66,30 @@ class LatticeDir:
     about: LatticesAbout
 
     def lattices(self) -> Iterator[tuple[str, WordLattice]]:
-        """Read the lattices, one at a time.
+        """Read the lattices, one at a time; state-level ones are determinised.
 
         Raises
         ------
         Speech3Error
             The archive is missing or damaged, or its words are not those of ``words.txt``.
         """
-        yield from read_word_lattices(self.path / ARCHIVE, self.symbols, self.about.acoustic_scale)
+        archive, number = self.path / ARCHIVE, len(self.symbols)
+        if not archive.exists():
+            raise MissingError(f"{archive}: no such file; {_REMEDY}")
+        for utterance, lattice in read_lattices(archive):
+            words = lattice if isinstance(lattice, WordLattice) else words_of(lattice, self.about.acoustic_scale)
+            if (last := int(words.word_A.max(initial=0))) >= number:
+                raise MismatchError(
+                    f"{archive}: {utterance}: word {last}, but the {SYMBOLS} beside it has {number:,}: they belong to"
+                    f" different graphs; {_REMEDY}"
+                )
+            yield utterance, words
+
+    def units(self, labels: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.symbols[label] for label in labels)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        units = tuple(self.symbols[label] for label in labels)
-        return join_words(units, self.mark) if self.mark else units
+        return join_words(self.units(labels), self.mark) if self.mark else self.units(labels)
 
     @cached_property
     def mark(self) -> str:
@@ -102,12 +104,8 @@ class LatticeDir:
     def old_lm(self, given: Path | None = None) -> tuple[LmStates, np.ndarray]:
         """The language model used in the search, and (W,) its number of each symbol.
 
-        It is the graph's G.fst, or the ARPA file `given`.
-
-        Raises
-        ------
-        Speech3Error
-            There is none, or the graph is not the one that the lattices were made with.
+        It is the graph's G.fst, or the ARPA file `given`; refused if there is none, or if the graph is not the one that
+        the lattices were made with.
         """
         graph = Path(self.about.graph)
         if given is None and (graph / "graph.json").exists():
@@ -129,36 +127,8 @@ class LatticeDir:
         return states, number_W
 
 
-def read_word_lattices(
-    archive: Path, symbols: tuple[str, ...], acoustic_scale: float
-) -> Iterator[tuple[str, WordLattice]]:
-    """Read an archive as word lattices; state-level lattices are determinised at `acoustic_scale`.
-
-    Raises
-    ------
-    Speech3Error
-        The archive is missing or damaged, or has words that `symbols` lacks.
-    """
-    if not archive.exists():
-        raise MissingError(f"{archive}: no such file; {_REMEDY}")
-    for utterance, lattice in read_lattices(archive):
-        words = lattice if isinstance(lattice, WordLattice) else words_of(lattice, acoustic_scale)
-        if len(words.word_A) and int(words.word_A.max()) >= len(symbols):
-            raise MismatchError(
-                f"{archive}: {utterance}: word {int(words.word_A.max())}, but the {SYMBOLS} beside it has"
-                f" {len(symbols):,}: they belong to different graphs; {_REMEDY}"
-            )
-        yield utterance, words
-
-
 def open_lattices(path: Path) -> LatticeDir:
-    """Open a directory that `speech3 decode --lattice` wrote.
-
-    Raises
-    ------
-    Speech3Error
-        `path` is not such a directory.
-    """
+    """Open a directory that `speech3 decode --lattice` wrote; refuse any other."""
     if not (path / ABOUT).exists():
         raise MissingError(f"{path}: has no {ABOUT}; pass a directory that speech3 decode --lattice wrote")
     try:
@@ -168,20 +138,20 @@ def open_lattices(path: Path) -> LatticeDir:
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
-def describe_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
+def lattices_about(recognizer: TrainedModel, graph: Graph) -> LatticesAbout:
+    """What is said of lattices that are made with the tuned settings."""
+    model, path, tuned = str(recognizer.directory.resolve()), str(graph.path.resolve()), recognizer.settings
+    return LatticesAbout(model, path, graph.about, tuned.acoustic_scale, tuned.word_penalty, LATTICE_BEAM)
+
+
+def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
     """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
-    about = LatticesAbout(str(model.resolve()), str(graph.path.resolve()), graph.about, *setting, beam)
-    save_about(out, graph.words, about)
+    write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
+    write_json(out / ABOUT, asdict(about))
 
 
 def forget_lattices(out: Path) -> None:
-    """Remove the lattices of an earlier decoding, before another one begins.
-
-    Raises
-    ------
-    Speech3Error
-        The directory holds a decoding graph, which has the same symbol table.
-    """
+    """Remove the lattices of an earlier decoding; refuse the directory of a graph, which has the same symbol table."""
     if (out / "graph.json").exists():
         raise OccupiedError(f"{out}: holds a decoding graph; choose another directory")
     if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
@@ -189,44 +159,22 @@ def forget_lattices(out: Path) -> None:
             (out / name).unlink(missing_ok=True)
 
 
-def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
-    write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
-    write_json(out / ABOUT, asdict(about))
-
-
 @dataclass(frozen=True)
 class WantedResults:
-    """The results to produce in addition to words and confidences.
+    """The results to produce in addition to words and confidences."""
 
-    Attributes
-    ----------
-    nbest
-        Length of the N-best lists; 0 for none.
-    archive
-        Write lattices.
-    bayes_risk
-        Return the words with the fewest expected errors in place of the best path's.
-    """
-
-    nbest: int = 0
-    archive: bool = False
-    bayes_risk: bool = False
+    nbest: int = 0  # length of the N-best lists; 0 for none
+    archive: bool = False  # write lattices
+    bayes_risk: bool = False  # return the words with the fewest expected errors in place of the best path's
 
 
 @dataclass(eq=False)
 class Kept:
-    """Statistics of the lattices that `decode_latticed` made.
+    """The lattices that were made."""
 
-    Attributes
-    ----------
-    densities
-        Mean number of arcs per frame in each utterance's lattice (Kaldi's lattice-depth).
-    without
-        For each decoded utterance without a lattice, the reason.
-    """
-
+    # mean number of arcs per frame in each utterance's lattice (Kaldi's lattice-depth)
     densities: dict[str, float] = field(default_factory=dict)
-    without: dict[str, str] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)  # for each decoded utterance without a lattice, the reason
 
     @property
     def density(self) -> float:
@@ -243,88 +191,119 @@ def decode_latticed(
 ) -> tuple[Decoding, Kept]:
     """Decode with the tuned settings; write ``lat.ark`` and its companion files, and ``nbest.jsonl``, if `wanted`.
 
-    The hypotheses have confidences. Each lattice is written as soon as it is made.
-
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances failed (such as by scores that are NaN), or there were none.
+    The hypotheses have confidences. Raises an error if more than 5 % of the utterances failed, or there were none.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
-    config, setting = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), (
-        tuned.acoustic_scale, tuned.word_penalty
-    )  # fmt: skip
+    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
 
-    def make(best: Hypothesis, lattice: Lattice | None) -> _Made:
-        return _made(graph, best, lattice, setting[0], wanted)
+    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
+        return _latticed(graph, best, lattice, scale, wanted)
 
-    found: dict[str, Hypothesis] = {}
+    few = 0
     failed: dict[str, str] = {}
-    lines: list[str] = []
-    kept = Kept()
-    shown = progress(recognizer.scores(feats), len(feats), "decoding")
-    results = latticed(graph, shown, config, setting, jobs, make)
 
-    def lattices() -> Iterator[tuple[str, WordLattice]]:
-        for utterance, each in results:
+    def made() -> Iterator[Latticed]:
+        nonlocal few
+        shown = progress(recognizer.scores(feats), len(feats), "decoding")
+        for utterance, each in searched(graph, shown, config, (scale, tuned.word_penalty), make, jobs):
             if isinstance(each, str):
                 failed[utterance] = each
-                continue
-            found[utterance], lattice, best_lines = each
-            lines.append(best_lines)
-            if lattice is None:
-                kept.without[utterance] = "its recording is too long"
             else:
-                kept.densities[utterance] = lattice.density
-                yield utterance, lattice
+                few += len(each[2]) < wanted.nbest
+                yield each
 
-    forget_lattices(out)  # so that, if this is interrupted, those of an earlier decoding are not taken for this one's
-    if wanted.archive:
+    about = lattices_about(recognizer, graph) if wanted.archive else None
+    hypotheses, kept = write_latticed(out, made(), graph.words, about, nbest=wanted.nbest > 0)
+    check_bad(failed, len(hypotheses) + len(failed), str(graph.path), "could not be decoded")
+    if few:
+        say(f"{few} of {len(hypotheses)} utterances have fewer than {wanted.nbest} word sequences in their lattices")
+    return Decoding(tuple(hypotheses), failed), kept
+
+
+def write_latticed(
+    out: Path, made: Iterable[Latticed], symbols: tuple[str, ...], about: LatticesAbout | None, *, nbest: bool
+) -> tuple[list[Hypothesis], Kept]:
+    """Write what is made of each utterance as soon as it is made: the lattices if `about`, the N-best lists if `nbest`.
+
+    Files of an earlier run are removed first, so that those of an interrupted run are not mistaken for complete ones.
+    """
+    hypotheses: list[Hypothesis] = []
+    lines: list[str] = []
+    kept = Kept()
+
+    def lattices() -> Iterator[tuple[str, WordLattice]]:
+        for best, lattice, paths in made:
+            hypotheses.append(best)
+            lines.append(nbest_lines(best.utterance, paths))
+            if lattice is None:
+                kept.without[best.utterance] = "its recording is too long"
+            else:
+                kept.densities[best.utterance] = lattice.density
+                yield best.utterance, lattice
+
+    forget_lattices(out)
+    (out / NBEST_FILE).unlink(missing_ok=True)
+    if about:
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
-        describe_lattices(out, graph, recognizer.directory, setting, LATTICE_BEAM)
+        save_about(out, symbols, about)
     else:
         for _ in lattices():
             pass
-    check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")
-    if wanted.nbest:
+    if nbest:
         write_text(out / NBEST_FILE, "".join(lines))
-    else:
-        (out / NBEST_FILE).unlink(missing_ok=True)
-    return Decoding(tuple(found.values()), failed), kept
+    return hypotheses, kept
 
 
-def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> _Made:
-    """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
+def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths: int) -> Latticed:
+    """Decode one recording with the tuned settings: hypothesis with confidences, word lattice, N best `paths`.
+
+    An error that no path survived has the `name`.
+    """
+    graph, tuned, wanted = recognizer.graph, recognizer.settings, WantedResults(paths)
+    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
+
+    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
+        return _latticed(graph, best, lattice, scale, wanted)
+
+    scores = recognizer.scores({name: feats_TF})
+    ((_, found),) = searched(graph, scores, config, (scale, tuned.word_penalty), make)
+    if isinstance(found, str):
+        raise DataError(f"{name}: {found}")
+    return found
+
+
+def _latticed(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> Latticed:
+    """For one utterance: hypothesis with confidences, word lattice, N best paths."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
-    lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
+    paths = [] if words is None else alternatives(words, graph.words, graph.mark, scale, wanted.nbest)
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
         # The lattice of the full beam is too large, so only narrower beams are tried.
         values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
-        return replace(best, confidences=values), words, lines
+        return replace(best, confidences=values), words, paths
     risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
     units = tuple(graph.words[label] for label in risk.words)
     best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
-    return best, words, lines
+    return best, words, paths
 
 
-def nbest_lines(utterance: str, lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> str:
-    """The N best paths of a lattice as lines of JSON (see `nbest_line`).
+def alternatives(lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> list[Alternative]:
+    """Up to `n` best paths of a lattice, best first; pieces with the `mark` are joined."""
+    found = []
+    for path in nbest(lattice, n, scale) if n else []:
+        acoustic, units = scale * path.acoustic_cost(lattice), tuple(symbols[word] for word in path.words)
+        found.append(Alternative(join_words(units, mark) if mark else units, acoustic, path.cost - acoustic))
+    return found
 
-    Costs are minus natural logarithms; the acoustic cost is scaled, so that it and the graph cost add up to the cost.
-    """
-    paths = nbest(lattice, n, scale) if n else []
-    lines = []
+
+def nbest_lines(utterance: str, paths: Iterable[Alternative]) -> str:
+    """Lines of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
+    lines = ({"utterance": utterance, **each} for each in ranked_paths(paths))
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def ranked_paths(paths: Iterable[Alternative]) -> Iterator[dict[str, Any]]:
+    """JSON objects of the N best paths."""
     for rank, path in enumerate(paths, 1):
-        acoustic, units = scale * path.acoustic_cost(lattice), [symbols[word] for word in path.words]
-        words = join_words(units, mark) if mark else units
-        lines.append(nbest_line(utterance, rank, acoustic, path.cost - acoustic, words))
-    return "".join(lines)
-
-
-def nbest_line(utterance: str, rank: int, acoustic_cost: float, graph_cost: float, words: Sequence[str]) -> str:
-    """A line of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
-    costs = {"cost": acoustic_cost + graph_cost, "acoustic_cost": acoustic_cost, "graph_cost": graph_cost}
-    rounded = {name: round(cost, 4) for name, cost in costs.items()}
-    line = {"utterance": utterance, "rank": rank, **rounded, "words": " ".join(words)}
-    return json.dumps(line, ensure_ascii=False) + "\n"
+        costs = {"cost": path.cost, "acoustic_cost": path.acoustic_cost, "graph_cost": path.graph_cost}
+        yield {"rank": rank, **{name: round(cost, 4) for name, cost in costs.items()}, "words": path.text}

@@ -1,11 +1,10 @@
 """Paths of word lattices: the N best, the one with the fewest errors (oracle), and minimum Bayes risk.
 
 Minimum Bayes risk (Xu et al. 2011; Kaldi's sausages.cc): the expected number of word errors of a hypothesis is the mean
-of its edit distances to all paths, weighted by their posteriors. It is computed as in the paper, state by state of the
-lattice: where paths that meet in a state are aligned differently, their distances are averaged. Each position of the
-hypothesis (each word, and the gaps before, between and after them) gets a distribution over the words that paths have
-there. Taking the most probable word in every position never raises the expected errors, so this is repeated until
-nothing changes.
+of its edit distances to all paths, weighted by their posteriors. Where paths that meet in a state are aligned
+differently, their distances are averaged. Each position of the hypothesis (each word, and the gaps around it) gets a
+distribution over the words that paths have there. Taking the most probable word in every position never raises the
+expected errors, so this is repeated until nothing changes.
 
 Axes: S states, A arcs, Q positions of the hypothesis, Q1 one more, R1 one more than the words of the reference,
 W words.
@@ -23,21 +22,12 @@ from speech3.runtime import jit
 
 _GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
 _PASSES = 100
+MOST_PATHS = 10_000  # of an N-best list: what the search keeps grows with their number
 
 
 @dataclass(frozen=True)
 class WordPath:
-    """A path through a word lattice.
-
-    Attributes
-    ----------
-    words
-        Indices in the graph's symbol table.
-    cost
-        Total cost at the given scale and word penalty.
-    arcs
-        Numbers of its arcs in the lattice.
-    """
+    """A path through a word lattice: its words (symbols of the graph), its total cost, and the numbers of its arcs."""
 
     words: tuple[int, ...]
     cost: float
@@ -92,10 +82,7 @@ def _arcs(links: Sequence[tuple[int, int]], link: int) -> tuple[int, ...]:
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:
     """The words of a path with the fewest substitutions, deletions and insertions; 0 for an arc without a word.
 
-    Parameters
-    ----------
-    reference
-        Indices of words in the symbol table; any unused number for words that are not in the graph.
+    Words of `reference` that are not in the graph may have any unused number.
     """
     ends_S, wanted = np.isfinite(lattice.final_graph_S), np.array(reference, np.int64)
     arcs = _oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, wanted)
@@ -138,40 +125,12 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The words that paths have in a position of the hypothesis, and their posteriors, highest first; 0: no word."""
-
-    words: tuple[int, ...]
-    posteriors: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class BayesRisk:
-    """A hypothesis with its statistics from the lattice.
+    """A hypothesis with its statistics from the lattice."""
 
-    Attributes
-    ----------
-    words
-        Indices in the graph's symbol table.
-    confidences
-        Posterior of each word in its position, from 0 to 1.
-    expected_errors
-        Expected number of word errors of the hypothesis.
-    slots
-        All positions, gaps included: a confusion network.
-    """
-
-    words: tuple[int, ...]
-    confidences: tuple[float, ...]
-    expected_errors: float
-    slots: tuple[Slot, ...]
-
-
-def arc_posteriors(lattice: WordLattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-    """(A,) float64: the posterior probability of each arc."""
-    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
-    final_S = lattice.final_costs_S(acoustic_scale)
-    return np.asarray(_posteriors(lattice.source_A, lattice.target_A, costs_A, final_S))
+    words: tuple[int, ...]  # symbols of the graph
+    confidences: tuple[float, ...]  # posterior of each word in its position, from 0 to 1
+    expected_errors: float  # expected number of word errors of the hypothesis
 
 
 def confidences(
@@ -191,28 +150,22 @@ def minimum_bayes_risk(
 def _risk(
     lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float, passes: int
 ) -> BayesRisk:
-    ended = _with_one_end(lattice, acoustic_scale, word_penalty)
-    number_A = np.unique(np.concatenate([ended[2], words, [0]]), return_inverse=True)
-    labels = number_A[0].astype(np.int64)
-    numbers = {int(label): place for place, label in enumerate(labels)}
-    word_A = number_A[1][: len(ended[2])].astype(np.int64)
-    places = _with_gaps([numbers[word] for word in words])
-    best = np.inf
-    kept = places
-    kept_gamma = np.zeros((len(places), len(labels)))
+    source_A, target_A, label_A, costs_A, states = _with_one_end(lattice, acoustic_scale, word_penalty)
+    # Number the words of lattice and hypothesis from 0, no word.
+    labels_W, number_A = np.unique(np.concatenate([label_A, words, [0]]).astype(np.int64), return_inverse=True)
+    word_A, places = number_A[: len(label_A)].astype(np.int64), _with_gaps(number_A[len(label_A) : -1].tolist())
+    best, kept = np.inf, places
+    kept_gamma = np.zeros((len(places), len(labels_W)))
     for _ in range(passes):
-        errors, gamma_QW = _statistics(*ended[:2], word_A, ended[3], ended[4], places, len(labels), _GAP)
+        arcs = source_A, target_A, word_A, costs_A
+        errors, gamma_QW = _statistics(*arcs, states, places, len(labels_W), _GAP)
         if not errors < best - 1e-9:
             break
         best, kept, kept_gamma = errors, places, gamma_QW
         places = _with_gaps([int(word) for word in gamma_QW.argmax(1) if word])
-    slots = []
-    for posterior_W in kept_gamma:
-        order = [int(word) for word in np.argsort(-posterior_W, kind="stable") if posterior_W[word] > 1e-9]
-        slots.append(Slot(tuple(int(labels[word]) for word in order), tuple(float(posterior_W[w]) for w in order)))
-    said = [place for place in range(len(kept)) if kept[place]]
-    posteriors = tuple(float(np.clip(kept_gamma[place, kept[place]], 0.0, 1.0)) for place in said)
-    return BayesRisk(tuple(int(labels[kept[place]]) for place in said), posteriors, float(best), tuple(slots))
+    said = np.flatnonzero(kept)
+    posteriors = np.clip(kept_gamma[said, kept[said]], 0.0, 1.0)
+    return BayesRisk(tuple(labels_W[kept[said]].tolist()), tuple(posteriors.tolist()), float(best))
 
 
 def _with_gaps(words: list[int]) -> np.ndarray:
@@ -257,17 +210,6 @@ def _forward(source, target, costs, states):  # type: ignore[no-untyped-def] # p
 
 
 @jit
-def _posteriors(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    forward, backward = _forward(source, target, costs, len(final)), -final
-    for a in range(len(source) - 1, -1, -1):
-        backward[source[a]] = _log_add(backward[source[a]], backward[target[a]] - costs[a])
-    posteriors = np.empty(len(source))
-    for a in range(len(source)):
-        posteriors[a] = np.exp(forward[source[a]] - costs[a] + backward[target[a]] - backward[0])
-    return posteriors
-
-
-@jit
 def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # pragma: no cover
     """Write to `row`, (Q1,), the edit distances at an arc's target, computed from those at its source."""
     row[0] = distance[0] + (1 + gap if word else 0.0)
@@ -281,6 +223,7 @@ def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # p
 def _statistics(source, target, word, costs, states, places, words, gap):  # type: ignore[no-untyped-def] # pragma: no cover
     """Expected errors of a hypothesis, and (Q, W) the posterior of each word in each of its positions."""
     many = len(places)
+    # Forward: the mean edit distance to the paths to each state, weighted by their probabilities.
     alpha = _forward(source, target, costs, states)
     distance, row = np.zeros((states, many + 1)), np.empty(many + 1)
     for q in range(1, many + 1):
@@ -290,6 +233,7 @@ def _statistics(source, target, word, costs, states, places, words, gap):  # typ
         share = np.exp(alpha[source[a]] - costs[a] - alpha[target[a]])
         for q in range(many + 1):  # numba takes seconds to compile the assignment of an array
             distance[target[a], q] += share * row[q]
+    # Backward: pass the weight of each alignment back along the cheaper edit, and count words by position.
     gamma, weight, here = np.zeros((many, words)), np.zeros((states, many + 1)), np.empty(many + 1)
     weight[states - 1, many] = 1.0
     for a in range(len(source) - 1, -1, -1):

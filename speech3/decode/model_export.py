@@ -2,11 +2,10 @@
 
 OUT.onnx is written only after onnxruntime's scores have been compared with PyTorch's.
 
-Int8 is dynamic quantisation of the matrix products, including those in the recurrence of an LSTM: their weights are
-stored as integers with a scale for each output, their inputs are rounded to 8 bits at run time with a scale for each
-product, and everything between the products stays float32. Weights use 7 of their 8 bits: processors without VNNI add
-two products in 16 bits, which would overflow. Convolutions stay float32: onnxruntime's integer convolutions run at a
-quarter of the speed on a CPU (version 1.31, preset ``cnn``: 3,031 frames/s instead of 10,833).
+Int8 is dynamic quantisation of the matrix products, also in an LSTM's recurrence: weights are integers with a scale for
+each output, inputs are rounded to 8 bits at run time, and everything between the products stays float32. Weights use 7
+of their 8 bits: processors without VNNI add two products in 16 bits, which would overflow. Convolutions stay float32:
+onnxruntime's integer convolutions run at a quarter of the speed on a CPU.
 
 Axes: T frames, F feature bins, S senones.
 """
@@ -35,14 +34,12 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # largest difference of a log likelihood, float32 against float32
 _CHECKED_S, _ROUNDS = 30.0, 3  # seconds of random features, and how often their scores are computed for the timing
 _KEPT = (
-    "training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per",
-    "hmm", "seed", "versions",
-)  # fmt: skip
+    *("training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss"),
+    *("heldout_per", "hmm", "seed", "versions"),
+)
 _GRAPH = "graph/graph.json"
-_BESIDE = (
-    "graph/HCLG.fst", "graph/words.txt", "graph/G.fst", "graph/lm.arpa.gz", "graph/letters.arpa.gz",
-    "graph/lexicon.txt", _GRAPH, DECODE_SETTINGS, "tuning.json",
-)  # fmt: skip
+_GRAPH_FILES = ("HCLG.fst", "words.txt", "G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")
+_BESIDE = (*(f"graph/{name}" for name in _GRAPH_FILES), _GRAPH, DECODE_SETTINGS, "tuning.json")
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 
@@ -60,26 +57,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Export:
-    """What was written.
-
-    Attributes
-    ----------
-    forms
-        PyTorch, float, and int8 if requested; differences of log likelihoods are between float and PyTorch, and
-        between int8 and float.
-    rest
-        OUT.decode.
-    int8_products, products
-        How many of the network's products with weights are computed in int8, and how many there are in all.
-    graph, tuned
-        Whether OUT.decode has a decoding graph, and tuned settings.
-    """
+    """What was written."""
 
     path: Path
-    rest: Path
+    rest: Path  # OUT.decode
+    # PyTorch, float, and int8 if requested; differences of log likelihoods are between each form and the one before
     forms: tuple[Form, ...]
+    # int8_products, products: how many of the network's products with weights are computed in int8, and how many there
+    # are in all
     int8_products: int
     products: int
+    # graph, tuned: whether OUT.decode has a decoding graph, and tuned settings
     graph: bool
     tuned: bool
 
@@ -103,6 +91,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
+    # Write the network, as float and as int8, and compare its scores with PyTorch's.
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))
     feats_TF = random_features(network, round(_CHECKED_S * 1000 / recognizer.features.frame_shift))
@@ -123,15 +112,8 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         out.unlink(missing_ok=True)  # written last: if it exists, both are complete
         beside = _write_rest(recognizer, rest)
     kinds = list(_products(proto.graph))
-    return Export(
-        out,
-        rest,
-        tuple(forms),
-        kinds.count(_INT8_PRODUCT),
-        len(kinds),
-        graph=_GRAPH in beside,
-        tuned=DECODE_SETTINGS in beside,
-    )
+    products = kinds.count(_INT8_PRODUCT), len(kinds)
+    return Export(out, rest, forms, *products, graph=_GRAPH in beside, tuned=DECODE_SETTINGS in beside)
 
 
 def random_features(network: AcousticModel, frames: int) -> np.ndarray:
@@ -143,10 +125,13 @@ def random_features(network: AcousticModel, frames: int) -> np.ndarray:
 def _about(recognizer: TrainedModel, int8: bool) -> dict[str, Any]:
     about = read_about(recognizer.directory / "model.safetensors")
     return {
-        "model": about["model"], "features": recognizer.features.model_dump(mode="json"), "int8": int8,
-        "subsampling": recognizer.scorer.subsampling, "objective": about.get("objective"),
+        "model": about["model"],
+        "features": recognizer.features.model_dump(mode="json"),
+        "int8": int8,
+        "subsampling": recognizer.scorer.subsampling,
+        "objective": about.get("objective"),
         "trained": {key: about[key] for key in _KEPT if key in about},
-    }  # fmt: skip
+    }
 
 
 def _measured(scorers: Mapping[str, Scorer], sizes: Sequence[int], feats_TF: np.ndarray) -> tuple[Form, ...]:
@@ -175,9 +160,14 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
     logging.disable(logging.WARNING)  # onnxruntime would advise a preprocessing step that this network does not need
     try:
         quantize_dynamic(
-            proto, path, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8, per_channel=True,
-            reduce_range=True, extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
-        )  # fmt: skip
+            proto,
+            path,
+            op_types_to_quantize=["MatMul"],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+        )
     finally:
         logging.disable(logging.NOTSET)
     return onnx.load(path)

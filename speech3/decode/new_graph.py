@@ -43,28 +43,18 @@ _ORDER = 3  # default order of a model estimated from --text
 
 @dataclass(frozen=True)
 class GraphSources:
-    """The user's files to build a graph from; None stands for the model's own.
+    """The user's files to build a graph from; None stands for the model's own."""
 
-    Attributes
-    ----------
-    lm, text, grammar, sentences
-        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most one
-        of them may be given.
-    lexicon
-        Pronunciations that take precedence over the model's.
-    add
-        A list of words to add (`speech3.language.added_words`).
-    lang
-        espeak-ng's language code, for guessing pronunciations.
-    """
-
+    # lm, text, grammar, sentences: an ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a
+    # list of sentences. At most one of them may be given.
     lm: Path | None = None
     text: Path | None = None
     order: int | None = None
     grammar: Path | None = None
     sentences: Path | None = None
-    lexicon: Path | None = None
-    add: Path | None = None
+    lexicon: Path | None = None  # pronunciations that take precedence over the model's
+    add: Path | None = None  # a list of words to add (`speech3.language.added_words`)
+    # espeak-ng's language code, for guessing pronunciations; None: that of the model's training, if it is known
     lang: str | None = None
 
 
@@ -83,7 +73,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     ------
     Speech3Error
         Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
-        be pronounced; of the model's outputs only the number is known, so no graph can be built for it.
+        be pronounced; only the number of the model's outputs is known.
     """
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
@@ -184,8 +174,8 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
         )
     if unused := len({pron.word for pron in every} - wanted - {UNKNOWN}):
         say(f"{path}: {unused:,} of its words are not in {language.source} and cannot be recognised")
-    told = {word.word for word in added if word.pronunciations}
-    return [pron for pron in used if pron.word not in told]
+    pronounced = {word.word for word in added if word.pronunciations}
+    return [pron for pron in used if pron.word not in pronounced]
 
 
 def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
@@ -200,7 +190,7 @@ def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
 def _pronounced(
     hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str], kept: Path
 ) -> tuple[Hmm, GuessedPronunciations]:
-    """The model with guessed pronunciations for the words that it lacks.
+    """The model with guessed pronunciations for the words that it lacks: by espeak-ng, else from their letters.
 
     Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
     `lang` is given; otherwise they are left out.
@@ -211,7 +201,7 @@ def _pronounced(
     if not unknown:
         return hmm, GuessedPronunciations((), "", {})
     try:
-        found = by_espeak(hmm, unknown, {}, sources.lang, kept) if sources.lang else by_letters(hmm, unknown, kept)
+        found = _guessed(hmm, unknown, sources.lang, kept)
     except Speech3Error as error:
         raise error.restated(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; pass them with --lexicon FILE"
@@ -224,6 +214,16 @@ def _pronounced(
             " phone ...` into a file for --lexicon"
         )
     return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found
+
+
+def _guessed(hmm: Hmm, words: Sequence[str], lang: str | None, kept: Path) -> GuessedPronunciations:
+    if code := lang or hmm.lexicon.language:
+        try:
+            return by_espeak(hmm, words, {}, code, kept)
+        except Speech3Error:
+            if lang:
+                raise
+    return by_letters(hmm, words, kept)
 
 
 def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:

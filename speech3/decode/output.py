@@ -1,14 +1,11 @@
 """The files of decoding, `hyp.txt` and `hyp.ctm`, and how long recordings are cut, decoded and joined again.
 
-A recording is cut where it is quietest, into parts that are recognised as utterances; only audio that has not been cut
-yet is in memory. A part that is equally loud throughout contains no speech and is left out: if its features were
-normalised by themselves, such noise would look like speech. Silence at the ends of a part is trimmed to half a second,
-because more would shift the mean and variance of the features.
+A recording is cut where it is quietest, into parts that are recognised as utterances. A part that is equally loud
+throughout contains no speech and is left out: if its features were normalised by themselves, such noise would look like
+speech. Silence at the ends of a part is trimmed to half a second, since more would shift the mean of the features.
 
-The memory of a search grows with the length of an utterance, and that of an alignment with its square. So utterances of
-a data directory are cut, too, if they last more than `WHOLE_S`. Shorter ones are decoded as they are, even if
-`transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep their names
-in lattices and N-best lists.
+Utterances of a data directory are cut only if they last more than `WHOLE_S`, because the memory of a search grows with
+the length of an utterance, and that of an alignment with its square. Shorter ones keep their names in lattices.
 
 Axes: S samples, T stretches of 10 ms.
 """
@@ -55,13 +52,7 @@ class Cut:
 
 
 def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
-    """Yield the parts of a recording that contain speech.
-
-    Parameters
-    ----------
-    blocks
-        The recording's samples, float32, in blocks of any size.
-    """
+    """Yield the parts of a recording that contain speech; `blocks` are its samples, float32, in blocks of any size."""
     waiting_S, begin, enough = np.zeros(0, np.float32), 0, math.ceil((_LONGEST_S + _LEAST_LEFT_S) * rate_hz)
     for block_S in blocks:
         waiting_S = np.concatenate([waiting_S, block_S])
@@ -107,6 +98,7 @@ def _powers(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
     """(T,) float64: mean square of each 10 ms."""
     step = round(_STEP_S * rate_hz)
     steps = len(wave_S) // step
+    wave_S = wave_S - wave_S.mean(dtype=np.float64)  # an offset would make silence as loud as speech
     powers_T: np.ndarray = np.square(wave_S[: steps * step], dtype=np.float64).reshape(steps, step).mean(1)
     return np.maximum(powers_T, _FLOOR)
 
@@ -167,10 +159,9 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
 
 
 def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, UtteranceParts]:
-    """The data directory with its long utterances cut at pauses.
+    """The data directory with its long utterances cut at pauses into parts that are named by `segment_name`.
 
-    The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: the extraction of
-    features will report it.
+    An utterance whose audio cannot be read is left as it is: the extraction of features will report it.
 
     Raises
     ------
@@ -250,9 +241,20 @@ def word_times(
     labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
     aligned are kept, and their times are spread over it (`spread_over`).
     """
+    return aligned_words(recognizer, feats, decoding, jobs, waves)[0]
+
+
+def aligned_words(
+    recognizer: TrainedModel,
+    feats: Mapping[str, np.ndarray],
+    decoding: Decoding,
+    jobs: int = 1,
+    waves: Mapping[str, Wave] | None = None,
+) -> tuple[dict[str, list[Segment]], Mapping[str, Alignment]]:
+    """As `word_times`, and the alignments of the utterances that could be aligned."""
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
-        return {}
+        return {}, {}
     alignments, bad = recognizer.align(
         ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False, waves=waves
     )
@@ -267,7 +269,7 @@ def word_times(
             f"the words of {len(bad)} of {len(texts)} utterances could not be aligned, so their times are spread evenly"
             f" over the utterance, such as {utterance}: {reason.removeprefix(f'{utterance}: ')}"
         )
-    return dict(sorted(times.items()))
+    return dict(sorted(times.items())), alignments
 
 
 def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end_s: float) -> list[Segment]:
@@ -323,13 +325,7 @@ def without_doubtful(recognizer: TrainedModel, found: Hypothesis) -> Hypothesis:
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:
-    """Write the hypotheses as a Kaldi text file.
-
-    Raises
-    ------
-    Speech3Error
-        Nothing was decoded.
-    """
+    """Write the hypotheses as a Kaldi text file; refused if there are none."""
     if not decoding.hypotheses:
         raise DataError(f"{path.parent}: no utterance could be decoded")
     lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
@@ -347,13 +343,8 @@ def write_decoding(
 ) -> Decoding:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
-    With a model that cannot align (`hmm.model.PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined;
-    the decoding with one hypothesis for each utterance is returned. `waves` as for `word_times`.
-
-    Raises
-    ------
-    Speech3Error
-        Nothing was decoded.
+    With a model that cannot align (`PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined; the
+    decoding with one hypothesis for each utterance is returned. `waves` as for `word_times`.
     """
     marked = replace(decoding, hypotheses=tuple(without_doubtful(recognizer, each) for each in decoding.hypotheses))
     joined = parts.joined(marked)

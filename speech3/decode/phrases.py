@@ -25,29 +25,16 @@ _WORD_START = ord(WORD_START)
 
 @dataclass(frozen=True, eq=False)
 class Phrases:
-    """An automaton that detects phrases as they end.
+    """An automaton that detects phrases as they end."""
 
-    Attributes
-    ----------
-    moves
-        For each state: the symbols that continue a phrase, and the state that each leads to. A symbol is a word (an
-        output label) or, in a graph of pieces, a character (its code point).
-    fail_D
-        int32: the state of the longest proper suffix (the failure link).
-    boost_D
-        float64: the sum of the boosts of all phrases that end here.
-    shares
-        The boost that the search has already given each output label so that phrases were not pruned; it is taken back
-        here.
-    spelled
-        The piece of each output label, if the graph writes pieces.
-    """
-
+    # for each state: the symbols that continue a phrase, and the state that each leads to. A symbol is a word (an
+    # output label) or, in a graph of pieces, a character (its code point).
     moves: tuple[Mapping[int, int], ...]
-    fail_D: np.ndarray
-    boost_D: np.ndarray
+    fail_D: np.ndarray  # int32: the state of the longest proper suffix (the failure link)
+    boost_D: np.ndarray  # float64: the sum of the boosts of all phrases that end here
+    # the boost that the search has already given each output label so that phrases were not pruned; taken back here
     shares: Mapping[int, float]
-    spelled: tuple[str, ...] | None = None
+    spelled: tuple[str, ...] | None = None  # the piece of each output label, if the graph writes pieces
     _next_D: dict[int, np.ndarray] = field(default_factory=dict)  # for each symbol read so far that is in a phrase
 
     @property
@@ -125,15 +112,13 @@ def with_phrases(lattice: Lattice, phrases: Phrases) -> Lattice:
         if label:
             next_DW[:, column], gained_D = phrases.read(label)
             extra_DW[:, column] = phrases.shares.get(label, 0.0) - gained_D
-    source_A, arc_A, target_A, extra_A, of_S = _composed(
-        lattice.source_A, lattice.target_A, which_A.astype(np.int32), next_DW, extra_DW, len(lattice.final_S),
-        phrases.start,
-    )  # fmt: skip
-    return Lattice(
-        source_A, target_A, lattice.ilabel_A[arc_A], lattice.olabel_A[arc_A],
-        (lattice.graph_A[arc_A] + extra_A).astype(np.float32), lattice.acoustic_A[arc_A], lattice.final_S[of_S],
-        lattice.frame_S[of_S], lattice.reached_final,
-    )  # fmt: skip
+    arcs, tables = (lattice.source_A, lattice.target_A, which_A.astype(np.int32)), (next_DW, extra_DW)
+    found = _composed(*arcs, *tables, len(lattice.final_S), phrases.start)
+    source_A, arc_A, target_A, extra_A, of_S = found
+    labels = lattice.ilabel_A[arc_A], lattice.olabel_A[arc_A]
+    costs = (lattice.graph_A[arc_A] + extra_A).astype(np.float32), lattice.acoustic_A[arc_A]
+    final_S, frame_S = lattice.final_S[of_S], lattice.frame_S[of_S]
+    return Lattice(source_A, target_A, *labels, *costs, final_S, frame_S, lattice.reached_final)
 
 
 def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
@@ -141,14 +126,9 @@ def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
     arcs = best_arcs(lattice, acoustic_scale)
     ilabels, olabels = lattice.ilabel_A[arcs], lattice.olabel_A[arcs]
     acoustic = acoustic_scale * float(lattice.acoustic_A[arcs].sum(dtype=np.float64))
-    cost = (
-        acoustic
-        + float(lattice.graph_A[arcs].sum(dtype=np.float64))
-        + float(lattice.final_S[lattice.target_A[arcs[-1]]])
-    )
-    return BestPath(
-        cost, acoustic, ilabels[ilabels > 0] - 1, tuple(olabels[olabels > 0].tolist()), lattice.reached_final
-    )
+    graph_cost, final_cost = lattice.graph_A[arcs].sum(dtype=np.float64), lattice.final_S[lattice.target_A[arcs[-1]]]
+    cost, words = acoustic + float(graph_cost) + float(final_cost), tuple(olabels[olabels > 0].tolist())
+    return BestPath(cost, acoustic, ilabels[ilabels > 0] - 1, words, lattice.reached_final)
 
 
 @jit
@@ -193,9 +173,9 @@ def _composed(source, target, column, next_of, extra_of, states, start):  # type
                 arc_pair.append(np.int64(found))
                 arc_extra.append(extra_of[d, column[a]])
             pair = pair_chain[pair]
+    # Arcs were written before their targets had numbers.
     targets = np.empty(len(arc_pair), np.int32)
     for i in range(len(arc_pair)):
         targets[i] = number[arc_pair[i]]
-    return (
-        np.array(arc_from).astype(np.int32), np.array(arc_of), targets, np.array(arc_extra), np.array(of),
-    )  # fmt: skip
+    sources = np.array(arc_from).astype(np.int32)
+    return sources, np.array(arc_of), targets, np.array(arc_extra), np.array(of)

@@ -18,8 +18,9 @@ from speech3.decode.apply import transcribe_samples
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.hot_words import replace_graph
-from speech3.decode.search import decode_settings
-from speech3.decode.speaker_passes import KnownSpeakers, Marked, passes_before_last, say_speakers, speaker_model
+from speech3.decode.lattice_paths import MOST_PATHS
+from speech3.decode.search import decode
+from speech3.decode.speaker_passes import KnownSpeakers, passes_before_last, say_speakers, speaker_model
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune, tune_filler
@@ -40,7 +41,13 @@ class Recognizer(TrainedModel):
 
     @classmethod
     def load(
-        cls, model: Path | str, *, graph: Path | str | None = None, hot: Path | Sequence[str] | None = None
+        cls,
+        model: Path | str,
+        *,
+        graph: Path | str | None = None,
+        hot: Path | Sequence[str] | None = None,
+        nbest: int = 0,
+        min_confidence: float = 0.0,
     ) -> Self:
         """Read a model directory, or OUT.onnx of `speech3 export` with the directory beside it.
 
@@ -51,15 +58,22 @@ class Recognizer(TrainedModel):
         hot
             Words and phrases to expect, ``["Aberystwyth", "turn left 5"]``, each with a boost or without; or a file
             of such lines.
+        nbest
+            Results of `transcribe` have up to so many word sequences, at most `MOST_PATHS`.
+        min_confidence
+            Words of lower confidence are written `<unk>`.
 
         Raises
         ------
         Speech3Error
-            A file is missing, or the files do not belong together; a hot word is not in the graph.
+            A file is missing, or the files do not belong together; a hot word is not in the graph; a number is out of
+            range.
         """
+        if not 0 <= nbest <= MOST_PATHS:
+            raise SettingError(f"nbest={nbest}: must be from 0 to {MOST_PATHS:,}")
         if isinstance(hot, str):
             raise SettingError(f"hot={hot!r}: pass a list of words, or a Path")
-        recognizer = super().load(model)
+        recognizer = replace(super().load(model).with_min_confidence(min_confidence), nbest=nbest)
         return replace_graph(recognizer, Path(graph) if graph else None, hot) if graph or hot else recognizer
 
     @cached_property
@@ -111,8 +125,7 @@ def tune_recognizer(
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
     The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
-    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that
-    of the whole set.
+    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned is that of the whole set.
     """
     graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
     shift_s = recognizer.features.frame_shift / 1000
@@ -129,6 +142,7 @@ def tune_recognizer(
     found = tune(
         graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo
     )
+    # The cost of fillers, which were off; then the words of the utterances that were not drawn.
     best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
     if graph.has_filler:
         part = {key: said[key] for key in chosen}
@@ -138,7 +152,7 @@ def tune_recognizer(
     if rest:
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
-        words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
+        words = decode(graph, shown, quick, *setting, jobs, tolerant=True).words
         found = replace(found, words={**found.words, **words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost).save(recognizer.directory)
@@ -147,15 +161,7 @@ def tune_recognizer(
 
 @dataclass(frozen=True, eq=False)
 class TunedPasses:
-    """What `tune_passes` found.
-
-    Attributes
-    ----------
-    first, last
-        Of the first pass and of the last.
-    feats, transforms
-        The features for the last pass, and the transforms of the speakers in them.
-    """
+    """What `tune_passes` found: the tuning of the first and the last pass; features and transforms for the last."""
 
     first: Tuning
     last: Tuning
@@ -195,7 +201,7 @@ def tune_passes(
             say_speakers(speaker_of, each.estimated)
         transforms = each.estimated.transforms
     model.recognizer.settings.save(directory)
-    adapted, given = model.recognizer_with(graph), Marked(model.projected(feats, speaker_of, transforms))
+    adapted, given = model.adapted_to(feats, speaker_of, transforms, graph)
     last = tune_recognizer(adapted, given, references, config, jobs, error_rate)
     found = TunedPasses(first, last, given, transforms)
     if not found.helps:

@@ -11,9 +11,9 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -21,7 +21,6 @@ import numpy as np
 from speech3.decode.grammar import are_pieces
 from speech3.decode.graph import GRAPH
 from speech3.decode.hot_words import replace_graph
-from speech3.decode.lattice_archive import write_lattices
 from speech3.decode.lattice_composition import (
     NO_WORD,
     Composed,
@@ -38,19 +37,17 @@ from speech3.decode.lattice_composition import (
 from speech3.decode.lattice_directory import (
     ARCHIVE,
     INDEX,
-    NBEST_FILE,
+    Latticed,
     LatticeDir,
-    forget_lattices,
-    nbest_line,
-    nbest_lines,
-    save_about,
+    alternatives,
+    write_latticed,
 )
 from speech3.decode.lattice_paths import confidences, nbest
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
 from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_transforms
-from speech3.decode.trained_model import TrainedModel
+from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import (
@@ -65,18 +62,27 @@ from speech3.errors import (
 )
 from speech3.hmm import ADAPTED, read_spk2utt
 from speech3.io import ArkReader
-from speech3.language import UNKNOWN, ArpaLm, NeuralLm, is_neural, is_word, read_checked, read_neural
-from speech3.runtime import progress, read_utf8, say, write_json, write_text
+from speech3.language import UNKNOWN, ArpaLm, is_neural, is_word, read_checked, read_neural
+from speech3.runtime import progress, read_utf8, say, write_json
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
 NBEST = 100  # paths that a neural model or a function scores
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
 
 
-class Rescored(Protocol):
-    """An utterance with separate costs of the two language models."""
+@dataclass(frozen=True)
+class RescoreOptions:
+    """How to rescore."""
 
-    def words(self, weight: float) -> tuple[str, ...]: ...
+    weight: float = 1.0  # weight of the other language model
+    # if given, the weight with the lowest error rate on them is used instead
+    references: Mapping[str, Sequence[str]] | None = None
+    # number of paths in ``nbest.jsonl``, and of those that a neural model or function scores; 0: no file, or 100
+    nbest: int = 0
+    # ARPA file of the language model that was used in the search, if the graph does not keep it
+    old: Path | None = None
+    times: bool = False  # compute confidences of the hypotheses, for `write_times`
+    error_rate: ErrorRate = jiwer.wer
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +92,27 @@ class RescoredLattice:
     directory: LatticeDir
     composed: Composed
 
-    def lattice(self, weight: float) -> WordLattice:
-        """The lattice with this weight of the other model, pruned with the same beam as before."""
-        about = self.directory.about
-        return pruned(self.composed.mixed(weight), about.acoustic_scale, about.beam)
-
-    def units(self, weight: float) -> tuple[int, ...]:
-        return nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0].words
-
     def words(self, weight: float) -> tuple[str, ...]:
-        return self.directory.spelled(self.units(weight))
+        """The words of the best path with this weight of the other model."""
+        best = nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0]
+        return self.directory.spelled(best.words)
+
+    def made(self, utterance: str, weight: float, options: RescoreOptions) -> Latticed:
+        """The results with this weight; the lattice is pruned with the same beam as before."""
+        directory, scale = self.directory, self.directory.about.acoustic_scale
+        lattice = pruned(self.composed.mixed(weight), scale, directory.about.beam)
+        best = nbest(lattice, 1, scale)[0]
+        sure = options.times and small_enough(lattice, len(best.words))
+        found = Hypothesis(
+            utterance,
+            directory.spelled(best.words),
+            directory.units(best.words),
+            best.cost,
+            scale * best.acoustic_cost(lattice),
+            reached_final=True,
+            confidences=confidences(lattice, best.words, scale).confidences if sure else None,
+        )
+        return found, lattice, alternatives(lattice, directory.symbols, directory.mark, scale, options.nbest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +143,15 @@ class RescoredSentences:
 
     def words(self, weight: float) -> tuple[str, ...]:
         return self.ranked(weight)[0].words
+
+    def made(self, utterance: str, weight: float, _: RescoreOptions) -> Latticed:
+        ranked = self.ranked(weight)
+        best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
+        paths = [Alternative(each.words, each.acoustic, each.graph_cost(weight)) for each in ranked]
+        return Hypothesis(utterance, best.words, best.units, cost, best.acoustic, True), None, paths
+
+
+Rescored = RescoredLattice | RescoredSentences
 
 
 def by_ngrams(
@@ -211,21 +237,19 @@ def by_function(
     """
     scale, (states, number_W) = directory.about.acoustic_scale, old
     for utterance, lattice in directory.lattices():
-        where = f"{directory.path}: {utterance}"
+        where, paths = f"{directory.path}: {utterance}", nbest(lattice, n, scale)
+        olds = [cheapest_cost(states, number_W[list(path.words)].tolist()) for path in paths]
+        if not np.isfinite(olds).all():
+            raise DataError(f"{where}: has words that its language model lacks; pass the right one with --old")
+        said = [directory.spelled(path.words) for path in paths]
+        distinct = list(dict.fromkeys(said))  # pieces may spell the same words twice
+        costs = dict(zip(distinct, _called(function, name, distinct, where), strict=True))
         sentences = []
-        for path in nbest(lattice, n, scale):
-            words = directory.spelled(path.words)
-            olds = cheapest_cost(states, number_W[list(path.words)].tolist())
-            if not np.isfinite(olds):
-                raise DataError(f"{where}: has words that its language model lacks; pass the right one with --old")
-            acoustic, units = (
-                scale * path.acoustic_cost(lattice),
-                tuple(directory.symbols[label] for label in path.words),
-            )
-            sentences.append(partial(RescoredSentence, words, units, acoustic, path.cost - acoustic, olds))
-        said = list(dict.fromkeys(each.args[0] for each in sentences))  # pieces may spell the same words twice
-        costs = dict(zip(said, _called(function, name, said, where), strict=True))
-        yield utterance, RescoredSentences(tuple(each(costs[each.args[0]]) for each in sentences))
+        for path, words, old_cost in zip(paths, said, olds, strict=True):
+            acoustic, units = scale * path.acoustic_cost(lattice), directory.units(path.words)
+            graph_cost = path.cost - acoustic
+            sentences.append(RescoredSentence(words, units, acoustic, graph_cost, old_cost, costs[words]))
+        yield utterance, RescoredSentences(tuple(sentences))
 
 
 def _called(function: SentenceScorer, name: str, said: list[tuple[str, ...]], where: str) -> list[float]:
@@ -263,33 +287,7 @@ def best_weight(
 
 
 @dataclass(frozen=True)
-class RescoreOptions:
-    """How to rescore.
-
-    Attributes
-    ----------
-    weight
-        Weight of the other language model.
-    references
-        If given, the weight with the lowest error rate on them is used instead.
-    nbest
-        Number of paths in ``nbest.jsonl``, and of those that a neural model or function scores; 0: no file, or 100.
-    old
-        ARPA file of the language model that was used in the search, if the graph does not keep it.
-    times
-        Compute confidences of the hypotheses, for `write_times`.
-    """
-
-    weight: float = 1.0
-    references: Mapping[str, Sequence[str]] | None = None
-    nbest: int = 0
-    old: Path | None = None
-    times: bool = False
-    error_rate: ErrorRate = jiwer.wer
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Rescoring:
     """The result of `rescore`: the weight, the error rate at each weight that was tried, and the hypotheses."""
 
     weight: float
@@ -297,7 +295,7 @@ class Outcome:
     decoding: Decoding
 
 
-def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) -> Outcome:
+def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) -> Rescoring:
     """Rescore lattices and write ``hyp.txt``, ``rescore.json`` and, with an n-gram model, the rescored lattices.
 
     Parameters
@@ -309,8 +307,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     ------
     Speech3Error
         The lattices were rescored before, or `out` is their own directory; a neural model lacks most of their words;
-        also what `speech3.decode.rescoring` and
-        `speech3.decode.lattice_directory` raise.
+        also what `by_ngrams`, `by_function` and `LatticeDir.old_lm` raise.
     """
     if directory.about.rescored:
         raise MismatchError(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
@@ -321,14 +318,11 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
         check_references(options.references, utterances)  # before all lattices are rescored
     old = directory.old_lm(options.old)
     rescored: Iterator[tuple[str, Rescored]]
-    if is_neural(Path(lm)):
-        neural = read_neural(Path(lm))
-        _check_neural(neural, directory)
+    is_function = ":" in lm and not Path(lm).exists()
+    if is_neural(Path(lm)) or is_function:
         options = replace(options, nbest=options.nbest or NBEST)
-        rescored = by_function(directory, neural.sentence_scores, lm, options.nbest, old)
-    elif ":" in lm and not Path(lm).exists():
-        options = replace(options, nbest=options.nbest or NBEST)
-        rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
+        function = load_function(lm) if is_function else _neural(Path(lm), directory)
+        rescored = by_function(directory, function, lm, options.nbest, old)
     else:
         model = directory.with_unseen(read_checked(Path(lm)))
         if lacking := unknown_words(directory, model):
@@ -343,16 +337,29 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
         known = dict(items)
         weight, rates = best_weight(known, options.references, options.error_rate)
         items = iter(known.items())
-    decoding = _write(directory, items, lm, weight, out, options)
-    write_json(out / "rescore.json", {
-        "lattices": str(directory.path.resolve()), "lm": lm, "weight": weight,
-        "error_rates": {f"{each:g}": rate for each, rate in rates.items()},
-    })  # fmt: skip
-    return Outcome(weight, rates, decoding)
+    # What an earlier run wrote is removed only after the first lattice could be rescored.
+    first = next(items, None)
+    if first is None:
+        raise DataError(f"{directory.path / ARCHIVE}: holds no lattice")
+    (out / "hyp.ctm").unlink(missing_ok=True)
+    about = replace(directory.about, rescored={"lm": lm, "weight": weight})
+    made = (each.made(utterance, weight, options) for utterance, each in chain([first], items))
+    has_lattices = isinstance(first[1], RescoredLattice)
+    found, _ = write_latticed(out, made, directory.symbols, about if has_lattices else None, nbest=options.nbest > 0)
+    decoding = Decoding(tuple(found), {})
+    write_hypotheses(out / "hyp.txt", decoding)
+    named = {f"{each:g}": rate for each, rate in rates.items()}
+    summary = {"lattices": str(directory.path.resolve()), "lm": lm, "weight": weight, "error_rates": named}
+    write_json(out / "rescore.json", summary)
+    return Rescoring(weight, rates, decoding)
 
 
-def _check_neural(lm: NeuralLm, directory: LatticeDir) -> None:
-    """Refuse a model that lacks most words of the lattices, and name those that it lacks; pieces are not looked at."""
+def _neural(path: Path, directory: LatticeDir) -> SentenceScorer:
+    """Read a neural model; refuse it if it lacks most words of the lattices, and name those that it lacks.
+
+    Pieces are not checked.
+    """
+    lm = read_neural(path)
     words = [] if directory.mark else [word for word in directory.symbols if is_word(word) and not word.startswith("#")]
     lacking = [word for word in words if not lm.knows(word)]
     if 2 * len(lacking) > len(words):
@@ -362,6 +369,7 @@ def _check_neural(lm: NeuralLm, directory: LatticeDir) -> None:
         )
     if lacking:
         say(f"{lm.source}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are {UNKNOWN}")
+    return lm.sentence_scores
 
 
 def _utterances(directory: LatticeDir) -> list[str]:
@@ -370,13 +378,7 @@ def _utterances(directory: LatticeDir) -> list[str]:
 
 
 def load_function(name: str) -> SentenceScorer:
-    """Import the function ``module:function`` from a module that is installed or in the working directory.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such function, or importing its module fails.
-    """
+    """Import the function ``module:function`` from a module that is installed or in the working directory."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -390,82 +392,8 @@ def load_function(name: str) -> SentenceScorer:
     return found
 
 
-def _write(
-    directory: LatticeDir,
-    items: Iterator[tuple[str, Rescored]],
-    lm: str,
-    weight: float,
-    out: Path,
-    options: RescoreOptions,
-) -> Decoding:
-    hypotheses: list[Hypothesis] = []
-    lines: list[str] = []
-
-    def lattices() -> Iterator[tuple[str, WordLattice]]:
-        for utterance, each in items:
-            if isinstance(each, RescoredLattice):
-                lattice = each.lattice(weight)
-                hypotheses.append(_hypothesis(directory, utterance, lattice, options.times))
-                scale = directory.about.acoustic_scale
-                lines.append(nbest_lines(utterance, lattice, directory.symbols, directory.mark, scale, options.nbest))
-                yield utterance, lattice
-            elif isinstance(each, RescoredSentences):
-                ranked = each.ranked(weight)
-                best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
-                hypotheses.append(Hypothesis(utterance, best.words, best.units, cost, best.acoustic, True))
-                lines.extend(
-                    nbest_line(utterance, rank, one.acoustic, one.graph_cost(weight), one.words)
-                    for rank, one in enumerate(ranked, 1)
-                )
-
-    # What an earlier run wrote goes only after the first lattice could be rescored.
-    first = next(items, None)
-    if first is None:
-        raise DataError(f"{directory.path / ARCHIVE}: holds no lattice")
-    items = _again(first, items)
-    for stale in (NBEST_FILE, "hyp.ctm"):
-        (out / stale).unlink(missing_ok=True)
-    forget_lattices(out)
-    if isinstance(first[1], RescoredLattice):
-        about = replace(directory.about, rescored={"lm": lm, "weight": weight})
-        write_lattices(out / ARCHIVE, lattices(), out / INDEX)
-        save_about(out, directory.symbols, about)
-    else:
-        for _ in lattices():
-            pass
-    decoding = Decoding(tuple(hypotheses), {})
-    write_hypotheses(out / "hyp.txt", decoding)
-    if options.nbest:
-        write_text(out / NBEST_FILE, "".join(lines))
-    return decoding
-
-
-def _again(first: tuple[str, Rescored], items: Iterator[tuple[str, Rescored]]) -> Iterator[tuple[str, Rescored]]:
-    yield first
-    yield from items
-
-
-def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, with_confidences: bool) -> Hypothesis:
-    scale = directory.about.acoustic_scale
-    best = nbest(lattice, 1, scale)[0]
-    units = tuple(directory.symbols[label] for label in best.words)
-    known = (
-        confidences(lattice, best.words, scale).confidences
-        if with_confidences and small_enough(lattice, len(units))
-        else None
-    )
-    acoustic = scale * best.acoustic_cost(lattice)
-    return Hypothesis(utterance, directory.spelled(best.words), units, best.cost, acoustic, True, known)
-
-
 def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:
-    """Write ``hyp.ctm``: times from an alignment with the model, graph and features that decoding used.
-
-    Raises
-    ------
-    Speech3Error
-        The model, the graph or the features no longer exist.
-    """
+    """Write ``hyp.ctm``: times from an alignment with the model, graph and features that decoding used."""
     scp = directory.path / "feats" / "feats.scp"
     if not scp.exists():
         raise MissingError(f"{scp}: no such file; word times need these features of speech3 decode: decode again")

@@ -1,16 +1,15 @@
-"""Several models that score together: their scores are averaged, frame by frame and senone by senone.
+"""Several models that score together: their log likelihoods are averaged, frame by frame and senone by senone.
 
-Log likelihoods are averaged (log posteriors minus log priors, or the outputs of LF-MMI), which corresponds to the
-geometric mean of posteriors: as in Kaldi's ``decode_score_fusion.sh`` and in Swietojanski, Ghoshal and Renals 2013,
-"Revisiting hybrid and GMM-HMM system combination techniques". Unlike the arithmetic mean of posteriors it also exists
-for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame rate; their
-networks and features may differ.
+This is the geometric mean of posteriors (Swietojanski, Ghoshal and Renals 2013; Kaldi's ``decode_score_fusion.sh``),
+which also exists for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame
+rate; their networks and features may differ.
 
 Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +23,7 @@ from speech3.hmm import Gmm, ProjectedGmm, Scorer, output_difference
 
 @dataclass(frozen=True)
 class MeanScorer:
-    """The mean of the scores of several models.
-
-    Attributes
-    ----------
-    columns
-        For each of `scorers`, its columns of the features (T, D).
-    """
+    """The mean of the scores of several models; `columns` are those of the features (T, D) that each reads."""
 
     scorers: tuple[Scorer, ...]
     columns: tuple[slice, ...]
@@ -61,8 +54,8 @@ class SideBySide(Mapping[str, np.ndarray]):
         feats = [part[utterance] for part in self.parts]
         if len({len(feats_TF) for feats_TF in feats}) > 1:
             raise MismatchError(
-                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of "
-                f"the models; only models whose features have the same number of frames can score together"
+                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of"
+                " the models; only models whose features have the same number of frames can score together"
             )
         return np.concatenate(feats, 1)
 
@@ -84,17 +77,14 @@ def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims:
     Raises
     ------
     Speech3Error
-        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs; the message
-        names both models.
+        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs.
     """
     for other in others:
         _check(recognizer, other)
     scorers = (recognizer.scorer, *(other.scorer for other in others))
     ends = np.cumsum([0, *dims]).tolist()
-    columns = (
-        [slice(*ends[place : place + 2]) for place in range(len(scorers))] if dims else [slice(None)] * len(scorers)
-    )
-    return replace(recognizer, scorer=MeanScorer(scorers, tuple(columns)))
+    columns = tuple(slice(*each) for each in pairwise(ends)) if dims else (slice(None),) * len(scorers)
+    return replace(recognizer, scorer=MeanScorer(scorers, columns))
 
 
 def features_of_all(
@@ -102,12 +92,8 @@ def features_of_all(
 ) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
     """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
 
-    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on.
-
-    Raises
-    ------
-    Speech3Error
-        As for `with_mean_scores` and `features_for`.
+    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on. Raises
+    what `with_mean_scores` and `features_for` raise.
     """
     for other in others:
         _check(recognizer, other)
@@ -116,9 +102,10 @@ def features_of_all(
         return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
     parts: list[Mapping[str, np.ndarray]] = [feats]
     for number, other in enumerate(others, 2):
-        found, bad = (feats, {}) if same_features(recognizer, other) else features_for(
-            other, data, jobs, out / f"with{number}"
-        )  # fmt: skip
+        if same_features(recognizer, other):
+            parts.append(feats)
+            continue
+        found, bad = features_for(other, data, jobs, out / f"with{number}")
         parts.append(found)
         skipped = {**bad, **skipped}
     dims = [next(iter(part.values())).shape[1] for part in parts]

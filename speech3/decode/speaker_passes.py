@@ -1,8 +1,8 @@
 """Decoding in passes with fMLLR: each pass adapts the features of every speaker to the words of the pass before.
 
-The first pass is that of the speaker-independent twin, which is the model itself. Speakers with too little speech keep
-it in all passes: their utterances are scored by the twin. The transforms of the last pass are kept as Kaldi's scripts
-keep them: ``trans.ark`` and ``trans.scp`` by speaker, and ``spk2utt``.
+The first pass is that of the speaker-independent twin, which also scores speakers with too little speech in all passes.
+The transforms of the last pass are kept as Kaldi's scripts keep them: ``trans.ark`` and ``trans.scp`` by speaker, and
+``spk2utt``.
 
 Axes: T frames, F features, D projected values, P pdfs.
 """
@@ -28,6 +28,7 @@ from speech3.hmm import (
     Projected,
     ProjectedGmm,
     Projection,
+    Scorer,
     Workers,
     check_dims,
     read_transforms,
@@ -40,7 +41,7 @@ from speech3.hmm import (
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
-_LEAST_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
+_MIN_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
 SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
 _SUPERVISED = 2  # rounds of alignment and transforms along transcripts
 
@@ -77,7 +78,7 @@ class Marked(Mapping[str, np.ndarray]):
 
 @dataclass(eq=False)
 class KnownSpeakers:
-    """What is known of speakers from earlier recordings: statistics of their speech, and the transforms from these."""
+    """Statistics of speakers from earlier recordings, and the transforms from these."""
 
     stats: dict[str, FmllrStats] = field(default_factory=dict)
     transforms: dict[str, np.ndarray] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class SpeakerModel:
         directory = self.recognizer.directory / ADAPTED
         return directory if (directory / DECODE_SETTINGS).exists() else self.recognizer.directory
 
-    def recognizer_with(self, graph: Graph) -> TrainedModel:
+    def recognizer_with(self, graph: Graph | None) -> TrainedModel:
         """The recogniser of the passes after the first, for `Marked` features."""
         scorer = EitherScorer(self.adapted.gmm, self.twin)
         return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
@@ -133,11 +134,15 @@ class SpeakerModel:
     def twin(self) -> Gmm:
         return self._scorer.gmm
 
-    def projected(
-        self, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], transforms: Mapping[str, np.ndarray]
-    ) -> Projected:
-        """Projected features, adapted where the speaker has a transform."""
-        return Projected(feats, speaker_of, self.projection, transforms)
+    def adapted_to(
+        self,
+        feats: Mapping[str, np.ndarray],
+        speaker_of: Mapping[str, str],
+        transforms: Mapping[str, np.ndarray],
+        graph: Graph | None,
+    ) -> tuple[TrainedModel, Marked]:
+        """The recogniser of the passes after the first, and its features, adapted where the speaker has a transform."""
+        return self.recognizer_with(graph), Marked(Projected(feats, speaker_of, self.projection, transforms))
 
     def transforms(
         self,
@@ -153,7 +158,7 @@ class SpeakerModel:
         Parameters
         ----------
         words
-            The words of each utterance; utterances without words or that cannot be aligned take no part.
+            Utterances without words or that cannot be aligned take no part.
         earlier
             Transforms of the pass before. Speakers who have none are aligned by the twin, and posteriors are the
             twin's; the others by the adapted GMMs on their adapted features.
@@ -168,11 +173,12 @@ class SpeakerModel:
         usable = usable_transcripts(words, hmm.lexicon, [each for each in feats if words.get(each)], strict=False)
         stats: dict[str, FmllrStats] = {}
         found = Estimated(dict(earlier), {}, {})
+        projected = Projected(feats, speaker_of, self.projection, earlier)
         for has_one, aligning, by in ((False, twin, twin), (True, adapted.gmm, None)):
             chosen = {key: each for key, each in usable.words.items() if (speaker_of[key] in earlier) == has_one}
             if not chosen:
                 continue
-            with Workers(chosen, self.projected(feats, speaker_of, earlier), jobs, speaker_of) as workers:
+            with Workers(chosen, projected, jobs, speaker_of) as workers:
                 workers.run(train.realign, hmm, aligning, BEAM, RETRY_BEAM, 0.1, "alignment for transforms")
                 parts = workers.run(sat.fmllr_stats, hmm, adapted.gmm, by, "statistics of speakers")
                 own = {speaker: each for part in parts for speaker, each in part.items()}
@@ -180,7 +186,7 @@ class SpeakerModel:
                 estimated = self.estimated(total, earlier)
                 if not has_one:
                     gains = workers.run(sat.likelihood_gains, hmm, adapted.gmm, twin, estimated.transforms)
-                    for speaker in [key for part in gains for key, gain in part.items() if gain < _LEAST_GAIN]:
+                    for speaker in [key for part in gains for key, gain in part.items() if gain < _MIN_GAIN]:
                         del estimated.transforms[speaker]
                         estimated.without[speaker] = SEVERAL
             stats |= own
@@ -191,10 +197,9 @@ class SpeakerModel:
 
     def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
         """The transforms of the speakers who have statistics; those who get none keep their earlier one."""
-        found, without = speaker_transforms(
-            stats, self.adapted.prior, earlier,
-            least_frames=self.adapted.least_frames, prior_frames=self.adapted.prior_frames,
-        )  # fmt: skip
+        adapted = self.adapted
+        least, prior = adapted.least_frames, adapted.prior_frames
+        found, without = speaker_transforms(stats, adapted.prior, earlier, least_frames=least, prior_frames=prior)
         frames = {speaker: each.count for speaker, each in stats.items()}
         return Estimated({**{key: earlier[key] for key in stats if key in earlier}, **found}, without, frames)
 
@@ -231,13 +236,7 @@ def keep_speakers(out: Path, feats: Mapping[str, np.ndarray]) -> None:
 
 
 def read_speakers(path: Path, dim: int) -> dict[str, np.ndarray]:
-    """The transforms of a directory or file that `write_speakers` or Kaldi wrote; see `kaldi.transforms`.
-
-    Raises
-    ------
-    Speech3Error
-        There are none, or they are of another dimension.
-    """
+    """The transforms of a directory or file that `write_speakers` or Kaldi wrote; refused if of another dimension."""
     found = read_transforms(path)
     check_dims(found, dim, path)
     return found
@@ -283,9 +282,9 @@ def passes_before_last(
     for number in range(1, min(model.adapted.passes, 2 if all_known else model.adapted.passes)):
         found = None
         if number > 1 or first is None:
-            using, given = (model.recognizer, feats) if not transforms else _adapted(
-                model, feats, speaker_of, transforms, graph
-            )  # fmt: skip
+            using, given = model.recognizer, feats
+            if transforms:
+                using, given = model.adapted_to(feats, speaker_of, transforms, graph)
             found = without_words(using.decode(given, jobs, graph), silent)
             words: Mapping[str, str] = {each.utterance: " ".join(each.units) for each in found.hypotheses}
         else:
@@ -293,16 +292,6 @@ def passes_before_last(
         estimated, stats = model.transforms(feats, speaker_of, words, transforms, jobs, known.stats)
         transforms = estimated.transforms
         yield Pass(number, found, estimated, stats)
-
-
-def _adapted(
-    model: SpeakerModel,
-    feats: Mapping[str, np.ndarray],
-    speaker_of: Mapping[str, str],
-    transforms: Mapping[str, np.ndarray],
-    graph: Graph,
-) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
-    return model.recognizer_with(graph), Marked(model.projected(feats, speaker_of, transforms))
 
 
 def before_last_pass(
@@ -330,7 +319,7 @@ def before_last_pass(
         write_speakers(place(each.number), transforms, speaker_of)
     if not transforms:
         return model.recognizer, feats
-    return _adapted(model, feats, speaker_of, transforms, model.recognizer.graph)
+    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)
 
 
 def adapt(
@@ -346,17 +335,20 @@ def adapt(
 
 
 def along_transcripts(
-    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], words: Mapping[str, str],
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    words: Mapping[str, str],
     jobs: int = 1,
-) -> tuple[EitherScorer, Mapping[str, np.ndarray]]:  # fmt: skip
+) -> tuple[Scorer, Mapping[str, np.ndarray]]:
     """The scorer and the features adapted to each speaker along transcripts, for alignment with them."""
     transforms: Mapping[str, np.ndarray] = {}
     for _ in range(_SUPERVISED):
         estimated, _ = model.transforms(feats, speaker_of, words, transforms, jobs)
         transforms = estimated.transforms
     say_speakers(speaker_of, estimated)
-    marked = Marked(model.projected(feats, speaker_of, transforms))
-    return EitherScorer(model.adapted.gmm, model.twin), marked
+    using, marked = model.adapted_to(feats, speaker_of, transforms, graph=None)
+    return using.scorer, marked
 
 
 def with_transforms(
@@ -368,8 +360,8 @@ def with_transforms(
     if not speakers & set(transforms):
         raise MismatchError(
             f"{path}: has transforms of other speakers ({listed(sorted(transforms), 3)}) than the data"
-            f" ({listed(sorted(speakers), 3)}); give those of these speakers"
+            f" ({listed(sorted(speakers), 3)}); pass the transforms of these speakers"
         )
     if unknown := sorted(speakers - set(transforms)):
         say(f"  {path}: no transform of {listed(unknown, 3)}: their utterances are not adapted")
-    return _adapted(model, feats, speaker_of, transforms, model.recognizer.graph)
+    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)

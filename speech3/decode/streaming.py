@@ -2,42 +2,37 @@
 
 Features, scores and the search advance in blocks of `BLOCK_FRAMES` frames, so results do not depend on how the caller
 splits the samples. A segment of speech ends at a pause or at a maximum length; then the search and the state of a
-recurrent network start afresh, as for a new utterance. Features and the context windows of other networks continue
-across segments. Memory is bounded by the length of a segment (`Pauses.longest_s`).
-
-A model that adapts to speakers (`hmm.sat`) takes the whole stream for one speaker: each segment is recognised with the
-transform that the words of the segments before it give, the first without one.
+recurrent network start afresh, as for a new utterance. Features and the context windows of other networks continue.
+Memory is bounded by the length of a segment (`Pauses.longest_s`). A model that adapts to speakers takes the whole
+stream for one speaker: each segment is recognised with the transform that the words of the segments before it give.
 
 The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
 the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features.
 
-`transcribe_arriving` is `speech3 transcribe --stream`: it shows the words as they come, and measures the latency.
-
 Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """
 
-import json
-import shutil
-import sys
-import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TextIO
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from rich.cells import cell_len
 
 from speech3.config import DecodeConfig
-from speech3.data import OnlineResampler, PcmDecoder, arriving_bytes, checked_rate, checked_samples
-from speech3.decode.apply import word_of
+from speech3.data import OnlineResampler, checked_rate, checked_samples
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import join_segments
 from speech3.decode.output import doubted, spread_over
-from speech3.decode.phrases import best_path, with_phrases
-from speech3.decode.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
+from speech3.decode.search import (
+    LATTICE_BEAM,
+    Hypothesis,
+    best_and_lattice,
+    confidences_in,
+    decode,
+    hypothesis_of,
+    words_in,
+)
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, speaker_model
 from speech3.decode.trained_model import (
     BEAM,
@@ -47,7 +42,6 @@ from speech3.decode.trained_model import (
     TrainedModel,
     Word,
     result_of,
-    warn_of_rate,
     words_of_segments,
 )
 from speech3.errors import DataError, MismatchError, Speech3Error
@@ -68,21 +62,13 @@ from speech3.hmm import (
 )
 from speech3.language import is_word
 from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
-from speech3.runtime import announce_compiling, deferred_interrupt, say
+from speech3.runtime import announce_compiling, say
 
 BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
-_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
-_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
 
 def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
-    """A scorer that computes the log likelihoods (T, P) of `TrainedModel.scores` from features as they arrive.
-
-    Raises
-    ------
-    Speech3Error
-        The model is bidirectional: its outputs depend on the whole rest of the recording.
-    """
+    """A scorer of features as they arrive, equal to `TrainedModel.scores`; a bidirectional model is refused."""
     scorer, pdfs = recognizer.scorer, recognizer.outputs.num_pdfs
     if isinstance(scorer, NetworkScorer):
         if scorer.network.bidirectional:
@@ -144,30 +130,19 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
 
 @dataclass(frozen=True)
 class Pauses:
-    """Rules for endpointing, in seconds of silence at the end of a segment (compare Kaldi's online2/online-endpoint.h).
+    """Rules for endpointing, in seconds of silence at the end of a segment (compare Kaldi's online-endpoint.h)."""
 
-    Attributes
-    ----------
-    after_words_s
-        Silence that ends a segment with words.
-    before_words_s
-        Silence that ends a segment without words, which is then discarded.
-    long_s, in_long_s
-        In a segment longer than `long_s`, a pause of `in_long_s` is enough.
-    longest_s
-        A segment of this length ends even without a pause.
-    """
-
-    after_words_s: float = 0.5
-    before_words_s: float = 2.0
+    after_words_s: float = 0.5  # silence that ends a segment with words
+    before_words_s: float = 2.0  # silence that ends a segment without words, which is then discarded
+    # long_s, in_long_s: in a segment longer than `long_s`, a pause of `in_long_s` is enough
     long_s: float = 20.0
     in_long_s: float = 0.1
-    longest_s: float = 30.0
+    longest_s: float = 30.0  # a segment of this length ends even without a pause
 
 
 @dataclass
 class GivenScores:
-    """Precomputed scores of one utterance as a `speech3.hmm.train.Scorer` for that utterance."""
+    """Precomputed scores of one utterance as a `Scorer` for that utterance."""
 
     scores_TP: np.ndarray
     subsampling: int
@@ -195,9 +170,13 @@ class Stream:
     """
 
     def __init__(
-        self, recognizer: TrainedModel, rate_hz: int, pauses: Pauses | None = None, speaker: str | None = None,
+        self,
+        recognizer: TrainedModel,
+        rate_hz: int,
+        pauses: Pauses | None = None,
+        speaker: str | None = None,
         known: KnownSpeakers | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise MismatchError(
@@ -224,17 +203,9 @@ class Stream:
         return self._samples / self.rate_hz
 
     def accept(self, samples: ArrayLike) -> str:
-        """Take the next samples and return the words of the current segment so far.
+        """Take the next samples, any number of them, and return the words of the current segment so far.
 
-        Parameters
-        ----------
-        samples
-            Any number of samples, as `speech3.data.resampling.checked_samples` takes them.
-
-        Raises
-        ------
-        Speech3Error
-            The samples cannot be used, or the stream was finished.
+        Raises a Speech3Error after `finish`, and for samples that `checked_samples` refuses.
         """
         if self._finished:
             raise DataError("this stream was finished; begin another one with Recognizer.stream")
@@ -407,12 +378,7 @@ class _Segment:
 
     def _words(self, scores_TP: np.ndarray) -> tuple[Word, ...]:
         graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
-        self._lattice = self._search.lattice()
-        if self._lattice and graph.phrases:
-            self._lattice = with_phrases(self._lattice, graph.phrases)
-            best: BestPath | None = best_path(self._lattice, scale)
-        else:
-            best = self._search.best_path()
+        best, self._lattice = best_and_lattice(self._search, graph, scale)
         try:
             found = self._hypothesis(best) if best and best.reached_final else self._again(scores_TP)
         except Speech3Error as error:
@@ -480,201 +446,3 @@ def silence_pdfs(recognizer: TrainedModel) -> np.ndarray:
     hmm = recognizer.hmm
     phones = [hmm.lexicon.phone_ids[phone] for phone in hmm.lexicon.silence_phones]
     return np.unique([pdf for phone in phones for pdf in hmm.pdfs(0, phone, 0)])
-
-
-@dataclass
-class Meter:
-    """Measures latency: the time from the arrival of the end of a word to its result.
-
-    Attributes
-    ----------
-    busy_s
-        Seconds spent on recognition.
-    duration_s
-        Seconds of audio.
-    final_s, first_s
-        Latency of each word with a known end time: to its final result, and to the first partial (or final) result
-        with at least as many words.
-    """
-
-    busy_s: float = 0.0
-    duration_s: float = 0.0
-    final_s: list[float] = field(default_factory=list)
-    first_s: list[float] = field(default_factory=list)
-    _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of audio, and when they had arrived
-    _shown: list[float] = field(default_factory=list)  # times when the segment first had 1, 2, ... words
-
-    def arrived(self, duration_s: float, now_s: float) -> None:
-        """Record that `duration_s` of audio in all had arrived at `now_s`."""
-        self.duration_s = duration_s
-        self._arrivals.append((duration_s, now_s))
-        while self._arrivals[0][0] < duration_s - _REMEMBERED_S:
-            self._arrivals.popleft()
-
-    def partial(self, text: str, now_s: float) -> None:
-        """Record that the current segment had these words at `now_s`."""
-        self._shown += [now_s] * (len(text.split()) - len(self._shown))
-
-    def final(self, result: Result, now_s: float) -> None:
-        """Record that the segment's final result was known at `now_s`."""
-        self.partial(result.text, now_s)
-        for word, shown_s in zip(result.words, self._shown, strict=False):
-            if word.end_s is not None:
-                came_s = next((at for until, at in self._arrivals if until >= word.end_s), now_s)
-                self.final_s.append(now_s - came_s)
-                self.first_s.append(shown_s - came_s)
-        self._shown = []
-
-    def summary(self) -> str:
-        rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no audio"
-        if not self.final_s:
-            return f"{self.duration_s:.1f} s of audio, no words; {rate}"
-        final, first = (
-            f"mean {np.mean(each):.2f} s, 95th percentile {np.percentile(each, 95):.2f} s"
-            for each in (self.final_s, self.first_s)
-        )
-        return (
-            f"{self.duration_s:.1f} s of audio, {len(self.final_s)} words; from the end of a word until it is first"
-            f" shown: {first}; until it is final: {final}; {rate}"
-        )
-
-
-class Display(Protocol):
-    def partial(self, text: str) -> None: ...
-
-    def final(self, result: Result) -> None:
-        """Show the words of a segment that has ended."""
-
-
-@dataclass
-class Terminal:
-    """Shows the words so far on one line that is overwritten; only their end if they are too long for the line."""
-
-    out: TextIO
-    _shown: str = ""
-
-    def partial(self, text: str) -> None:
-        text = _fitted(text, shutil.get_terminal_size().columns - 1)
-        if text != self._shown:
-            self.out.write(f"\r\x1b[K{text}")
-            self.out.flush()
-            self._shown = text
-
-    def final(self, result: Result) -> None:
-        self.out.write(f"\r\x1b[K{result.text}\n")
-        self.out.flush()
-        self._shown = ""
-
-
-def _fitted(text: str, room: int) -> str:
-    """As much of the end of a text as fits into `room` columns; a Chinese character takes two."""
-    if cell_len(text) <= room:
-        return text
-    begin = 0
-    while begin < len(text) and cell_len(text[begin:]) > room - 3:
-        begin += 1
-    return "..." + text[begin:]
-
-
-@dataclass
-class Lines:
-    """Writes a line for each change: ``partial TEXT`` or ``final TEXT``, or a JSON object."""
-
-    out: TextIO
-    as_json: bool
-    _shown: str = ""
-
-    def partial(self, text: str) -> None:
-        if text and text != self._shown:
-            self._write(json.dumps({"partial": text}, ensure_ascii=False) if self.as_json else f"partial {text}")
-        self._shown = text
-
-    def final(self, result: Result) -> None:
-        words = [word_of(word.word, word.start_s, word.end_s, word.confidence) for word in result.words]
-        whole = {"final": result.text, "words": words}
-        self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
-        self._shown = ""
-
-    def _write(self, line: str) -> None:
-        self.out.write(line + "\n")
-        self.out.flush()
-
-
-def transcribe_arriving(recognizer: TrainedModel, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
-    """Transcribe standard input (``-``) or a growing file; finally print latency and real-time factor.
-
-    Parameters
-    ----------
-    rate_hz
-        Sampling rate of raw samples; None for the model's own.
-
-    Raises
-    ------
-    Speech3Error
-        There is no audio, or it cannot be used; the model cannot process streams.
-    """
-    said_hz = None if rate_hz is None else checked_rate(rate_hz)
-    model_hz = recognizer.features.sample_frequency or _USUAL_HZ
-    _warm_up(recognizer, said_hz or model_hz)
-    name = "standard input" if source == "-" else source
-    decoder, meter = PcmDecoder(name, said_hz, model_hz), Meter()
-    display = Terminal(sys.stdout) if sys.stdout.isatty() and not as_json else Lines(sys.stdout, as_json)
-    stream: Stream | None = None
-    with deferred_interrupt() as interrupt:
-        for wave_S in _samples(decoder, arriving_bytes(source, lambda: interrupt.pressed)):
-            if stream is None:
-                stream = Stream(recognizer, decoder.rate_hz)
-                warn_of_rate(name, decoder.rate_hz, model_hz)
-            take(stream, wave_S, meter, display)
-        if interrupt and stream is None:
-            say("interrupted before there was any sound")
-            return
-        fault = "" if interrupt else decoder.fault()
-        if stream is not None:
-            end(stream, meter, display)
-    if interrupt:
-        say("interrupted: the words up to that point are above")
-    if fault:
-        say(f"warning: {fault}")
-    say(meter.summary())
-
-
-def _warm_up(recognizer: TrainedModel, rate_hz: int) -> None:
-    """Recognise noise, so that errors of the model are reported and compiled code is loaded before audio arrives."""
-    stream = Stream(recognizer, rate_hz)
-    stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
-    stream.finish()
-
-
-def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarray]:
-    for data in blocks:
-        wave_S = decoder.feed(data)
-        if len(wave_S):
-            yield wave_S
-        if decoder.ended:
-            return
-
-
-def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:
-    began = time.perf_counter()
-    meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
-    partial = stream.accept(wave_S)
-    now = time.perf_counter()
-    meter.busy_s += now - began
-    for result in stream.ended():
-        meter.final(result, now)
-        display.final(result)
-    meter.partial(partial, now)
-    display.partial(partial)
-
-
-def end(stream: Stream, meter: Meter, display: Display) -> None:
-    began = time.perf_counter()
-    result = stream.finish()
-    now = time.perf_counter()
-    meter.busy_s += now - began
-    meter.final(result, now)
-    if result.words:
-        display.final(result)
-    else:
-        display.partial("")

@@ -1,18 +1,16 @@
 """The compiled loops of the beam search: token passing, and the lattice of the tokens that it leaves.
 
-Tokens (Young et al. 1989; pruned as Kaldi's faster-decoder does): a token is the best path to one state at one frame.
-One array holds the tokens of all frames, frame after frame; each token stores its predecessor and its last arc. When
-the array is full, tokens that are on no path to a token of the current frame are dropped. Costs are float32, relative
-to the best cost of the frame before; the subtracted costs are summed in float64.
+Tokens (Young et al. 1989; pruned as in Kaldi's faster-decoder): a token is the best path to one state at one frame. One
+array holds the tokens of all frames, frame after frame; each token stores its predecessor and its last arc. Costs are
+float32, relative to the best cost of the frame before; the subtracted costs are summed in float64.
 
 Links (Kaldi's lattice-faster-decoder.cc): every arc between two tokens is visited again, from the last frame to the
 first. Its slack is the cost of the best path to its target that ends with the arc, minus the cost of the best path to
-the target (so 0 on the latter). The extra cost of a token is the cost of the best path through it, minus that of the
-best path of all. The slack of an arc plus the extra cost of its target is the extra cost of the arc. Arcs whose extra
-cost exceeds `lattice_beam` are dropped, and then tokens without arcs. A link is an arc that is kept, with the two
-tokens; all links into a token come before all links out of it. Kaldi stores links for all tokens as it reads frames;
-here they are made after a block of frames has been read, when few tokens are left. While more frames are to come, all
-tokens of the last frame have extra cost 0, so nothing is dropped that later frames could bring within the beam.
+the target. The extra cost of a token is the cost of the best path through it, minus that of the best path of all. The
+slack of an arc plus the extra cost of its target is the extra cost of the arc; arcs above `lattice_beam` are dropped,
+and then tokens without arcs. A link is an arc that is kept; all links into a token come before all links out of it.
+Kaldi stores links for all tokens as it reads frames; here they are made after a block of frames, when few tokens are
+left. Until the last frame, its tokens have extra cost 0, so nothing is dropped that later frames could bring back.
 
 There are no bounds checks: a `SearchGraph` was checked when it was made, and `beam_search`, the only caller, checks the
 scores and reserves room for a token of every state.
@@ -33,37 +31,26 @@ MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi
 _MARGIN = np.float32(0.5)  # Kaldi's beam_delta
 _INFINITE = np.float32(np.inf)
 SOURCE, TARGET, LINKED_ARC, SLACK, SCORE = 0, 1, 2, 3, 4
-_INF = np.float32(np.inf)
 
 
 class Tokens(NamedTuple):
-    """Memory of a search.
+    """Memory of a search."""
 
-    Attributes
-    ----------
-    tokens_H4, cost_H4
-        int32 and float32 views of the same memory.
-    slot_S
-        int32: index of the newest token of each state, -1 if there is none. The token belongs to an earlier frame if
-        its index is below that of the current frame's first token.
-    costs_S, work_S
-        float32 and int32 work space, used within a frame.
-    """
-
+    # tokens_H4, cost_H4: int32 and float32 views of the same memory
     tokens_H4: np.ndarray
     cost_H4: np.ndarray
+    # int32: index of the newest token of each state, -1 if there is none. The token belongs to an earlier frame if its
+    # index is below that of the current frame's first token.
     slot_S: np.ndarray
-    costs_S: np.ndarray
+    # work_S, costs_S: int32 and float32 work space, used within a frame
     work_S: np.ndarray
+    costs_S: np.ndarray
 
 
 def new_tokens(states: int, room: int) -> Tokens:
     """Memory for `room` tokens of past frames and, in addition, one token of each state."""
-    tokens_H4 = np.empty((room + states, 4), np.int32)
-    return Tokens(
-        tokens_H4, tokens_H4.view(np.float32), np.empty(states, np.int32), np.empty(states, np.float32),
-        np.empty(states, np.int32),
-    )  # fmt: skip
+    tokens_H4, (slot_S, work_S) = np.empty((room + states, 4), np.int32), np.empty((2, states), np.int32)
+    return Tokens(tokens_H4, tokens_H4.view(np.float32), slot_S, work_S, np.empty(states, np.float32))
 
 
 @jit
@@ -121,14 +108,14 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
 
 @jit
 def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Make tokens for the start state and the states that non-emitting arcs reach from it; return where they end."""
+    """Make tokens for the start state and the states that epsilon arcs reach from it; return where they end."""
     memory.slot_S[:] = -1
     memory.slot_S[graph.start] = 0
     memory.tokens_H4[0, STATE] = graph.start
     memory.cost_H4[0, COST] = 0.0
     memory.tokens_H4[0, FROM] = -1
     memory.tokens_H4[0, ARC] = -1
-    return pass_silently(graph, memory, 0, 1, _INFINITE)
+    return follow_epsilons(graph, memory, 0, 1, _INFINITE)
 
 
 @jit
@@ -163,8 +150,7 @@ def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subt
 
     Returns
     -------
-    The number of frames read, where the tokens of the last frame begin and end, and the sum of the costs subtracted so
-    far.
+    The number of frames read, where the tokens of the last frame begin and end, and the new `subtracted`.
     """
     ac = np.empty(scores.shape[1], np.float32)
     t = 0
@@ -189,16 +175,17 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
     for i in range(begin, end):
         if tokens_f[i, COST] == best:  # the best token gives a good first estimate of the limit
             s = tokens_i[i, STATE]
-            for a in range(graph.begin_S1[s], graph.silent_S[s]):
+            for a in range(graph.begin_S1[s], graph.epsilon_S[s]):
                 limit = min(limit, graph.weight_A4[a, 2] + ac[graph.arcs_A4[a, 0] - 1] + width)
             break
+    # Pass every token within the beam along its emitting arcs; of two into a state, the better one stays.
     for i in range(begin, end):
         cost = tokens_f[i, COST]
         if cost > cutoff:
             continue
         cost -= best
         s = tokens_i[i, STATE]
-        for a in range(graph.begin_S1[s], graph.silent_S[s]):
+        for a in range(graph.begin_S1[s], graph.epsilon_S[s]):
             new = cost + graph.weight_A4[a, 2] + ac[graph.arcs_A4[a, 0] - 1]
             if not new < limit:
                 continue
@@ -216,13 +203,14 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
                 tokens_f[place, COST] = new
                 tokens_i[place, FROM] = i
                 tokens_i[place, ARC] = a
-    return pass_silently(graph, memory, end, new_end, limit), best, cutoff
+    return follow_epsilons(graph, memory, end, new_end, limit), best, cutoff
 
 
 @jit
-def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Follow non-emitting arcs from the tokens of a frame; return the new end of its tokens."""
+def follow_epsilons(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Follow epsilon arcs from the tokens of a frame; return the new end of its tokens."""
     tokens_i, tokens_f, slot, again_at = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
+    # Visit the tokens in order; one that improves after its visit is put on a stack and visited again.
     i, again = begin, 0
     while i < end or again:
         if again:
@@ -232,7 +220,7 @@ def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-
             now = i
             i += 1
         s = tokens_i[now, STATE]
-        first, last = graph.silent_S[s], graph.begin_S1[s + 1]
+        first, last = graph.epsilon_S[s], graph.begin_S1[s + 1]
         if first == last:
             continue
         cost = tokens_f[now, COST]
@@ -300,6 +288,7 @@ def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # prag
         while at >= 0 and place[at] < 0:
             place[at] = 0
             at = tokens[at, FROM]
+    # Close the gaps, and renumber the predecessors.
     filled, new_begin = 0, 0
     for i in range(end):
         if i == begin:
@@ -322,9 +311,9 @@ def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # p
 
     If none is, paths may end in every token.
     """
-    best, final = _INF, False
+    best, final = _INFINITE, False
     for i in range(begin, end):
-        final = final or graph.final_S[memory.tokens_H4[i, STATE]] < _INF
+        final = final or graph.final_S[memory.tokens_H4[i, STATE]] < _INFINITE
     extra = np.empty(end - begin, np.float32)
     for i in range(begin, end):
         last = graph.final_S[memory.tokens_H4[i, STATE]] if final else np.float32(0.0)
@@ -340,7 +329,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     Parameters
     ----------
     begins, bests, cutoffs, scores, scale
-        Inputs and outputs of `token_passing.read_frames`.
+        Inputs and outputs of `read_frames`.
     end
         Index after the last token.
     last_extra
@@ -355,21 +344,21 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     frames, base = len(scores), begins[0]
     columns, filled = np.empty((4096, 5), np.int32), 0
     links = columns, columns.view(np.float32)
-    extra = np.full(end - base, _INF, np.float32)
+    extra = np.full(end - base, _INFINITE, np.float32)
     _copy(last_extra, extra, begins[frames] - base)
     ac = np.empty(scores.shape[1], np.float32)
     if finished:
         _find(memory, begins[frames], end)
-        links, filled = _link_silent(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
+        links, filled = _link_epsilons(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
     for t in range(frames - 1, -1, -1):
         acoustic_costs(scores[t], scale, ac)
         after = end if t == frames - 1 else begins[t + 2]
         _find(memory, begins[t], begins[t + 1])
-        links, filled = _link_reading(
-            graph, memory, begins[t], begins[t + 1], after, base, extra, lattice_beam, links, filled, scores[t], ac,
-            bests[t], cutoffs[t],
-        )  # fmt: skip
-        links, filled = _link_silent(graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled)
+        frame, pruning = (begins[t], begins[t + 1], after), (scores[t], ac, bests[t], cutoffs[t])
+        links, filled = _link_arcs(graph, memory, *frame, base, extra, lattice_beam, links, filled, *pruning)
+        links, filled = _link_epsilons(
+            graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled
+        )
     return links[0], filled, extra
 
 
@@ -381,7 +370,7 @@ def _find(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @jit
-def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_arcs(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
     """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`).
 
     Few tokens of the next frame are within the lattice beam, so arcs are visited by their targets.
@@ -407,25 +396,26 @@ def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, l
 
 
 @jit
-def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_epsilons(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
     """Make epsilon links among the tokens of a frame, in order of decreasing level of the source state."""
     tokens, cost_of, slot, chain = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
     top = -1
     for i in range(begin, end):
         s = tokens[i, STATE]
-        if graph.silent_S[s] < graph.begin_S1[s + 1]:
+        if graph.epsilon_S[s] < graph.begin_S1[s + 1]:
             top = max(top, graph.level_S[s])
     newest = np.full(top + 1, -1, np.int32)  # the last token of each level, linked to the earlier ones by `chain`
     for i in range(begin, end):
         s = tokens[i, STATE]
-        if graph.silent_S[s] < graph.begin_S1[s + 1]:
+        if graph.epsilon_S[s] < graph.begin_S1[s + 1]:
             chain[i - begin] = newest[graph.level_S[s]]
             newest[graph.level_S[s]] = i
+    # From the highest level down, so that the extra cost of an arc's target is final when the arc is visited.
     for level in range(top, -1, -1):
         i = newest[level]
         while i >= 0:
             s = tokens[i, STATE]
-            for a in range(graph.silent_S[s], graph.begin_S1[s + 1]):
+            for a in range(graph.epsilon_S[s], graph.begin_S1[s + 1]):
                 j = slot[graph.arcs_A4[a, 3]]
                 if j < begin or j >= end or not extra[j - base] <= lattice_beam:
                     continue
@@ -501,7 +491,7 @@ def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no 
 @jit
 def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
     """Which links to keep, and the extra cost of each token, computed backwards from those of the last frame."""
-    extra = np.full(end, _INF, np.float32)
+    extra = np.full(end, _INFINITE, np.float32)
     _copy(last_extra, extra, begin)
     keep = np.zeros(len(links), np.bool_)
     slacks = links.view(np.float32)

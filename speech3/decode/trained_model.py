@@ -66,6 +66,7 @@ from speech3.hmm import (
     usable_transcripts,
 )
 from speech3.io import read_about
+from speech3.language import Lexicon
 from speech3.models import AcousticModel, OnnxNetwork, load_network, logits
 from speech3.runtime import progress, say
 
@@ -82,11 +83,7 @@ _Parts = tuple[Path, Hmm | PdfsOnly, FeatureConfig, Scorer]
 class NetworkScorer:
     """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994).
 
-    Attributes
-    ----------
-    pseudo_likelihoods
-        The outputs already are pseudo log likelihoods (LF-MMI, Povey et al. 2016): they are not normalised, and no
-        prior is subtracted.
+    With `pseudo_likelihoods` (LF-MMI, Povey et al. 2016), outputs are neither normalised nor is a prior subtracted.
     """
 
     network: AcousticModel
@@ -115,7 +112,7 @@ class TrainedModel:
     """An acoustic model with everything that aligning and decoding need.
 
     `chosen_graph`, if given, replaces the model's own graph. Recognised words with a confidence below `min_confidence`
-    are replaced by `<unk>`.
+    are replaced by `<unk>`. Results of recordings have up to `nbest` word sequences.
     """
 
     directory: Path
@@ -124,9 +121,9 @@ class TrainedModel:
     scorer: Scorer
     chosen_graph: Graph | None = None
     min_confidence: float = 0.0
+    nbest: int = 0
 
     def with_min_confidence(self, least: float) -> Self:
-        """The model that replaces words of lower confidence by `<unk>`; raises an error if it is not from 0 to 1."""
         if not 0 <= least <= 1:
             raise SettingError(f"min_confidence: must be from 0 to 1, not {least:g}")
         return replace(self, min_confidence=least)
@@ -169,18 +166,12 @@ class TrainedModel:
 
     @property
     def tuning_graph(self) -> Graph:
-        """The graph for tuning: the one whose language model has not seen the dev set's sentences, if it exists."""
+        """The graph for tuning: one whose language model has not seen the dev set's sentences, if it exists."""
         own = self.directory / TUNING_GRAPH
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> Graph:
-        """Read a decoding graph from any path, with the model's cost of fillers.
-
-        Raises
-        ------
-        Speech3Error
-            Its number of pdfs is not the model's.
-        """
+        """Read a decoding graph from any path, with the model's cost of fillers; refuse another number of pdfs."""
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise MismatchError(
@@ -229,19 +220,21 @@ class TrainedModel:
     ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
-        If not `strict`, any number may fail. Boundaries are refined, better where the waveform is in `waves`.
-
-        Raises
-        ------
-        Speech3Error
-            More than a quarter of the utterances are bad, or most words are not in the lexicon.
+        If not `strict`, any number may fail; else more than a quarter, or most words unknown to the lexicon, are an
+        error. Boundaries are refined, better where the waveform is in `waves`.
         """
         transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
         found = align_utterances(
-            self.hmm, self.scorer, transcripts, feats,
-            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
+            self.hmm,
+            self.scorer,
+            transcripts,
+            feats,
+            beam=BEAM,
+            retry_beam=RETRY_BEAM,
+            jobs=jobs,
+            acoustic_scale=self.alignment_scale,
             refinement=Refinement(self.clock, waves or {}),
-        )  # fmt: skip
+        )
         if strict:
             total = len(transcripts.words) + len(transcripts.bad)
             check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)
@@ -258,41 +251,90 @@ def warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
 
 
 @dataclass(frozen=True)
-class Word:
-    """A recognised word.
+class Spoken:
+    """A word or a phone that was recognised or aligned.
 
     Attributes
     ----------
-    word
-        The word as spelled in the graph's vocabulary.
+    text
+        The word as spelled in the vocabulary, or the phone without its position in the word.
     start_s, end_s
         Seconds from the beginning of the recording; None if the model cannot align.
     confidence
-        Calibrated posterior of the word at its position, from 0 to 1; None if unknown.
+        From 0 to 1; None if unknown. Of a recognised word: its calibrated posterior. Of an aligned word or phone: 1 if
+        no pdf fits any of its frames better, 0 if a random one would fit as well.
     """
 
-    word: str
+    text: str
     start_s: float | None
     end_s: float | None
     confidence: float | None
 
 
+class Word(Spoken):
+    @property
+    def word(self) -> str:
+        return self.text
+
+
+class Phone(Spoken):
+    @property
+    def phone(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One of the N best word sequences; costs are minus natural logarithms, and the acoustic cost is scaled."""
+
+    words: tuple[str, ...]
+    acoustic_cost: float
+    graph_cost: float
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def cost(self) -> float:
+        return self.acoustic_cost + self.graph_cost
+
+
 @dataclass(frozen=True)
 class Result:
-    """A recognition result: the text, and its words with times and confidences."""
+    """What was recognised in a recording, or aligned with it.
+
+    Attributes
+    ----------
+    phones
+        Silences are left out; empty for streams and for models that cannot align.
+    nbest
+        The best word sequences, best first, if they were requested: as many as there are within the beam.
+    confidence
+        Of the whole, after an alignment.
+    """
 
     text: str
     words: tuple[Word, ...]
+    phones: tuple[Phone, ...] = ()
+    nbest: tuple[Alternative, ...] = ()
+    confidence: float | None = None
 
 
 def result_of(words: Iterable[Word]) -> Result:
     words = tuple(words)
-    return Result(" ".join(word.word for word in words), words)
+    return Result(" ".join(word.text for word in words), words)
 
 
 def words_of_segments(segments: Sequence[Segment], begin_s: float = 0.0) -> tuple[Word, ...]:
     """Words from the segments of an alignment, shifted by `begin_s`, where the aligned part begins."""
     return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence) for s in segments)
+
+
+def phones_of_segments(segments: Sequence[Segment], lexicon: Lexicon) -> tuple[Phone, ...]:
+    """The phones in the segments of an alignment; silences are left out."""
+    heard = (s for s in segments if s.label not in lexicon.silence_phones)
+    return tuple(Phone(s.label, s.start_s, s.end_s, s.confidence) for s in heard)
 
 
 def _read(model: Path | str) -> _Parts:

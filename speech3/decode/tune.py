@@ -1,10 +1,8 @@
 """Tuning of acoustic scale, word penalty and confidences on the dev set, never on test; `decode.json` keeps them.
 
-Confidences are calibrated to probabilities that words are correct (Platt 1999; Yu et al. 2011 for speech recognition).
-Words' posteriors in a lattice are too high: the acoustic scores of neighbouring frames are not independent, and word
-sequences that the lattice lacks count as impossible. So a linear function of the log odds of the posterior is fitted.
-On minilibri, the length of the word, its neighbours, the density of the lattice, a second posterior, or a piecewise
-linear function added at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
+Confidences are calibrated to probabilities that words are correct by a linear function of the log odds of their
+posteriors (Platt 1999; Yu et al. 2011). Posteriors in a lattice are too high: the acoustic scores of neighbouring
+frames are not independent, and word sequences that the lattice lacks count as impossible.
 
 Axes: T frames, P pdfs, W words.
 """
@@ -30,12 +28,12 @@ from speech3.errors import DataError, MismatchError, MissingError
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
-_SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
-_STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
+_CLIP = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
+_STEPS, _PRIOR = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
 FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
 _Found = tuple[Hypothesis, Lattice] | None
-_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
+_MAX_BYTES = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,7 @@ class Calibration:
 
 
 def calibration_of(values: Any) -> Calibration | None:
-    """Restore a calibration from its `dataclasses.asdict`; ``None`` returns ``None``.
-
-    Raises
-    ------
-    TypeError
-        `values` is not a calibration.
-    """
+    """Restore a calibration from its `dataclasses.asdict`; a TypeError if it is none. ``None`` returns ``None``."""
     if values is None:
         return None
     found = Calibration(**values)
@@ -77,8 +69,8 @@ def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Cal
     fitted = prior.copy()
     for _ in range(_STEPS):
         sure_W = 1 / (1 + np.exp(-inputs_W2 @ fitted))
-        gradient = inputs_W2.T @ (sure_W - correct_W) + _PULL * (fitted - prior)
-        curvature = (inputs_W2 * (sure_W * (1 - sure_W))[:, None]).T @ inputs_W2 + _PULL * np.eye(2)
+        gradient = inputs_W2.T @ (sure_W - correct_W) + _PRIOR * (fitted - prior)
+        curvature = (inputs_W2 * (sure_W * (1 - sure_W))[:, None]).T @ inputs_W2 + _PRIOR * np.eye(2)
         change = np.linalg.solve(curvature, gradient)
         fitted -= change * min(1.0, 2.0 / max(float(np.abs(change).max()), 1e-12))  # full Newton steps may overshoot
         if np.abs(change).max() < 1e-9:
@@ -98,7 +90,7 @@ def correct_words(reference: Sequence[str], said: Sequence[str]) -> list[bool]:
 
 
 def _log_odds(posterior_W: np.ndarray) -> np.ndarray:
-    bounded_W = np.clip(posterior_W, _SURE, 1 - _SURE)
+    bounded_W = np.clip(posterior_W, _CLIP, 1 - _CLIP)
     return np.asarray(np.log(bounded_W / (1 - bounded_W)))
 
 
@@ -113,15 +105,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best point, and all points that were tried.
-
-    Attributes
-    ----------
-    words
-        Words that the best point found in each utterance.
-    calibration
-        Calibration of the posteriors of these words in their lattices.
-    """
+    """The best point, all points that were tried, the best point's words, and the calibration of their posteriors."""
 
     best: Point
     table: tuple[Point, ...]
@@ -129,12 +113,12 @@ class Tuning:
     calibration: Calibration
 
 
-class _Kept:
+class _KeptScores:
     """Scores that are computed in the first iteration and kept as float32 for later ones."""
 
     def __init__(self, scores: Scores) -> None:
         self._fresh = iter(scores)
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-")  # noqa: SIM115  # `close` closes it
+        self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES, prefix="speech3-")  # noqa: SIM115  # `close` closes it
         self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -176,9 +160,7 @@ def tune(
     Parameters
     ----------
     scores
-        Pairs of utterance and float32 (T, P) unscaled log likelihoods; read once, then kept.
-    references
-        Words of each utterance.
+        Utterances with float32 (T, P) unscaled log likelihoods; read once, then kept.
     error_rate
         Error rate of texts (references, hypotheses) as a fraction: the word error rate or another one.
     pseudo_likelihoods
@@ -197,16 +179,15 @@ def tune(
     words: dict[Setting, dict[str, tuple[str, ...]]] = {}
     best_found: Mapping[str, _Found] = {}
     centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
-    with closing(_Kept(scores)) as kept:
+    with closing(_KeptScores(scores)) as kept:
         while centre not in exact:
             shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
             found = dict(lattices(graph, shown, quick, centre, jobs))
             words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
             exact[centre] = Point(*centre, error_rate_of(references, words[centre], error_rate))
-            tables[centre] = {centre: exact[centre].error_rate}
             if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equals, the first
                 best_found = found
-            rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
+            tables[centre], rate = _rates(graph, found, references, error_rate, exact[centre])
             around, centre = centre, _climbed(scales, penalties, centre, rate)
             _say_points(tables[around], around)
     best = min(exact.values(), key=lambda point: point.error_rate)
@@ -229,9 +210,14 @@ class FillerTuning:
 
 
 def tune_filler(
-    graph: Graph, scores: Scores, references: Mapping[str, Sequence[str]], config: DecodeConfig, found: Tuning,
-    jobs: int = 1, error_rate: ErrorRate = jiwer.wer,
-) -> FillerTuning:  # fmt: skip
+    graph: Graph,
+    scores: Scores,
+    references: Mapping[str, Sequence[str]],
+    config: DecodeConfig,
+    found: Tuning,
+    jobs: int = 1,
+    error_rate: ErrorRate = jiwer.wer,
+) -> FillerTuning:
     """Find the lowest cost of fillers with which the error rate is not higher than without (`found`).
 
     The costs are bisected, since errors grow as the cost falls. If even the highest is too low, fillers are off.
@@ -239,7 +225,7 @@ def tune_filler(
     setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
-    with closing(_Kept(scores)) as kept:
+    with closing(_KeptScores(scores)) as kept:
         while low < high:
             middle = (low + high) // 2
             costly = graph.with_filler_cost(FILLER_COSTS[middle])
@@ -270,26 +256,27 @@ def _calibrated(
     return fit_calibration(posteriors, correct)
 
 
-@dataclass(eq=False)
-class _Rates:
-    """Error rates of settings, estimated from lattices made with one of them and cached."""
+def _rates(
+    graph: Graph,
+    found: Mapping[str, _Found],
+    references: Mapping[str, Sequence[str]],
+    error_rate: ErrorRate,
+    centre: Point,
+) -> tuple[dict[Setting, float], Callable[[Setting], float]]:
+    """Error rates known so far, and a function that estimates any from lattices made with the setting of `centre`."""
+    known = {(centre.acoustic_scale, centre.word_penalty): centre.error_rate}
 
-    graph: Graph
-    found: Mapping[str, _Found]
-    references: Mapping[str, Sequence[str]]
-    error_rate: ErrorRate
-    centre: Setting
-    known: dict[Setting, float]
-
-    def __call__(self, setting: Setting) -> float:
-        if setting not in self.known:
-            scale, more_penalty = setting[0], setting[1] - self.centre[1]
+    def rate(setting: Setting) -> float:
+        if setting not in known:
+            scale, more_penalty = setting[0], setting[1] - centre.word_penalty
             words = {
-                utterance: words_in(self.graph, best_words(each[1], scale, more_penalty)) if each else ()
-                for utterance, each in self.found.items()
+                utterance: words_in(graph, best_words(each[1], scale, more_penalty)) if each else ()
+                for utterance, each in found.items()
             }
-            self.known[setting] = error_rate_of(self.references, words, self.error_rate)
-        return self.known[setting]
+            known[setting] = error_rate_of(references, words, error_rate)
+        return known[setting]
+
+    return known, rate
 
 
 def _climbed(
@@ -326,13 +313,7 @@ def _say_if_last(name: str, value: float, grid: Sequence[float], key: str) -> No
 
 
 def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
-    """Draw utterances at random, with a fixed seed, until they add up to `minutes`; all if there is not more.
-
-    Parameters
-    ----------
-    lengths_s
-        Length of each utterance in seconds. The result keeps the order of these utterances.
-    """
+    """Utterances drawn at random, with a fixed seed, until they last `minutes`; all if there are not more."""
     if sum(lengths_s.values()) <= 60 * minutes:
         return list(lengths_s)
     names, left_s, taken = sorted(lengths_s), 60 * minutes, set[str]()
@@ -352,13 +333,7 @@ def check_references(references: Mapping[str, Sequence[str]], utterances: Iterab
 def error_rate_of(
     references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]], error_rate: ErrorRate
 ) -> float:
-    """Error rate of the words found, over all utterances of `found`.
-
-    Raises
-    ------
-    Speech3Error
-        There are no utterances, or one has no reference.
-    """
+    """Error rate of the words found, over all utterances of `found`, each of which needs a reference."""
     if not found:
         raise DataError("dev: no utterances to tune on; pass a data directory that has some")
     check_references(references, found)
@@ -368,22 +343,14 @@ def error_rate_of(
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """Decoding settings of a model, tuned on the dev set and never on test.
-
-    Attributes
-    ----------
-    confidence
-        Maps posteriors to confidences; if None, the confidences are the posteriors.
-    filler_cost
-        Added to the cost of each filler (`speech3.decode.filler`).
-    """
+    """Decoding settings of a model, tuned on the dev set and never on test."""
 
     acoustic_scale: float
     word_penalty: float
     beam: float
     max_active: int
-    confidence: Calibration | None = None
-    filler_cost: float = FILLER_COSTS[-1]
+    confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
+    filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.filler`)
 
     def __post_init__(self) -> None:
         numbers = self.acoustic_scale, self.word_penalty, self.filler_cost

@@ -2,12 +2,11 @@
 
 Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc: a state of the new lattice is a set of states of the old one
 that are reached by the same words, each with the residual cost and residual pdfs of the cheapest path to it. The common
-part goes on the arc: the costs of the cheapest path to the set, and the longest common prefix of the pdfs of all its
-paths. Sets with equal states, costs (within `_SAME`) and pdfs are merged into one state.
+part goes on the arc. Sets with equal states, costs (within `_TOLERANCE`) and pdfs are merged into one state.
 
-States are expanded in the order of the cost of the best path through them, which is known in advance from the old
-lattice. So states outside the beam are never created, and work on a lattice that grows too large can be stopped: the
-paths within a narrower beam are complete by then (as with Kaldi's --max-mem). The compiled code does no bounds checks.
+States are expanded in the order of the cost of the best path through them, which is known from the old lattice. So work
+on a lattice that grows too large can be stopped: the paths within a narrower beam are complete by then (as with Kaldi's
+--max-mem). The compiled code does no bounds checks.
 
 Axes: S states, S1 one more, A arcs, A1 one more, K pdfs of all arcs.
 """
@@ -18,37 +17,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.decode.beam_search import Lattice, rest_costs
+from speech3.decode.beam_search import Lattice, rest_costs, topological
 from speech3.runtime import jit
 
-_SAME = 1e-3  # Kaldi: 1/1024
+_TOLERANCE = 1e-3  # Kaldi: 1/1024
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
-_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
-_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
+_MAX_ELEMENTS = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
+_MIN_BEAM = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 class LatticeArrays(NamedTuple):
-    """A lattice for compiled code.
+    """A lattice for compiled code."""
 
-    Attributes
-    ----------
-    begin_S1, target_A, ilabel_A, olabel_A
-        int64, int64, int32, int64: arcs, sorted by source state.
-    graph_A, acoustic_A, final_S
-        float64 costs, the acoustic ones unscaled.
-    rest_S
-        float64 scaled costs of the best path from each state to the end.
-    """
-
+    # begin_S1, target_A, ilabel_A, olabel_A: int64, int64, int32, int64: arcs, sorted by source state
     begin_S1: np.ndarray
     target_A: np.ndarray
     ilabel_A: np.ndarray
     olabel_A: np.ndarray
+    # graph_A, acoustic_A, final_S: float64 costs, the acoustic ones unscaled
     graph_A: np.ndarray
     acoustic_A: np.ndarray
     final_S: np.ndarray
-    rest_S: np.ndarray
+    rest_S: np.ndarray  # float64 scaled costs of the best path from each state to the end
 
 
 @jit
@@ -172,6 +163,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
     steps.clear()
     waiting.clear()
     said.clear()
+    # Each element is a step without a label, from which paths go on.
     for number in range(begin, end):
         state, graph, acoustic, _, _ = elements[number]
         where[state] = len(reached)
@@ -196,6 +188,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
                 old_graph, old_acoustic, _ = reached[where[to]]
                 if not total < old_graph + scale * old_acoustic:
                     continue
+            # An arc with a word ends here; one without is followed, if it is the best way to its target so far.
             after = step
             if label:
                 after = len(steps)
@@ -308,7 +301,7 @@ def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-
         state_2, graph_2, acoustic_2, begin_2, length_2 = elements[other + number]
         if state_1 != state_2 or length_1 != length_2:
             return False
-        if abs(graph_1 - graph_2) > _SAME or abs(acoustic_1 - acoustic_2) * scale > _SAME:
+        if abs(graph_1 - graph_2) > _TOLERANCE or abs(acoustic_1 - acoustic_2) * scale > _TOLERANCE:
             return False
         for place in range(length_1):
             if pdfs[begin_1 + place] != pdfs[begin_2 + place]:
@@ -321,45 +314,31 @@ class WordLattice:
     """An acyclic acceptor of words in which no state has two arcs with the same word.
 
     State 0 is the start; every arc leads to a higher state, and arcs are sorted by the state that they leave.
-
-    Attributes
-    ----------
-    source_A, target_A, word_A
-        int32.
-    graph_A, acoustic_A
-        float64 costs; acoustic costs are unscaled.
-    final_graph_S, final_acoustic_S
-        float64 costs of ending in each state; infinite if no path ends there.
-    pdfs_K, begin_A1
-        int32: arc a reads ``pdfs_K[begin_A1[a] : begin_A1[a + 1]]``, a pdf for each frame. A word's arc need not read
-        all of its frames, and may read some of its neighbours'.
-    final_pdfs_S
-        int32 arrays: the pdfs of the frames read when a path ends in each state.
-    frame_S
-        int32: number of frames read on a path to each state.
-    frames
-        Number of frames that every path reads.
     """
 
+    # source_A, target_A, word_A: int32
     source_A: np.ndarray
     target_A: np.ndarray
     word_A: np.ndarray
+    # graph_A, acoustic_A: float64 costs; acoustic costs are unscaled
     graph_A: np.ndarray
     acoustic_A: np.ndarray
+    # final_graph_S, final_acoustic_S: float64 costs of ending in each state; infinite if no path ends there
     final_graph_S: np.ndarray
     final_acoustic_S: np.ndarray
+    # pdfs_K, begin_A1: int32: arc a reads ``pdfs_K[begin_A1[a] : begin_A1[a + 1]]``, a pdf for each frame. A word's arc
+    # need not read all of its frames, and may read some of its neighbours'.
     pdfs_K: np.ndarray
     begin_A1: np.ndarray
-    final_pdfs_S: tuple[np.ndarray, ...]
-    frame_S: np.ndarray
-    frames: int
+    final_pdfs_S: tuple[np.ndarray, ...]  # int32 arrays: the pdfs of the frames read when a path ends in each state
+    frame_S: np.ndarray  # int32: number of frames read on a path to each state
+    frames: int  # number of frames that every path reads
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """Cost of each arc, float64; the penalty is added to the one already in the graph costs."""
+        """(A,) float64; the penalty is added to the one already in the graph costs."""
         return self.graph_A + acoustic_scale * self.acoustic_A + word_penalty * (self.word_A > 0)
 
     def final_costs_S(self, acoustic_scale: float) -> np.ndarray:
-        """Cost of ending in each state, float64."""
         ends = np.isfinite(self.final_graph_S)
         return np.where(ends, self.final_graph_S + acoustic_scale * np.where(ends, self.final_acoustic_S, 0.0), np.inf)
 
@@ -372,74 +351,45 @@ class WordLattice:
 def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> WordLattice:
     """Determinise a lattice on words: of each word sequence, only the best path at this scale is kept.
 
-    Parameters
-    ----------
-    beam
-        Word sequences whose cost exceeds that of the best one by more than this are pruned; the beam is narrowed if
-        the lattice becomes too large.
+    Word sequences whose cost exceeds that of the best one by more than `beam` are pruned; the beam is narrowed if the
+    lattice becomes too large.
     """
-    states = len(lattice.final_S)
-    arrays = LatticeArrays(
-        np.searchsorted(lattice.source_A, np.arange(states + 1)).astype(np.int64), lattice.target_A.astype(np.int64),
-        lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64), lattice.graph_A.astype(np.float64),
-        lattice.acoustic_A.astype(np.float64), lattice.final_S.astype(np.float64), rest_costs(lattice, acoustic_scale),
-    )  # fmt: skip
-    beam, most = float(beam) + 1e-6, _MOST
+    begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(lattice.final_S) + 1))
+    arcs = lattice.target_A.astype(np.int64), lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64)
+    costs = (
+        lattice.graph_A.astype(np.float64),
+        lattice.acoustic_A.astype(np.float64),
+        lattice.final_S.astype(np.float64),
+    )
+    arrays = LatticeArrays(begin_S1, *arcs, *costs, rest_costs(lattice, acoustic_scale))
+    beam, most = float(beam) + 1e-6, _MAX_ELEMENTS
     while True:
-        arcs, costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
+        found, arc_costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
         if reached >= beam:
             break
         # The next attempt may have twice as many elements: in a long utterance even the best path may need them.
-        beam, most = min(beam, max(0.999 * reached, _NARROWEST)), 2 * most
-    arcs_A5 = np.array(arcs, np.int64).reshape(-1, 5)
+        beam, most = min(beam, max(0.999 * reached, _MIN_BEAM)), 2 * most
+    # Number the states in topological order, and sort the arcs by source and word.
+    arcs_A5 = np.array(found, np.int32).reshape(-1, 5)
     order_S = topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))
-    number_S = np.empty(len(finals), np.int64)
+    number_S = np.empty(len(finals), np.int32)
     number_S[order_S] = np.arange(len(finals))
-    source_A, target_A = number_S[arcs_A5[:, 0]], number_S[arcs_A5[:, 1]]
-    order_A = np.lexsort((arcs_A5[:, 2], source_A))
-    source_A, target_A, word_A, at_A, length_A = np.array([source_A, target_A, *arcs_A5[:, 2:].T])[:, order_A]
-    pdfs_K = pdfs - np.int32(1)
-    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
-    picked = np.repeat(at_A - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
-    costs_A2 = np.array(costs, np.float64).reshape(-1, 2)[order_A]
-    finals_S2, final_costs_S2 = np.array(finals)[order_S], np.array(final_costs)[order_S]
-    frame_S = np.zeros(len(finals), np.int64)
+    arcs_A5[:, :2] = number_S[arcs_A5[:, :2]]
+    order_A = np.lexsort((arcs_A5[:, 2], arcs_A5[:, 0]))
+    source_A, target_A, word_A, at_A, length_A = arcs_A5[order_A].T.copy()
+    graph_A, acoustic_A = np.array(arc_costs, np.float64).reshape(-1, 2)[order_A].T
+    finals_S2, (final_graph_S, final_acoustic_S) = np.array(finals)[order_S], np.array(final_costs)[order_S].T
+    frame_S = np.zeros(len(finals), np.int32)
     for source, target, length in zip(source_A.tolist(), target_A.tolist(), length_A.tolist(), strict=True):
         frame_S[target] = frame_S[source] + length
-    return WordLattice(
-        source_A.astype(np.int32), target_A.astype(np.int32), word_A.astype(np.int32), costs_A2[:, 0], costs_A2[:, 1],
-        final_costs_S2[:, 0], final_costs_S2[:, 1], pdfs_K[picked], begin_A1.astype(np.int32),
-        tuple(pdfs_K[begin : begin + length] for begin, length in finals_S2.tolist()), frame_S.astype(np.int32),
-        lattice.frames,
-    )  # fmt: skip
+    pdfs_K = pdfs - np.int32(1)
+    final_pdfs_S = tuple(pdfs_K[begin : begin + length] for begin, length in finals_S2.tolist())
+    picked, begin_A1 = joined_ranges(at_A, length_A)
+    shape, parts = (source_A, target_A, word_A), (graph_A, acoustic_A, final_graph_S, final_acoustic_S)
+    return WordLattice(*shape, *parts, pdfs_K[picked], begin_A1, final_pdfs_S, frame_S, lattice.frames)
 
 
-@jit
-def topological(source, target, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """States in topological order (Kahn 1962); not all of them if there is a cycle."""
-    waiting = np.zeros(states, np.int64)
-    begin = np.zeros(states + 1, np.int64)
-    for a in range(len(source)):
-        waiting[target[a]] += 1
-        begin[source[a] + 1] += 1
-    begin = np.cumsum(begin)
-    leaving, filled = np.empty(len(source), np.int64), begin[:-1].copy()
-    for a in range(len(source)):
-        leaving[filled[source[a]]] = target[a]
-        filled[source[a]] += 1
-    order, end = np.zeros(states, np.int64), 0
-    for s in range(states):
-        if waiting[s] == 0:
-            order[end] = s
-            end += 1
-    done = 0
-    while done < end:
-        s = order[done]
-        done += 1
-        for place in range(begin[s], begin[s + 1]):
-            t = leaving[place]
-            waiting[t] -= 1
-            if waiting[t] == 0:
-                order[end] = t
-                end += 1
-    return order[:end]
+def joined_ranges(begin_A: np.ndarray, length_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The indices in all ranges, one range after the other, and where each begins among them: int32 (A1,)."""
+    begin_A1 = np.append(0, np.cumsum(length_A)).astype(np.int32)
+    return np.repeat(begin_A - begin_A1[:-1], length_A) + np.arange(begin_A1[-1]), begin_A1

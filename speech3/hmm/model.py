@@ -252,6 +252,7 @@ class Hmm:
                 "pdfs": self.num_pdfs,
                 "topology": self.topology.name,
                 "subsampling": self.subsampling,
+                "language": self.lexicon.language,
             },
         )
         arrays = {name: getattr(self.tree, name) for name in ARRAYS} | {"self_loop": self.self_loop}
@@ -318,7 +319,7 @@ def load_hmm(directory: Path | str) -> Hmm:
         raise MismatchError(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
     lexicon = read_lexicon(directory / _lexicon_name(end is not None), silence_prob)
     lexicon = replace(lexicon, silence_phones=silence_phones, noise_phones=noise_phones)
-    lexicon = replace(lexicon, position_dependent=positions, end=end)
+    lexicon = replace(lexicon, position_dependent=positions, end=end, language=str(about.get("language", "")))
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise MismatchError(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from speech3.data import case_doubts, lower_case
-from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, Speech3Error, listed
 from speech3.language import espeak, g2p
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
 from speech3.language.lexicon import (
@@ -38,6 +38,7 @@ from speech3.runtime import say
 UNKNOWN_LINE = "<unk> SPN"
 _MIN_OCCURRENCES = 5  # phones with fewer occurrences in training are replaced by similar ones
 _ENOUGH_PAIRS, _MAX_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
+_MAX_CHECKED, _SAME = 200, 0.8  # words compared with espeak-ng, and the share that must be equal
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
 _REGULAR = 0.05  # share of wrong phones; if n-grams make more, `convert` is not tried: on minilibri it is always worse
@@ -109,7 +110,7 @@ def guess_pronunciations(
     if spelled:
         words = _by_letters(wanted, counts, graphemes, lang or "")
     elif lexicon:
-        words = _by_lexicon(wanted, lexicon, lang, kept)
+        words = _by_lexicon(wanted, counts, lexicon, lang, kept)
     elif lang:
         words = _by_espeak(wanted, counts, lang)
     else:
@@ -164,6 +165,7 @@ def _finish(
 
     The pronunciations are guesses, to be listed, unless they are spellings; `pronounce` makes those of further words.
     """
+    _say_lacking(table, counts, "letters" if spelling else "phones")
     kept, replaced = replace_rare(table, counts, _MIN_OCCURRENCES, near_letters if spelling else stand_ins)
     pronounced = {word: variants for word, variants in kept.items() if variants}
     unpronounced = {
@@ -184,21 +186,40 @@ def _finish(
         unpronounced,
         replaced,
         spelling or Graphemes(),
-        lambda new: _in_phones_of_train(pronounce(new), replaced, trained, letters=spelling is not None),
-    )
+        lambda new: _in_phones_of_train(
+            pronounce(new), replaced, trained, "that only dev and test have are treated as others to align them",
+            letters=spelling is not None,
+        ),
+    )  # fmt: skip
+
+
+def _say_lacking(table: PronunciationTable, counts: Mapping[str, int], what: str) -> None:
+    """Say which phones of the words train lacks, with words that have them: sentences to record."""
+    heard = {phone for word in table if counts.get(word) for phones in table[word] for phone in phones}
+    lacking: dict[str, list[str]] = {}
+    for word, variants in table.items():
+        for phone in sorted({phone for phones in variants[:1] for phone in phones} - heard):
+            lacking.setdefault(phone, []).append(word)
+    if heard and lacking:
+        shown = "; ".join(f"{phone} in {listed(words, 3)}" for phone, words in sorted(lacking.items()))
+        say(f"  {what} of the text that train lacks (record words with them): {shown}")
 
 
 def _in_phones_of_train(
-    table: PronunciationTable, replaced: Mapping[str, Phones], trained: Mapping[str, int], *, letters: bool
-) -> PronunciationTable:
-    """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out."""
+    table: PronunciationTable, replaced: Mapping[str, Phones], trained: Mapping[str, int], why: str, *,
+    letters: bool = False,
+) -> PronunciationTable:  # fmt: skip
+    """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out.
+
+    `why`: completes the note of what was replaced, "phones ...".
+    """
     strange = {phone for variants in table.values() for phones in variants for phone in phones}
     strange -= trained.keys() | replaced.keys()
     like = (near_letters if letters else stand_ins)(sorted(strange), trained)
     if like:
         shown = ", ".join(f"{phone} as {' '.join(found) or 'nothing'}" for phone, found in like.items())
         what = "letters" if letters else "phones"
-        say(f"  {what} that only dev and test have are treated as others to align them: {shown}")
+        say(f"  {what} {why}: {shown}")
     known: dict[str, Phones] = {phone: (phone,) for phone in trained}
     known |= {**replaced, **like}
     result: PronunciationTable = {}
@@ -279,11 +300,14 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
     return found, reasons
 
 
-def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None, kept: Path | None) -> PronouncedVocabulary:
+def _by_lexicon(
+    wanted: Sequence[str], counts: Mapping[str, int], lexicon: Path, lang: str | None, kept: Path | None
+) -> PronouncedVocabulary:
     text = read_lexicon_text(lexicon)
     table = lexicon_entries(text, lexicon)
     rows = list(lexicon_lines(text, lexicon))
     say_doubtful(rows, lexicon)
+    _say_lacking({word: table[word] for word in wanted if word in table}, counts, "phones")
     with_probabilities = any(row.values for row in rows)
     lines = _given_lines(rows, with_probabilities)
     if "<unk>" not in table:
@@ -327,8 +351,17 @@ def _converted(
     that are held out. The other pronounces what this one cannot. No word is pronounced, and `how` is empty, if the
     lexicon has too few words for the first and there is no language for the second.
     """
-    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
     spelled = _spelled_words(table)
+    if lang and _are_espeaks(table, list(spelled), voice := espeak.voice_of(lang)):
+        said, reasons = _heard(words, voice)
+        trained = Counter(phone for word in spelled for phones in table[word] for phone in phones)
+        heard = {word: variants for word, variants in said.items() if variants}
+        found = _in_phones_of_train(heard, {}, trained, f"that {lexicon.name} lacks are treated as others")
+        for word in heard.keys() - found.keys():
+            lacking = sorted({phone for phone in heard[word][0] if not stand_ins([phone], trained)[phone]})
+            reasons[word] = f"has {' '.join(lacking)}, and {lexicon.name} has no such phone"
+        return found, reasons, f"by espeak-ng ({lang}), whose phones they are"
+    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
     held_out = _held_out(list(spelled))
     model = g2p.learnt({word: table[word] for word in spelled}, held_out, str(lexicon), kept)
     by_model, unread = g2p.apply(model, words) if model else ({}, {})
@@ -339,18 +372,31 @@ def _converted(
 
     step = -(-len(taught) // _MAX_PAIRS) or 1
     apart = held_out if model else []
-    said, reasons = _spoken([*words, *taught[::step], *apart], espeak.voice_of(lang), stress=True)
+    stressed, reasons = _spoken([*words, *taught[::step], *apart], voice, stress=True)
     teaching = {word: phones for word, phones in table.items() if word not in set(apart)}
-    convertible = _conversion(teaching, said, lexicon, lang)
-    by_espeak = {word: phones for word in words if (phones := convertible(said[word]))}
+    convertible = _conversion(teaching, stressed, lexicon, lang)
+    by_espeak = {word: phones for word in words if (phones := convertible(stressed[word]))}
     by = f"by espeak-ng ({lang})"
     if model:
-        wrong = phone_errors([table[word] for word in apart], [convertible(said[word]) for word in apart])
+        wrong = phone_errors([table[word] for word in apart], [convertible(stressed[word]) for word in apart])
         if model.wrong < wrong:
             by = how.format(f"{model.wrong:.1%} are, of espeak-ng's {wrong:.1%}")
             by_espeak, by_model, reasons = by_model, by_espeak, unread
         by_espeak = {**by_model, **by_espeak}
     return {word: [by_espeak[word]] for word in words if word in by_espeak}, reasons, by
+
+
+def _are_espeaks(table: PronunciationTable, spelled: Sequence[str], voice: str) -> bool:
+    """Whether a lexicon's pronunciations are espeak-ng's, as `_by_espeak` makes them, rare phones replaced."""
+    checked = spelled[:: -(-len(spelled) // _MAX_CHECKED) or 1]
+    said, _ = _heard(checked, voice)
+    known = dict.fromkeys((phone for word in spelled for phones in table[word] for phone in phones), 1)
+    like = stand_ins(sorted({phone for variants in said.values() for phones in variants for phone in phones}), known)
+    same = sum(
+        any(tuple(p for phone in phones for p in like[phone]) in table[word] for phones in said[word])
+        for word in checked
+    )
+    return same > 0 and same >= _SAME * len(checked)
 
 
 def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:

@@ -91,6 +91,7 @@ class Lexicon:
     inventory: tuple[str, ...] | None = None
     # further phones of sounds that are not speech, whose states do not depend on their neighbours either
     noise_phones: tuple[str, ...] = (SPOKEN_NOISE,)
+    language: str = ""  # espeak-ng's code, by which further words can be pronounced; empty if it is unknown
 
     @cached_property
     def phones(self) -> tuple[str, ...]:

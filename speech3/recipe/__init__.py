@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.recipe.aligner import AlignedText, Aligner, Phone, read_for
+    from speech3.recipe.aligner import Aligner, read_for
     from speech3.recipe.aligner_files import FORMATS
     from speech3.recipe.aligner_output import AlignRequest, align_source
     from speech3.recipe.experiment import open_experiment, recipes
@@ -19,9 +19,7 @@ else:
 __all__ = [
     "FORMATS",
     "AlignRequest",
-    "AlignedText",
     "Aligner",
-    "Phone",
     "align_source",
     "open_experiment",
     "read_for",

@@ -25,7 +25,15 @@ from numpy.typing import ArrayLike
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
 from speech3.data import DataDir, is_datadir, lengths_s, plain_words
-from speech3.decode import Recognizer, Word, align_samples, load_recognizer
+from speech3.decode import (
+    Recognizer,
+    Result,
+    align_samples,
+    load_recognizer,
+    phones_of_segments,
+    result_of,
+    words_of_segments,
+)
 from speech3.errors import MOST_UNALIGNED, DataError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, silent_in
 from speech3.hmm import (
@@ -287,27 +295,6 @@ def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collecti
     return replace(recognizer, outputs=with_new_words(recognizer.hmm, usable, how))
 
 
-@dataclass(frozen=True)
-class Phone:
-    """A phone of an alignment; silences are left out. Times in seconds; the confidence is as in `Word`."""
-
-    phone: str
-    start_s: float
-    end_s: float
-    confidence: float | None
-
-
-@dataclass(frozen=True)
-class AlignedText:
-    """Words and phones of a recording; `confidence` is 1 if no pdf fits any frame better, 0 if a random one would fit
-    as well.
-    """
-
-    words: tuple[Word, ...]
-    phones: tuple[Phone, ...]
-    confidence: float
-
-
 @dataclass(frozen=True, eq=False)
 class Aligner:
     """A trained aligner: `train` or `load` it, then `align` recordings in memory."""
@@ -364,7 +351,7 @@ class Aligner:
             raise OccupiedError(f"{path}: exists; choose a new directory")
         shutil.copytree(self.recognizer.directory, path)
 
-    def align(self, samples: ArrayLike, rate: int, text: str) -> AlignedText:
+    def align(self, samples: ArrayLike, rate: int, text: str) -> Result:
         """Align a recording with what is said in it.
 
         Parameters
@@ -385,9 +372,5 @@ class Aligner:
         words = self.rules.words(text, vocabulary, case_folded(vocabulary))
         model = with_further_words(self.recognizer, self.rules, words)
         said, phones, confidence = align_samples(model, samples, rate, words)
-        silent = set(model.hmm.lexicon.silence_phones)
-        return AlignedText(
-            tuple(Word(s.label, s.start_s, s.end_s, s.confidence) for s in said),
-            tuple(Phone(s.label, s.start_s, s.end_s, s.confidence) for s in phones if s.label not in silent),
-            confidence,
-        )
+        heard = phones_of_segments(phones, model.hmm.lexicon)
+        return replace(result_of(words_of_segments(said)), phones=heard, confidence=confidence)

@@ -203,7 +203,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
             limits=limits,
         )
         shutil.rmtree(out / "feats", ignore_errors=True)
-        limits = limits or alignment.outcome.limits
+        limits = limits or alignment.limits
         found = {each.id: each for each in _results(alignment, model.data.subset(changed), source.targets)}
     # All files, from old and new results.
     assert limits is not None
@@ -281,12 +281,12 @@ def _check_files(targets: Mapping[str, Target], out: Path, formats: Sequence[For
 
 def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]) -> list[UtteranceResult]:
     words, phones = found.tracks()
-    aligned, silent = found.outcome.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
+    aligned, silent = found.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
     whole = {key: key for key in data.utterances} | {name: part.utterance for name, part in found.parts.items()}
     # Long utterances were aligned in parts: what is said of a part holds for the whole.
     doubts: dict[str, list[str]] = {}
     marked: dict[str, list[str]] = {}
-    for suspicion in found.outcome.suspicious:
+    for suspicion in found.suspicious:
         if suspicion.utterance in aligned.alignments:
             doubts.setdefault(whole[suspicion.utterance], []).append(suspicion.reason)
             marked.setdefault(whole[suspicion.utterance], []).append(suspicion.transcript)

@@ -155,7 +155,7 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
     """The lexicon, the transcripts and features of the training split, and the path of the features' config."""
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
-    lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
+    lexicon = replace(read_lexicon(e.lexicon, e.recipe.hmm.silence_prob), language=e.recipe.lang or "")
     if e.recipe.hmm.position_dependent and e.recipe.units == "words":  # the position of a piece in a word is unknown
         lexicon = mark_positions(lexicon)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}

@@ -1,15 +1,12 @@
 """Boosted MMI of GMMs, lattice-free: extended Baum-Welch over a graph of senones (Povey et al. 2008).
 
-The criterion is that of networks (`speech3.sequence.discriminative`): the log posterior of the alignment among all
-senone sequences of the graph, in which each correct frame lowers the score of a path by `boost`. Its derivative with
-respect to the log likelihood of a senone in a frame is the acoustic scale times the posterior in the numerator minus
-that in the denominator. The positive part of this difference weights the frame in the statistics of the numerator, the
-negative part in those of the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's
-train_mmi.sh). Then `speech3.hmm.gmm` updates the Gaussians.
+The criterion is that of networks (`speech3.sequence.discriminative`). Its derivative with respect to the log likelihood
+of a senone in a frame is the acoustic scale times the posterior in the numerator minus that in the denominator. The
+positive part of this difference weights the frame in the statistics of the numerator, the negative part in those of the
+denominator (``--cancel`` in Kaldi's train_mmi.sh). Then `speech3.hmm.gmm` updates the Gaussians.
 
-Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks. Unknown
-words are left out, also from the graph: no decoding graph contains the phone that stands for them, and since it fits
-everything a little, it had most of the posterior in the denominator on minilibri's dev set.
+Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state. Unknown words are left out, also from the
+graph: no decoding graph contains the phone that stands for them, and it fits everything a little.
 
 Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks, W windows of three phones.
 """
@@ -32,8 +29,8 @@ from speech3.runtime import Metrics, progress, say
 from speech3.sequence.discriminative import Discriminative, senone_graph
 
 _FRAMES = 150  # of a chunk, about
-_AT_A_TIME = 16  # chunks
-_LEAST = 1e-3  # smaller differences of posteriors are left out of the statistics
+_BATCH = 16  # chunks
+_MIN_WEIGHT = 1e-3  # smaller differences of posteriors are left out of the statistics
 
 
 @dataclass(frozen=True)
@@ -91,22 +88,16 @@ def cut(utterance: str, first: int, end: int) -> list[Chunk]:
 
 
 def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Chunks of the same length together, `_AT_A_TIME` at most."""
+    """Chunks of the same length together, `_BATCH` at most."""
     ordered = sorted(chunks, key=lambda chunk: (chunk.frames, chunk.utterance, chunk.first))
     groups = [list(group) for _, group in groupby(ordered, key=lambda chunk: chunk.frames)]
-    return [group[i : i + _AT_A_TIME] for group in groups for i in range(0, len(group), _AT_A_TIME)]
+    return [group[i : i + _BATCH] for group in groups for i in range(0, len(group), _BATCH)]
 
 
 def collect(
     share: WorkerShare, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
-    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame.
-
-    Raises
-    ------
-    Speech3Error
-        The criterion is not finite; the message names the utterances.
-    """
+    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
     senones, found = IntArkReader(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
     chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
     for batch in _shown(share, batches(chunks), label):
@@ -122,7 +113,7 @@ def collect(
                 f" finite, or so far from all GMMs that no path is left: {names}"
             )
         for stats, sign in ((found.numerator, 1), (found.denominator, -1)):
-            frame_N, pdf_N = np.nonzero(sign * weight_NS > _LEAST)
+            frame_N, pdf_N = np.nonzero(sign * weight_NS > _MIN_WEIGHT)
             accumulate_weighted(gmm, stats, feats_ND, frame_N, pdf_N, sign * weight_NS[frame_N, pdf_N])
         found.log_posterior += log_posterior
         found.frames += len(feats_ND)
@@ -140,16 +131,8 @@ def weights(
 ) -> tuple[float, np.ndarray]:
     """Log posterior of the chunks' alignment; its gradient with respect to log likelihoods, over the acoustic scale.
 
-    Parameters
-    ----------
-    feats_ND, senones_N
-        All chunks, one after the other.
-    frames
-        Number of frames of each chunk.
-
-    Returns
-    -------
-    float, and (N, S) float32: posterior in the numerator minus posterior in the denominator.
+    `feats_ND` and `senones_N` have all chunks, of `frames` frames each, one after the other. The gradient is (N, S)
+    float32: the posterior in the numerator minus that in the denominator.
     """
     y_BTS = torch.from_numpy(np.ascontiguousarray(gmm.loglikes(feats_ND))).view(-1, frames, gmm.num_pdfs)
     y_BTS.requires_grad_()
@@ -161,9 +144,14 @@ def weights(
 
 
 def train(
-    workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, left_out_S: np.ndarray, metrics: Metrics,
+    workers: Workers,
+    gmm: Gmm,
+    config: BmmiConfig,
+    alignment: Path,
+    left_out_S: np.ndarray,
+    metrics: Metrics,
     silence_S: np.ndarray | None = None,
-) -> Gmm:  # fmt: skip
+) -> Gmm:
     """Train GMMs further; the graph is estimated on the alignment of the training data.
 
     Parameters
@@ -201,8 +189,8 @@ def train(
         for part in parts:
             total += part
         gmm = extended_baum_welch(gmm, total.numerator, total.denominator, config.tau, config.e)
-        value = total.log_posterior / total.frames
-        metrics.write(event="bmmi", iteration=iteration, log_posterior_per_frame=value, frames=total.frames,
-                      cancelled=1 - total.numerator.count.sum() / total.frames)  # fmt: skip
+        value, cancelled = total.log_posterior / total.frames, 1 - total.numerator.count.sum() / total.frames
+        measured = {"log_posterior_per_frame": value, "frames": total.frames, "cancelled": cancelled}
+        metrics.write(event="bmmi", iteration=iteration, **measured)
         say(f"  iteration {iteration}: log posterior {value:.4f} per frame before the update")
     return gmm

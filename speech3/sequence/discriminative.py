@@ -5,26 +5,18 @@ are the paths of the denominator graph (`senone_graph`).
 
 - **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
   each correct frame of a path lowers its score in the denominator by `boost`, so paths with more errors count
-  more. Silence on a path is never an error (``LatticeBoost`` in Kaldi's lat/lattice-functions.cc, with its default
-  maximum error of silence, 0).
+  more. Silence on a path is never an error (``LatticeBoost`` in Kaldi's lat/lattice-functions.cc).
 - **sMBR** (Kingsbury 2009; Gibson and Hain 2006): the expected share of frames in the senone of the alignment, over all
-  paths. The loss is one minus that. All senones of silence and noise are one class: where the alignment has any of
-  them, each of them is right (``--one-silence-class=true`` of Kaldi's nnet-train-mpe-sequential, as its scripts set
-  it), so nothing is gained by telling silences apart.
+  paths. The loss is one minus that. All senones of silence and noise are one class (``--one-silence-class=true`` of
+  Kaldi's nnet-train-mpe-sequential), so nothing is gained by telling silences apart.
 
 Both tend to make a network more confident than the data warrant, so frame cross-entropy is added with a small weight
-(F-smoothing, Su et al. 2013). The numerator of MMI is the alignment, as in Kaldi's nnet1 (Vesely et al. 2013), so its
-gradient is the difference between alignment and posteriors, times the acoustic scale.
+(F-smoothing, Su et al. 2013). The numerator of MMI is the alignment (Vesely et al. 2013).
 
-The denominator graph is an n-gram of senones, estimated on the alignment of the packed frames alone, so no tree is
-needed: a senone determines its phone, its state and, by the tree's questions, much about its neighbours. Like the graph
-of LF-MMI (Povey et al. 2016), it has no back-off. Each state is a senone after some history. Its loop has the
-probability of staying in the senone, an arc into the next senone the probability of leaving times that of the n-gram.
-Histories are short: the alignment of minilibri's dev set has a log weight of -0.866 per frame with single senones as
-histories, -0.857 with all pairs, -0.882 with all triples (estimated on half of train, 107,000 senones in a row; 801,
-3,326 and 8,114 states). Kaldi's MMI and sMBR use word lattices instead, which require that the training data be decoded
-and hold the competitors of the network that made them; the graph is always searched with the current network, as in
-lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
+The denominator graph is an n-gram of senones without back-off, estimated on the alignment of the packed frames alone.
+Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
+senone the probability of leaving times that of the n-gram. Unlike Kaldi's word lattices, it needs no decoding of the
+training data and is always searched with the current network (Kanda, Fujita and Nagamatsu 2018).
 
 Axes: N frames of all chunks, one chunk after the other (or of all utterances), S senones, U utterances (U1: and the end
 of the last), J states, A arcs, B chunks, T frames of a chunk.
@@ -42,7 +34,7 @@ from torch.nn import functional
 
 from speech3.errors import MismatchError
 from speech3.hmm import Hmm
-from speech3.sequence import forward_backward
+from speech3.sequence.forward_backward import Attached, value_and_gradient
 from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate_phone_lm, graph_arrays, sources
 
 _INITIAL_FRAMES = 300  # as many seconds as in `speech3.sequence.lfmmi`
@@ -95,10 +87,8 @@ def path_log_weights(graph: Graph, senones_BT: np.ndarray, leak: float) -> np.nd
     """
     order_J = np.argsort(graph.first_J, kind="stable").astype(np.int32)
     ptr_S1 = np.searchsorted(graph.first_J[order_J], np.arange(graph.num_pdfs + 1))
-    return _path_log_weights(
-        senones_BT, ptr_S1, order_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A,
-        graph.initial_J, leak,
-    )  # fmt: skip
+    arcs = graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A
+    return _path_log_weights(senones_BT, ptr_S1, order_J, graph.loops_J, *arcs, graph.initial_J, leak)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -129,46 +119,20 @@ def _path_log_weights(senones, of_senone, order, loops, ptr, src, weight, initia
 
 @dataclass(frozen=True, eq=False)
 class Discriminative:
-    """The loss of a minibatch of chunks, for any network with an output per frame; picklable.
-
-    Attributes
-    ----------
-    log_prior_S
-        float32, natural logarithms of the senones' relative frequencies.
-    smbr
-        Whether the criterion is sMBR instead of MMI.
-    boost
-        Boost of MMI; 0: not boosted.
-    leak
-        Leak probability of the leaky HMM.
-    cross_entropy
-        Weight of frame cross-entropy, added to the criterion.
-    silence_S
-        bool: the senones of silence and noise (`silence_senones`); None: none are known.
-    """
+    """The loss of a minibatch of chunks, for any network with an output per frame; picklable."""
 
     graph: Graph
-    log_prior_S: np.ndarray
-    smbr: bool
+    log_prior_S: np.ndarray  # float32, natural logarithms of the senones' relative frequencies
+    smbr: bool  # whether the criterion is sMBR instead of MMI
     acoustic_scale: float
-    boost: float = 0.0
-    leak: float = 0.01
-    cross_entropy: float = 0.0
+    boost: float = 0.0  # boost of MMI; 0: not boosted
+    leak: float = 0.01  # leak probability of the leaky HMM
+    cross_entropy: float = 0.0  # weight of frame cross-entropy, added to the criterion
+    # bool: the senones of silence and noise (`silence_senones`); None: none are known
     silence_S: np.ndarray | None = None
 
     def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss over frames, and in how many of them the largest output is the alignment's senone.
-
-        Parameters
-        ----------
-        y_BTS
-            Outputs of the network.
-
-        Raises
-        ------
-        Speech3Error
-            The number of outputs is not that of the graph's senones.
-        """
+        """Mean loss over frames, and in how many of them the network's largest output is the alignment's senone."""
         senones_BT = senones_N.view(y_BTS.shape[:2])
         if y_BTS.shape[2] != self.graph.num_pdfs:
             raise MismatchError(
@@ -191,10 +155,10 @@ class Discriminative:
             if self.silence_S is not None:
                 correct_BTS += torch.from_numpy(self.silence_S).to(correct_BTS)
             boosted_BTS = boosted_BTS - self.boost * correct_BTS.scatter_(2, own_BT1, 1)
-        log_z_B, posterior_BTS = forward_backward.total(boosted_BTS, self.graph, self.leak)
+        log_z_B, posterior_BTS = value_and_gradient(boosted_BTS, self.graph, self.leak)
         weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leak)
         said_B = scores_BTS.gather(2, own_BT1).sum((1, 2), dtype=torch.float64) + torch.from_numpy(weight_B).to(log_z_B)
-        return forward_backward.Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
+        return Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
 
     def _smbr(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
         """Expected number of wrong frames of each chunk, (B,) float64."""
@@ -203,5 +167,5 @@ class Discriminative:
             silence_S = torch.from_numpy(self.silence_S).to(scores_BTS)
             right_BTS += silence_S[senones_BT][:, :, None] * silence_S
         right_BTS.scatter_(2, senones_BT[:, :, None], 1)
-        right_B, gradient_BTS = forward_backward.accuracy(scores_BTS, right_BTS, self.graph, self.leak)
-        return senones_BT.shape[1] - forward_backward.Attached.apply(scores_BTS, right_B, gradient_BTS)
+        right_B, gradient_BTS = value_and_gradient(scores_BTS, self.graph, self.leak, right_BTS)
+        return senones_BT.shape[1] - Attached.apply(scores_BTS, right_B, gradient_BTS)

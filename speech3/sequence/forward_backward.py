@@ -1,11 +1,9 @@
 """Forward-backward over a graph for a batch of chunks, with its gradient; compiled on the CPU.
 
 In the compiled version (Povey et al. 2016) the batch is the innermost, contiguous axis, so an arc is one multiply-add
-of vectors. Before the leak is added, forward probabilities are scaled to sum to one in each frame, so float32 is
-enough. In the leaky HMM every state can follow every other with a small probability, so no chunk has probability zero;
-the leak is also a term of the backward pass, without which the gradient would not be exact.
-
-With alpha the forward probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
+of vectors. Forward probabilities are scaled to sum to one in each frame, so float32 is enough. In the leaky HMM every
+state can follow every other with a small probability, so no chunk has probability zero. With alpha the forward
+probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
 
     alpha_0 = i
     pre_t[j] = x_t[first_j] sum over arcs k -> j of w_kj alpha_{t-1}[k]  +  x_t[loop_j] l_j alpha_{t-1}[j]
@@ -13,14 +11,13 @@ With alpha the forward probabilities, i the initial weights, x the exponentials 
     log Z = sum of log tot_t
 
 If each frame of a path has an accuracy a_t[pdf], the expected accuracy of the paths is the derivative of log Z with
-respect to e if x_t is multiplied by exp(e a_t). Its gradient, which sMBR needs, is then the derivative of the
-posteriors with respect to e. Both passes compute these derivatives, d_alpha and so on, along with the values. They are
-computed with a_t - m_t instead of a_t, where m_t is the expected accuracy that frame t adds to the sum of those before
-it. This keeps them small (they are the differences from the mean in section 6.3, on MPE, of Povey's thesis, 2003), and
-their sum over the states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
+respect to e if x_t is multiplied by exp(e a_t), and its gradient, which sMBR needs, that of the posteriors. Both passes
+compute these derivatives, d_alpha and so on, along with the values, with a_t - m_t instead of a_t, where m_t is the
+expected accuracy that frame t adds. This keeps them small (Povey's thesis, 2003, section 6.3), and their sum over the
+states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
 
-The other version, by PyTorch's sparse products, is the reference and the path to CUDA. It is the same recursion,
-written so that autograd computes the gradient, in any precision.
+The other version, by PyTorch's sparse products, is the reference and the path to CUDA: the same recursion, written so
+that autograd computes the gradient, in any precision.
 
 Axes: T output frames of a chunk, S pdfs, J states, A arcs, B chunks, W chunks that are computed together.
 """
@@ -139,20 +136,14 @@ def _define(operation: Callable[..., Any], instruction: str) -> None:
         return None
 
 
-for _operation, _instruction in (
-    (operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv"),
-):  # fmt: skip
-    _define(_operation, _instruction)
+_define(operator.add, "fadd")
+_define(operator.sub, "fsub")
+_define(operator.mul, "fmul")
+_define(operator.truediv, "fdiv")
 
 
 def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
-    """Log of the total probability of each chunk, (B,), differentiable.
-
-    Parameters
-    ----------
-    y_TSB
-        Outputs of the network, float32 or float64, on any device.
-    """
+    """Log of the total probability of each chunk, (B,), differentiable; float32 or float64, on any device."""
     on = _on(graph, y_TSB.device, y_TSB.dtype)
     largest_TB = y_TSB.detach().amax(1)
     x_TSB = (y_TSB - largest_TB[:, None]).exp()
@@ -166,13 +157,7 @@ def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
 
 
 def sparse_expected_accuracy(y_TSB: Tensor, a_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
-    """Expected accuracy of the paths of each chunk, (B,), differentiable in `y_TSB`, which must require a gradient.
-
-    Parameters
-    ----------
-    a_TSB
-        Accuracy of each pdf in each frame.
-    """
+    """Expected accuracy of the paths of each chunk, (B,), differentiable in `y_TSB`, which must require a gradient."""
     log_z_B = denominator_log_z(y_TSB, graph, leak)
     (posterior_TSB,) = torch.autograd.grad(log_z_B.sum(), y_TSB, create_graph=True)
     return (posterior_TSB * a_TSB).sum((0, 1))
@@ -196,11 +181,8 @@ def _on(graph: Graph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
         return torch.from_numpy(array).to(device)
 
     def matrix(ptr_J1: np.ndarray, state_A: np.ndarray, weight_A: np.ndarray) -> Tensor:
-        size = (graph.num_states, graph.num_states)
-        return torch.sparse_csr_tensor(
-            tensor(ptr_J1.astype(state_A.dtype)), tensor(state_A), tensor(weight_A).to(dtype), size,
-            check_invariants=False,
-        )  # fmt: skip
+        arrays, size = (tensor(ptr_J1.astype(state_A.dtype)), tensor(state_A)), (graph.num_states, graph.num_states)
+        return torch.sparse_csr_tensor(*arrays, tensor(weight_A).to(dtype), size, check_invariants=False)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch's sparse matrices are a beta feature
@@ -229,72 +211,47 @@ class _Product(torch.autograd.Function):
 _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 
 
-def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Log of the total probability of each chunk, and its gradient: the posterior of each pdf.
+def compiled_passes(
+    x_TSB: np.ndarray, graph: Graph, leak: float, a_TSB: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """`value_and_gradient` in compiled code; the batch is the innermost axis.
 
     Parameters
     ----------
     x_TSB
         float32 or float64, exponentials of the outputs; the largest value of a frame should be near one.
-    leak
-        Leak probability of the leaky HMM.
-
-    Returns
-    -------
-    log_z_B, posterior_TSB
-        float64, and the type of `x_TSB`. If values are not finite, or no path has a probability above zero, log_z is
-        not finite either.
-    """
-    total_TB, posterior_TSB = _passes(x_TSB, None, graph, leak)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_z_B = np.log(total_TB.astype(np.float64)).sum(0)
-    return log_z_B, posterior_TSB
-
-
-def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Expected accuracy of each chunk's paths, summed over frames, and its gradient with respect to the outputs.
-
-    Parameters
-    ----------
-    x_TSB
-        As for `denominator_posteriors`.
     a_TSB
         Of the same type: accuracy of each pdf in each frame.
 
     Returns
     -------
-    accuracy_B, gradient_TSB
-        float64, and the type of `x_TSB`; not finite in the same cases.
+    value_B, gradient_TSB
+        float64, and the type of `x_TSB`. If outputs are not finite, or no path has a probability above zero, the value
+        is not finite either.
     """
-    mean_TB, gradient_TSB = _passes(x_TSB, a_TSB, graph, leak)
-    return mean_TB.astype(np.float64).sum(0), gradient_TSB
-
-
-def _passes(x_TSB: np.ndarray, a_TSB: np.ndarray | None, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Totals and posteriors or, with accuracies, m and the derivatives of the posteriors."""
     frames, _, batch = x_TSB.shape
     dtype = x_TSB.dtype
     first_J, loop_J, in_ptr_J1, in_src_A, out_ptr_J1, out_dst_A = _unsigned(graph)
+    states, constants = (first_J, loop_J, graph.loops_J), (graph.initial_J, dtype.type(leak))
+    arcs_in, arcs_out = (in_ptr_J1, in_src_A, graph.in_weight_A), (out_ptr_J1, out_dst_A, graph.out_weight_A)
     # Allocated by NumPy, which asks for large pages; getting thousands of small ones would take as long as the arcs.
     alpha_TJW = np.empty((frames + 1, graph.num_states, WIDTH), dtype)
     d_alpha_TJW = None if a_TSB is None else np.empty_like(alpha_TJW)
-    per_frame_TB, result_TSB = np.empty((frames, batch), dtype), np.empty_like(x_TSB)
+    per_frame_TB, gradient_TSB = np.empty((frames, batch), dtype), np.empty_like(x_TSB)
     for start in range(0, batch, WIDTH):
         part = slice(start, start + WIDTH)
         x_TSW = _padded(x_TSB[:, :, part])
         a_TSW = None if a_TSB is None else _padded(a_TSB[:, :, part])
-        total_TW, mean_TW = _forward(
-            x_TSW, a_TSW, first_J, loop_J, graph.loops_J, in_ptr_J1, in_src_A, graph.in_weight_A, graph.initial_J,
-            dtype.type(leak), alpha_TJW, d_alpha_TJW,
-        )  # fmt: skip
-        result_TSW = _backward(
-            x_TSW, a_TSW, first_J, loop_J, graph.loops_J, out_ptr_J1, out_dst_A, graph.out_weight_A, graph.initial_J,
-            dtype.type(leak), alpha_TJW, d_alpha_TJW, total_TW, mean_TW,
-        )  # fmt: skip
-        per_frame_TW = total_TW if a_TSB is None else mean_TW
-        per_frame_TB[:, part] = per_frame_TW[:, : batch - start]
-        result_TSB[:, :, part] = result_TSW[:, :, : batch - start]
-    return per_frame_TB, result_TSB
+        alphas = alpha_TJW, d_alpha_TJW
+        total_TW, mean_TW = _forward(x_TSW, a_TSW, *states, *arcs_in, *constants, *alphas)
+        gradient_TSW = _backward(x_TSW, a_TSW, *states, *arcs_out, *constants, *alphas, total_TW, mean_TW)
+        per_frame_TB[:, part] = (total_TW if a_TSB is None else mean_TW)[:, : batch - start]
+        gradient_TSB[:, :, part] = gradient_TSW[:, :, : batch - start]
+    per_frame_TB = per_frame_TB.astype(np.float64)
+    if a_TSB is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            per_frame_TB = np.log(per_frame_TB)
+    return per_frame_TB.sum(0), gradient_TSB
 
 
 def _padded(values_TSB: np.ndarray) -> np.ndarray:
@@ -328,6 +285,7 @@ def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d
         alpha[0, j] = initial[j]
         if a is not None:
             d_alpha[0, j] = 0
+    # Loops over frames and states; each operation is on `WIDTH` chunks at once.
     for t in range(frames):
         tot, m = spread(zero), spread(zero)
         for j in range(states):
@@ -346,6 +304,7 @@ def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d
         m = m * scale
         store(total, t, tot)
         store(mean, t, m)
+        # Scale to a sum of one, and add the leak.
         for j in range(states):
             pre = load(alpha[t + 1], j)
             store(alpha[t + 1], j, pre * scale + leak * initial[j])
@@ -363,6 +322,7 @@ def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, 
     enter, d_beta, d_enter = np.empty_like(beta), np.zeros_like(beta), np.empty_like(beta)
     for t in range(frames - 1, -1, -1):
         scale, m = one / load(total, t), load(mean, t)
+        # Split the posterior of each state into that of having entered and that of having looped.
         for j in range(states):
             x_first, x_loop = load(x[t], first[j]), loops[j] * load(x[t], loop[j])
             before, now = load(alpha[t], j), load(alpha[t + 1], j) - leak * initial[j]
@@ -384,6 +344,7 @@ def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, 
                 store(d_beta, j, d_stayed)
                 _add(posterior[t], first[j], d_now * after + now * d_after - d_looped)
                 _add(posterior[t], loop[j], d_looped)
+        # Back over the arcs, and through the leak, which every state can take.
         leaked, d_leaked = spread(zero), spread(zero)
         for i in range(states):
             after = load(beta, i) + _over_arcs(enter, i, ptr, dst, weight)
@@ -405,39 +366,34 @@ def _add(rows, j, lanes):  # type: ignore[no-untyped-def] # pragma: no cover
     store(rows, j, load(rows, j) + lanes)
 
 
-def total(y_BTS: Tensor, graph: Graph, leak: float) -> tuple[Tensor, Tensor]:
-    """Log of the total probability of each chunk, (B,) float64, and its gradient, the posteriors (B, T, S)."""
-    y_TSB = y_BTS.detach().permute(1, 2, 0).contiguous()
-    if _compiled_pass(y_TSB):
-        largest_T1B = y_TSB.amax(1, keepdim=True)
-        log_z_B, posterior_TSB = denominator_posteriors((y_TSB - largest_T1B).exp_().numpy(), graph, leak)
-        log_z = torch.from_numpy(log_z_B) + largest_T1B.sum((0, 1)).double()
-        return log_z, torch.from_numpy(posterior_TSB).permute(2, 0, 1)
-    with torch.enable_grad():
-        y_TSB.requires_grad_()
-        log_z = denominator_log_z(y_TSB, graph, leak)
-        (posterior,) = torch.autograd.grad(log_z.sum(), y_TSB)
-    return log_z.detach().double(), posterior.permute(2, 0, 1)
+def value_and_gradient(y_BTS: Tensor, graph: Graph, leak: float, a_BTS: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Log of the total probability of each chunk, (B,) float64, and its gradient, the posteriors (B, T, S).
 
-
-def accuracy(y_BTS: Tensor, a_BTS: Tensor, graph: Graph, leak: float) -> tuple[Tensor, Tensor]:
-    """Expected accuracy of the paths of each chunk, (B,) float64, and its gradient (B, T, S).
+    With accuracies: the expected accuracy of the chunk's paths, summed over frames, and its gradient.
 
     Parameters
     ----------
     a_BTS
         Accuracy of each pdf in each frame, of the type of `y_BTS`.
     """
-    y_TSB, a_TSB = (each.detach().permute(1, 2, 0).contiguous() for each in (y_BTS, a_BTS))
+    y_TSB = y_BTS.detach().permute(1, 2, 0).contiguous()
+    a_TSB = None if a_BTS is None else a_BTS.detach().permute(1, 2, 0).contiguous()
     if _compiled_pass(y_TSB):
-        x_TSB = (y_TSB - y_TSB.amax(1, keepdim=True)).exp_()
-        sum_B, gradient_TSB = expected_accuracy(x_TSB.numpy(), a_TSB.numpy(), graph, leak)
-        return torch.from_numpy(sum_B), torch.from_numpy(gradient_TSB).permute(2, 0, 1)
-    with torch.enable_grad():
-        y_TSB.requires_grad_()
-        sum_of_B = sparse_expected_accuracy(y_TSB, a_TSB, graph, leak)
-        (gradient,) = torch.autograd.grad(sum_of_B.sum(), y_TSB)
-    return sum_of_B.detach().double(), gradient.permute(2, 0, 1)
+        largest_T1B = y_TSB.amax(1, keepdim=True)
+        accuracies = None if a_TSB is None else a_TSB.numpy()
+        found = compiled_passes((y_TSB - largest_T1B).exp_().numpy(), graph, leak, accuracies)
+        value_B, gradient_TSB = map(torch.from_numpy, found)
+        if a_TSB is None:
+            value_B += largest_T1B.sum((0, 1))
+    else:
+        with torch.enable_grad():
+            y_TSB.requires_grad_()
+            if a_TSB is None:
+                value_B = denominator_log_z(y_TSB, graph, leak)
+            else:
+                value_B = sparse_expected_accuracy(y_TSB, a_TSB, graph, leak)
+            (gradient_TSB,) = torch.autograd.grad(value_B.sum(), y_TSB)
+    return value_B.detach().double(), gradient_TSB.permute(2, 0, 1)
 
 
 def _compiled_pass(y_TSB: Tensor) -> bool:

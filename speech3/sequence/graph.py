@@ -3,15 +3,12 @@
 An arc into a state emits the state's first pdf, its loop emits the loop pdf.
 
 The structure of a denominator is an n-gram without back-off (Povey et al. 2016; Kaldi's chain-est-phone-lm.cc), over
-phones for LF-MMI and over senones for MMI and sMBR. Back-off arcs would let every phone follow every other and multiply
-the arcs of the graph. Instead, each history that was seen is a state, in which a phone that never followed it has
-probability zero. Histories are two phones long; the most frequent histories of three phones are also states. The
-probability of a phone is its relative frequency where the training sequences pass through the state, which is the
-maximum likelihood estimate for this automaton.
+phones for LF-MMI and over senones for MMI and sMBR: back-off arcs would let every phone follow every other. Each
+history that was seen is a state; the most frequent histories that are one phone longer are also states. The probability
+of a phone is its relative frequency where the training sequences pass through the state (maximum likelihood).
 
 A numerator (`speech3.sequence.lfmmi` makes it from an alignment or a transcript) is a small graph for one chunk whose
-only cycles are the loops of its states. Each state is a phone with its left neighbour: the arcs into it emit the pdf of
-the phone's first frame, its loop emits that of the later frames.
+only cycles are the loops of its states. Each state is a phone with its left neighbour.
 
 Axes: J states, A arcs, B chunks, T output frames of a chunk, S pdfs, K states of all chunks.
 """
@@ -36,34 +33,20 @@ _BATCH = 10_000  # sequences held at a time
 
 @dataclass(frozen=True, eq=False)
 class Numerators:
-    """The numerators of a batch of chunks.
+    """The numerators of a batch of chunks."""
 
-    Attributes
-    ----------
-    frames
-        Output frames of a chunk.
-    ptr_B1
-        int64: the states of chunk b are ``ptr[b]`` up to ``ptr[b + 1]``, in topological order.
-    first_K, loop_K
-        int32 pdfs; -1 for the start of an utterance, which emits nothing.
-    begin_K
-        float64 log weight of being in the state before the chunk begins; `NEVER`: impossible.
-    final_K
-        bool: the chunk may end in the state.
-    low_K, high_K
-        int32: only output frames from low through high may be in the state.
-    arc_ptr_K1, src_A, weight_A
-        Arcs sorted by the state that they enter: int64, int32 (from the chunk's first state on), float64 log weight.
-    """
-
-    frames: int
-    ptr_B1: np.ndarray
+    frames: int  # output frames of a chunk
+    ptr_B1: np.ndarray  # int64: the states of chunk b are ``ptr[b]`` up to ``ptr[b + 1]``, in topological order
+    # first_K, loop_K: int32 pdfs; -1 for the start of an utterance, which emits nothing
     first_K: np.ndarray
     loop_K: np.ndarray
-    begin_K: np.ndarray
-    final_K: np.ndarray
+    begin_K: np.ndarray  # float64 log weight of being in the state before the chunk begins; `NEVER`: impossible
+    final_K: np.ndarray  # bool: the chunk may end in the state
+    # low_K, high_K: int32: only output frames from low through high may be in the state
     low_K: np.ndarray
     high_K: np.ndarray
+    # arc_ptr_K1, src_A, weight_A: arcs sorted by the state that they enter: int64, int32 (from the chunk's first state
+    # on), float64 log weight
     arc_ptr_K1: np.ndarray
     src_A: np.ndarray
     weight_A: np.ndarray
@@ -71,10 +54,8 @@ class Numerators:
     @cached_property
     def fits_B(self) -> np.ndarray:
         """bool: a path through the numerator fits the chunk, whatever the network's outputs are."""
-        return _fits(
-            self.frames, self.ptr_B1, self.first_K, self.begin_K, self.final_K, self.low_K, self.high_K,
-            self.arc_ptr_K1, self.src_A,
-        )  # fmt: skip
+        states = self.first_K, self.begin_K, self.final_K, self.low_K, self.high_K
+        return _fits(self.frames, self.ptr_B1, *states, self.arc_ptr_K1, self.src_A)
 
     def __len__(self) -> int:
         """Number of output frames of the chunks that fit their numerators; the loss is a mean over these."""
@@ -89,21 +70,14 @@ class Numerators:
 def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.ndarray, np.ndarray]:
     """Log of the total probability of each chunk, and its gradient: the posterior of each pdf.
 
-    Parameters
-    ----------
-    y_BTS
-        float32 or float64, outputs of the network.
-
     Returns
     -------
     log_z_B, posterior_BTS
         float64, and the type of `y_BTS`. If no path fits a chunk, they are minus infinity and zero.
     """
     n = numerators
-    return _posteriors(
-        y_BTS, n.ptr_B1, n.first_K, n.loop_K, n.begin_K, n.final_K, n.low_K, n.high_K, n.arc_ptr_K1, n.src_A,
-        n.weight_A,
-    )  # fmt: skip
+    states = n.first_K, n.loop_K, n.begin_K, n.final_K, n.low_K, n.high_K
+    return _posteriors(y_BTS, n.ptr_B1, *states, n.arc_ptr_K1, n.src_A, n.weight_A)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -185,25 +159,17 @@ def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weig
 
 @dataclass(frozen=True, eq=False)
 class PhoneLm:
-    """A deterministic automaton over phone sequences; state 0 is the start.
+    """A deterministic automaton over phone sequences; state 0 is the start."""
 
-    Attributes
-    ----------
-    left_J, phone_J
-        int32: the last two phones of a state's history; 0: the beginning of the utterance, or a shorter history.
-    ptr_J1
-        int32: the arcs of state j are ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone.
-    arc_phone_A, next_A
-        int32: the phone that an arc reads, and the state that it enters.
-    prob_A
-        float64: probability of the arc; one minus their sum at a state is the probability that the utterance ends.
-    """
-
+    # left_J, phone_J: int32: the last two phones of a state's history; 0: the beginning of the utterance, or a shorter
+    # history
     left_J: np.ndarray
     phone_J: np.ndarray
-    ptr_J1: np.ndarray
+    ptr_J1: np.ndarray  # int32: the arcs of state j are ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone
+    # arc_phone_A, next_A: int32: the phone that an arc reads, and the state that it enters
     arc_phone_A: np.ndarray
     next_A: np.ndarray
+    # float64: probability of the arc; one minus their sum at a state is the probability that the utterance ends
     prob_A: np.ndarray
 
     @property
@@ -216,18 +182,6 @@ class PhoneLm:
         place = first + int(np.searchsorted(self.arc_phone_A[first:end], phone))
         return place if place < end and self.arc_phone_A[place] == phone else -1
 
-    def log_prob(self, phones: Sequence[int]) -> float:
-        """Natural log probability of a complete sequence and its end; minus infinity if an arc is missing."""
-        state, total = START, 0.0
-        for phone in phones:
-            arc = self.arc(state, phone)
-            if arc < 0:
-                return -np.inf
-            total += float(np.log(self.prob_A[arc]))
-            state = int(self.next_A[arc])
-        end = 1.0 - self.prob_A[self.ptr_J1[state] : self.ptr_J1[state + 1]].sum()
-        return total + float(np.log(end)) if end > 1e-12 else -np.inf
-
 
 def estimate_phone_lm(
     sequences: Iterable[Sequence[int]], longer_histories: int = 2000, history: int = _HISTORY
@@ -237,16 +191,11 @@ def estimate_phone_lm(
     Parameters
     ----------
     sequences
-        Read twice, so an iterator is first copied to a list.
+        Read twice, so an iterator is first copied to a list. A ValueError if they contain no phones.
     longer_histories
         How many histories that are one phone longer, the most frequent ones, become states.
     history
         Number of phones of all other histories, at least 1.
-
-    Raises
-    ------
-    ValueError
-        The sequences contain no phones.
     """
     if isinstance(sequences, Iterator):
         sequences = list(sequences)
@@ -301,36 +250,23 @@ def _automaton(sequences: Iterable[Sequence[int]], longer: frozenset[tuple[int, 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The arrays of a graph.
+    """The arrays of a graph."""
 
-    Attributes
-    ----------
-    num_pdfs
-        Number of outputs that a network must have.
-    first_J, loop_J
-        int32: the pdf of the arcs into each state, and that of its loop.
-    loops_J
-        float32: weight of each state's loop, 0 for the start, which has none.
-    in_ptr_J1, in_src_A, in_weight_A
-        Arcs sorted by the state that they enter: int32, int32, float32. Those of state j are ``ptr[j]`` up to
-        ``ptr[j + 1]``.
-    out_ptr_J1, out_dst_A, out_weight_A
-        The same arcs sorted by the state that they leave.
-    initial_J
-        float32 initial weights, which sum to one.
-    """
-
-    num_pdfs: int
+    num_pdfs: int  # number of outputs that a network must have
+    # first_J, loop_J: int32: the pdf of the arcs into each state, and that of its loop
     first_J: np.ndarray
     loop_J: np.ndarray
-    loops_J: np.ndarray
+    loops_J: np.ndarray  # float32: weight of each state's loop, 0 for the start, which has none
+    # in_ptr_J1, in_src_A, in_weight_A: arcs sorted by the state that they enter: int32, int32, float32. Those of state
+    # j are ``ptr[j]`` up to ``ptr[j + 1]``.
     in_ptr_J1: np.ndarray
     in_src_A: np.ndarray
     in_weight_A: np.ndarray
+    # out_ptr_J1, out_dst_A, out_weight_A: the same arcs sorted by the state that they leave
     out_ptr_J1: np.ndarray
     out_dst_A: np.ndarray
     out_weight_A: np.ndarray
-    initial_J: np.ndarray
+    initial_J: np.ndarray  # float32 initial weights, which sum to one
 
     @property
     def num_states(self) -> int:
@@ -338,19 +274,29 @@ class Graph:
 
 
 def graph_arrays(
-    lm: PhoneLm, num_pdfs: int, first_J: np.ndarray, loop_J: np.ndarray, loops_J: np.ndarray, weight_A: np.ndarray,
+    lm: PhoneLm,
+    num_pdfs: int,
+    first_J: np.ndarray,
+    loop_J: np.ndarray,
+    loops_J: np.ndarray,
+    weight_A: np.ndarray,
     initial_J: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The fields of a `Graph` with the states and arcs of a language model; `weight_A` is in the order of its arcs."""
-    by_target = np.argsort(lm.next_A, kind="stable")
+    order_A = np.argsort(lm.next_A, kind="stable")
     return {
-        "num_pdfs": num_pdfs, "first_J": first_J.astype(np.int32), "loop_J": loop_J.astype(np.int32),
+        "num_pdfs": num_pdfs,
+        "first_J": first_J.astype(np.int32),
+        "loop_J": loop_J.astype(np.int32),
         "loops_J": loops_J.astype(np.float32),
-        "in_ptr_J1": np.searchsorted(lm.next_A[by_target], np.arange(lm.num_states + 1)).astype(np.int32),
-        "in_src_A": sources(lm)[by_target], "in_weight_A": weight_A[by_target].astype(np.float32),
-        "out_ptr_J1": lm.ptr_J1, "out_dst_A": lm.next_A, "out_weight_A": weight_A.astype(np.float32),
+        "in_ptr_J1": np.searchsorted(lm.next_A[order_A], np.arange(lm.num_states + 1)).astype(np.int32),
+        "in_src_A": sources(lm)[order_A],
+        "in_weight_A": weight_A[order_A].astype(np.float32),
+        "out_ptr_J1": lm.ptr_J1,
+        "out_dst_A": lm.next_A,
+        "out_weight_A": weight_A.astype(np.float32),
         "initial_J": initial_J.astype(np.float32),
-    }  # fmt: skip
+    }
 
 
 def sources(lm: PhoneLm) -> np.ndarray:
@@ -361,15 +307,8 @@ def sources(lm: PhoneLm) -> np.ndarray:
 def average_occupancy(lm: PhoneLm, stay_J: np.ndarray, frames: int) -> np.ndarray:
     """Average occupancy (J,) of the states over the first `frames`; the end of an utterance leads back to the start.
 
-    Parameters
-    ----------
-    stay_J
-        Probability that a state's loop is taken.
-
-    Returns
-    -------
-    ndarray
-        No state has zero, so that a chunk may begin in any, also in one that no utterance reaches so early.
+    `stay_J` is the probability that a state's loop is taken. No state has zero occupancy, so that a chunk may begin in
+    any, also in one that no utterance reaches so early.
     """
     source_A = sources(lm)
     ends_J = 1.0 - np.bincount(source_A, lm.prob_A, lm.num_states)

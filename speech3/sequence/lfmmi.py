@@ -1,29 +1,24 @@
 """Lattice-free maximum mutual information (Povey et al. 2016, "Purely sequence-trained neural networks for ASR").
 
 The criterion of a chunk is the log probability of its transcript, summed over the paths of the numerator, minus that of
-everything that could have been said, summed over the paths of the denominator. Its gradient with respect to the outputs
-is the difference of the two posteriors. The loss is minus the criterion, plus the squares of the outputs (l2) and, if
-the network has a second output, its cross-entropy against the posteriors of the numerator.
+everything that could have been said, summed over the paths of the denominator. The loss is minus the criterion, plus
+the squares of the outputs (l2) and, if the network has a second output, its cross-entropy against the posteriors of the
+numerator.
 
-**Denominator.** Its states are those of the phone language model. Each state determines the last two phones, so the
-left-biphone tree gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop
-emits the loop pdf. HMM transitions have no probabilities, since these would be the same constant in each frame. A chunk
-begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first hundred output
-frames; a chunk may end in any state.
+**Denominator.** Its states are those of the phone language model, which determine the last two phones, so the
+left-biphone tree gives their pdfs. HMM transitions have no probabilities, since these would be the same constant in
+each frame. A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the
+first hundred output frames; a chunk may end in any state.
 
-**Numerators from alignments** are made when a chunk, a stretch of an utterance, possibly at another speed, is drawn.
-They are the sequence of its aligned phones, each of which may begin some output frames earlier or later than aligned.
-Their arcs have the probabilities of the phone language model, and their initial states the initial weights of the
-denominator. So every path is a path of the denominator with the same weight, and the criterion is never above zero. A
-pair of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak
-instead, for which this holds only approximately. Alignments are packed as labels of their frames.
+**Numerators from alignments** are the sequence of a chunk's aligned phones, each of which may begin some output frames
+earlier or later than aligned. Their arcs have the probabilities of the phone language model, and their initial states
+the initial weights of the denominator, so the criterion is never above zero. A pair of phones that does not occur in
+training gets about the weight of the leak instead, for which this holds only approximately.
 
 **Numerators from transcripts** allow all ways to pronounce the transcript of a whole utterance (Hadian et al. 2018,
-"End-to-end speech recognition using lattice-free MMI"). The HMM of the transcript, with every pronunciation of its
-words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of the denominator,
-whose probabilities replace those of pronunciations and silences. A sequence of phones counts once, however many paths
-through the lexicon produce it. Transcripts are packed as labels of frames (`word_labels`), which do not say the times
-of the words.
+"End-to-end speech recognition using lattice-free MMI"). The HMM of the transcript (`speech3.hmm.transcript`) is
+composed with the phone language model, whose probabilities replace those of pronunciations and silences. A sequence of
+phones counts once, however many paths through the lexicon produce it.
 
 Axes: B chunks (or utterances), T output frames of a chunk, S pdfs, J states and A arcs of a graph, N phones of a chunk,
 K phones or states of all chunks of a batch, W words.
@@ -34,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numba
 import numpy as np
@@ -56,7 +50,7 @@ from speech3.hmm import (
 )
 from speech3.io import load_tensors, save_tensors
 from speech3.language import Lexicon
-from speech3.sequence import forward_backward
+from speech3.sequence.forward_backward import Attached, value_and_gradient
 from speech3.sequence.graph import (
     NEVER,
     START,
@@ -72,46 +66,34 @@ from speech3.sequence.graph import (
 _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
-_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
-_EARLIER = 10  # phones before a chunk, which determine the state of the phone language model: more than its order
-_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
+_ARRAYS = "left", "phone", "ptr", "arc_phone", "next", "prob", "pdfs"
+_MIN_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
+_HISTORY_PHONES = (
+    10  # phones before a chunk, which determine the state of the phone language model: more than its order
+)
+_MAX_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
 # The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
 _Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class Denominator(Graph):
-    """The graph as arrays, and the phone language model from which it was made.
-
-    Attributes
-    ----------
-    pdfs_PP2
-        int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others.
-    """
+    """The graph as arrays, and the phone language model from which it was made."""
 
     lm: PhoneLm
+    # int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others
     pdfs_PP2: np.ndarray
 
     def save(self, directory: Path | str, about: dict[str, object] | None = None) -> None:
         """Write denominator.safetensors: the phone language model and the pdfs of its states."""
         lm = self.lm
-        arrays = {
-            "left": lm.left_J, "phone": lm.phone_J, "ptr": lm.ptr_J1, "arc_phone": lm.arc_phone_A, "next": lm.next_A,
-            "prob": lm.prob_A, "pdfs": self.pdfs_PP2,
-        }  # fmt: skip
-        save_tensors(
-            Path(directory) / _NAME, arrays, {**(about or {}), "kind": "denominator", "num_pdfs": self.num_pdfs}
-        )
+        columns = lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A, self.pdfs_PP2
+        whole = {**(about or {}), "kind": "denominator", "num_pdfs": self.num_pdfs}
+        save_tensors(Path(directory) / _NAME, dict(zip(_ARRAYS, columns, strict=True)), whole)
 
 
 def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
-    """The denominator graph of a phone language model and a left-biphone tree.
-
-    Raises
-    ------
-    Speech3Error
-        The tree was made for another set of phones, or for another topology.
-    """
+    """The denominator graph of a phone language model and a left-biphone tree, which must have the same phones."""
     phones = len(hmm.lexicon.phones)
     if phones < int(lm.phone_J.max()):
         raise MismatchError(
@@ -122,13 +104,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
 
 
 def load_denominator(directory: Path | str) -> Denominator:
-    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes.
-
-    Raises
-    ------
-    Speech3Error
-        There is no such file, or it cannot be read.
-    """
+    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes."""
     path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise MissingError(
@@ -141,18 +117,12 @@ def load_denominator(directory: Path | str) -> Denominator:
 @lru_cache(maxsize=1)
 def _load(path: Path, _: int) -> Denominator:
     arrays, about = load_tensors(path, "denominator")
-    lm = PhoneLm(*(arrays[name] for name in ("left", "phone", "ptr", "arc_phone", "next", "prob")))
-    return assemble(lm, about["num_pdfs"], arrays["pdfs"])
+    *columns, pdfs_PP2 = (arrays[name] for name in _ARRAYS)
+    return assemble(PhoneLm(*columns), about["num_pdfs"], pdfs_PP2)
 
 
 def check_tree(directory: Path | str) -> None:
-    """Check that the denominator in a model directory is that of its tree: others may have as many pdfs.
-
-    Raises
-    ------
-    Speech3Error
-        It is not; or as for `load_denominator`, `load_hmm` and `left_biphone_pdfs`.
-    """
+    """Refuse a denominator in a model directory that is not of its tree: others may have as many pdfs."""
     denominator, hmm = load_denominator(directory), load_hmm(directory)
     if denominator.num_pdfs != hmm.num_pdfs or not np.array_equal(denominator.pdfs_PP2, left_biphone_pdfs(hmm)):
         raise MismatchError(
@@ -172,22 +142,12 @@ def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
 
 @dataclass(frozen=True, eq=False)
 class LfMmi:
-    """The loss of a minibatch of chunks, for any network; picklable.
-
-    Attributes
-    ----------
-    leak
-        Leak probability of the leaky HMM.
-    cross_entropy
-        Weight of the second output's cross-entropy.
-    l2
-        Weight of half the sum of squares of a frame's outputs.
-    """
+    """The loss of a minibatch of chunks, for any network; picklable."""
 
     denominator: Denominator
-    leak: float = 0.1
-    cross_entropy: float = 0.1
-    l2: float = 5e-5
+    leak: float = 0.1  # leak probability of the leaky HMM
+    cross_entropy: float = 0.1  # weight of the second output's cross-entropy
+    l2: float = 5e-5  # weight of half the sum of squares of a frame's outputs
 
     def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
         """Mean loss over frames of chunks that fit their transcript, and how many predict the numerator's best pdf.
@@ -209,17 +169,28 @@ class LfMmi:
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
                 "was made for another tree; build the denominator again"
             )
+        # The criterion of each chunk; those without a path in the numerator contribute zero.
         clipped_BTS = y_BTS.clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
-        objective, posterior_BTS = _Criterion.apply(clipped_BTS, numerators, self.denominator, self.leak)
+        numerator_B, posterior_BTS = map(
+            torch.from_numpy, numerator_posteriors(clipped_BTS.detach().cpu().numpy(), numerators)
+        )
+        numerator_B, posterior_BTS = numerator_B.to(y_BTS.device), posterior_BTS.to(y_BTS)
+        denominator_B, all_BTS = value_and_gradient(clipped_BTS, self.denominator, self.leak)
+        fits_B = numerator_B != -np.inf
+        value_B = torch.where(fits_B, numerator_B - denominator_B, 0.0)
+        gradient_BTS = torch.where(fits_B[:, None, None], posterior_BTS - all_BTS, 0.0)
+        objective = Attached.apply(clipped_BTS, value_B, gradient_BTS).sum().to(y_BTS.dtype)
+        # Regularisation, and the cross-entropy of the second output against the numerator's posteriors.
         loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
         judged_BTS = y_BTS.detach()
         if second_BTS is not None:
             loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
             judged_BTS = second_BTS.detach()
+        # How often the network's largest output is the numerator's.
         best_BT = posterior_BTS.amax(2)
         said_BT = best_BT > 0
         if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
-            if len(said_BT) < _MANY_CHUNKS:
+            if len(said_BT) < _MIN_CHUNKS:
                 return 0.0 * loss, said_BT.sum()
             raise MismatchError(
                 "LF-MMI: no chunk matches its transcript: the labels are those of another alignment, "
@@ -230,61 +201,22 @@ class LfMmi:
         return loss / said_BT.sum(), correct
 
 
-class _Criterion(torch.autograd.Function):
-    """The sum over chunks of numerator minus denominator; chunks without a path in the numerator contribute zero."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, y_BTS: Tensor, numerators: Numerators, graph: Denominator, leak: float
-    ) -> tuple[Tensor, Tensor]:
-        y = y_BTS.detach().cpu().numpy()
-        numerator_B, said_BTS = numerator_posteriors(y, numerators)
-        fits_B = numerator_B > -np.inf
-        denominator_B, all_BTS = forward_backward.total(y_BTS, graph, leak)
-        said = torch.from_numpy(said_BTS).to(y_BTS)
-        fits = torch.from_numpy(fits_B | np.isnan(numerator_B)).to(y_BTS.device)
-        objective = (torch.from_numpy(numerator_B).to(y_BTS.device) - denominator_B)[fits].sum().to(y_BTS.dtype)
-        ctx.save_for_backward(torch.where(fits[:, None, None], said - all_BTS, 0.0))
-        ctx.mark_non_differentiable(said)
-        return objective, said
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-        (difference_BTS,) = ctx.saved_tensors
-        return grad * difference_BTS, None, None, None
-
-
 @dataclass(frozen=True, eq=False)
 class AlignmentNumerators:
-    """Makes the numerators of chunks.
-
-    Attributes
-    ----------
-    frames
-        Input frames of a chunk, a multiple of `subsampling`.
-    tolerance
-        Output frames by which a phone may begin earlier or later than in the alignment.
-    leak
-        Leak probability of the leaky HMM.
-    """
+    """Makes the numerators of chunks."""
 
     denominator: Denominator
-    frames: int
+    frames: int  # input frames of a chunk, a multiple of `subsampling`
     subsampling: int = 3
-    tolerance: int = 2
-    leak: float = 0.1
+    tolerance: int = 2  # output frames by which a phone may begin earlier or later than in the alignment
+    leak: float = 0.1  # leak probability of the leaky HMM
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
-        lm, graph = self.denominator.lm, self.denominator
-        outputs = self.frames // self.subsampling
-        found = [
-            _chain(
-                chunk.labels_T, chunk.start, chunk.speed, self.subsampling, outputs, self.tolerance, self.leak,
-                graph.pdfs_PP2, graph.initial_J, lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A,
-            )
-            for chunk in chunks
-        ]  # fmt: skip
+        lm, outputs = self.denominator.lm, self.frames // self.subsampling
+        columns = lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A
+        fixed = self.subsampling, outputs, self.tolerance, self.leak
+        graph = self.denominator.pdfs_PP2, self.denominator.initial_J, *columns
+        found = [_chain(chunk.labels_T, chunk.start, chunk.speed, *fixed, *graph) for chunk in chunks]
         size_B = np.array([len(first_N) for first_N, *_ in found])
         first_K, loop_K, begin_K, low_K, high_K, enter_K = (np.concatenate(each) for each in zip(*found, strict=True))
         # Each phone but the first of a chunk has one arc, from the previous phone.
@@ -292,11 +224,9 @@ class AlignmentNumerators:
         has_arc_K = np.ones(ptr_B1[-1], np.bool_)
         has_arc_K[ptr_B1[:-1]] = False
         place_K = np.arange(ptr_B1[-1]) - np.repeat(ptr_B1[:-1], size_B)
-        return Numerators(
-            outputs, ptr_B1, first_K, loop_K, begin_K, np.ones(len(first_K), np.bool_), low_K, high_K,
-            arc_ptr_K1=np.append(0, has_arc_K.cumsum()), src_A=(place_K[has_arc_K] - 1).astype(np.int32),
-            weight_A=enter_K[has_arc_K],
-        )  # fmt: skip
+        arcs = np.append(0, has_arc_K.cumsum()), (place_K[has_arc_K] - 1).astype(np.int32), enter_K[has_arc_K]
+        states = first_K, loop_K, begin_K, np.ones(len(first_K), np.bool_), low_K, high_K
+        return Numerators(outputs, ptr_B1, *states, *arcs)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -306,7 +236,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
     known = 0  # number of earlier phones found
-    while first > 0 and (known < _EARLIER or not labels[first] & 1):
+    while first > 0 and (known < _HISTORY_PHONES or not labels[first] & 1):
         known += labels[first] & 1
         first -= 1
     last = min(frames, int(start + outputs * sub * speed) + reach + 1)
@@ -368,19 +298,14 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     for k in range(from_k, to_k):
         if not low[k] <= -1 <= high[k]:  # it does not begin before the chunk
             begin[k] = NEVER
-    return (
-        pdf_first[from_k:to_k], pdf_loop[from_k:to_k], begin[from_k:to_k], low[from_k:to_k], high[from_k:to_k],
-        enter[from_k:to_k],
-    )  # fmt: skip
+    kept = slice(from_k, to_k)
+    return pdf_first[kept], pdf_loop[kept], begin[kept], low[kept], high[kept], enter[kept]
 
 
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
     """Labels (T,) int32 that contain the words but not their times: each word gets an equal share of the frames.
 
-    Raises
-    ------
-    Speech3Error
-        There are no words, or more phones in their shortest pronunciations than outputs at a third of the frame rate.
+    Refused if there are no words, or more phones in their shortest pronunciations than outputs at a third of the rate.
     """
     if not words:
         raise DataError("has no transcript")
@@ -422,18 +347,16 @@ class TranscriptNumerators:
         ptr_B1 = np.cumsum([0, *map(len, first)])
         begin_K = np.full(ptr_B1[-1], NEVER)
         begin_K[ptr_B1[:-1]] = math.log(self.denominator.initial_J[START])
-        return Numerators(
-            frames, ptr_B1, np.concatenate(first), np.concatenate(loop), begin_K, np.concatenate(final),
-            low_K=np.zeros(ptr_B1[-1], np.int32), high_K=np.full(ptr_B1[-1], frames, np.int32),
-            arc_ptr_K1=np.cumsum([0, *np.concatenate(arcs)]), src_A=np.concatenate(src),
-            weight_A=np.concatenate(weight),
-        )  # fmt: skip
+        limits = np.zeros(ptr_B1[-1], np.int32), np.full(ptr_B1[-1], frames, np.int32)  # any frame, in any state
+        states = np.concatenate(first), np.concatenate(loop), begin_K, np.concatenate(final), *limits
+        into = np.cumsum([0, *np.concatenate(arcs)]), np.concatenate(src), np.concatenate(weight)
+        return Numerators(frames, ptr_B1, *states, *into)
 
     def _graph(self, words_W: np.ndarray) -> _Graph:
         key = words_W.tobytes()
         if key not in self._graphs:
             words = [self._words[number] for number in words_W.tolist()]
-            if len(self._graphs) >= _KEPT_GRAPHS:
+            if len(self._graphs) >= _MAX_GRAPHS:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[key] = _composed(
                 transcript_graph(self.hmm, words), self.denominator, self._state_of, self.leak
@@ -482,10 +405,9 @@ def _composed(
                 arcs_in.append([])
             arcs_in[number[node]].append((place, math.log(lm.prob_A[arc] if arc >= 0 else leak * seen)))
     arcs = [arc for into in arcs_in for arc in into]
-    return (
-        np.array(first, np.int32), np.array(loop, np.int32), np.array(final), np.array([len(into) for into in arcs_in]),
-        np.array([src for src, _ in arcs], np.int32), np.array([weight for _, weight in arcs]),
-    )  # fmt: skip
+    sources, weights = np.array([src for src, _ in arcs], np.int32), np.array([weight for _, weight in arcs])
+    pdfs, sizes = (np.array(first, np.int32), np.array(loop, np.int32)), np.array([len(into) for into in arcs_in])
+    return *pdfs, np.array(final), sizes, sources, weights
 
 
 def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:

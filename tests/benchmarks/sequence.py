@@ -20,8 +20,8 @@ from speech3.engine.optimizers import AdamW, Muon
 from speech3.frames.chunks import Chunk
 from speech3.frames.packed import segment_labels
 from speech3.models import build
-from speech3.sequence import forward_backward
-from speech3.sequence.forward_backward import denominator_log_z
+from speech3.sequence import lfmmi
+from speech3.sequence.forward_backward import denominator_log_z, value_and_gradient
 from speech3.sequence.graph import estimate_phone_lm
 from speech3.sequence.lfmmi import AlignmentNumerators, Denominator, LfMmi, assemble
 
@@ -41,7 +41,7 @@ def sentences(generator: np.random.Generator) -> list[list[int]]:
 
 
 def in_sparse_products(y_BTS: torch.Tensor, graph: Denominator, leak: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results of `passes.total`, as a user of PyTorch would compute them."""
+    """The results of `value_and_gradient`, as a user of PyTorch would compute them."""
     with torch.enable_grad():
         y_TSB = y_BTS.permute(1, 2, 0).contiguous().requires_grad_()
         log_z = denominator_log_z(y_TSB, graph, leak)
@@ -87,11 +87,11 @@ def main() -> None:
         torch.autograd.grad(loss, y_BTS)
 
     def loss_in_sparse_products() -> None:
-        ours, forward_backward.total = forward_backward.total, in_sparse_products
+        lfmmi.value_and_gradient = in_sparse_products
         try:
             loss_alone()
         finally:
-            forward_backward.total = ours
+            lfmmi.value_and_gradient = value_and_gradient
 
     def update(optimizer: AdamW, bf16: bool = False) -> None:
         model.train()
@@ -100,7 +100,7 @@ def main() -> None:
         loss, _ = criterion((main_BTS.float(), xent_BTS.float()), make(chunks))
         optimizer.step(torch.autograd.grad(loss, list(model.parameters())), 1e-4)
 
-    ours, rival = forward_backward.total(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
+    ours, rival = (each(y_BTS.detach(), graph, 0.1) for each in (value_and_gradient, in_sparse_products))
     assert torch.allclose(ours[0], rival[0], rtol=1e-5)
     assert torch.allclose(ours[1], rival[1], atol=1e-4)
     works = (

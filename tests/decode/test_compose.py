@@ -71,7 +71,7 @@ def test_words_that_a_model_lacks_and_too_many_arcs(models, monkeypatch):
     (old, _), reading = of_arpa(models[0]), plain_reading(words, np.full(5, 77))
     with pytest.raises(Speech3Error, match="language model used in the search does not allow"):
         composed(words, old, reading, old, reading)
-    monkeypatch.setattr(lattice_composition, "_MOST", 2)
+    monkeypatch.setattr(lattice_composition, "_MAX_ARCS", 2)
     with pytest.raises(Speech3Error, match="more than 2 arcs with the histories"):
         both(words, models)
 

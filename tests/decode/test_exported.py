@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whistles import FEATURES, HMM, SAID, SETTINGS, gaussians_to_network, save_network
+from whistles import FEATURES, HMM, SAID, SETTINGS, features_of_file, gaussians_to_network, save_network
 
 from speech3.config import DecodeConfig
 from speech3.decode import model_export as exporting
-from speech3.decode.apply import features_of_file, transcribe
+from speech3.decode.apply import transcribe
 from speech3.decode.model_export import Export, export
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
 from speech3.errors import DataError, MismatchError, Speech3Error, TrainingError

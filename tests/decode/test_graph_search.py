@@ -8,7 +8,7 @@ from speech3.config import DecodeConfig
 from speech3.decode import search
 from speech3.decode.grammar import one_word_grammar
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.search import decode, decode_settings, lattices
+from speech3.decode.search import decode, lattices
 from speech3.errors import DataError, Speech3Error
 from speech3.hmm.model import Hmm, monophone_tree
 from speech3.language.kneser_ney import estimate_lm
@@ -132,16 +132,6 @@ def test_threads_give_what_one_thread_gives_in_order(toy):
     assert [(h.words, h.cost) for h in together.hypotheses] == [(h.words, h.cost) for h in alone.hypotheses]
 
 
-def test_several_settings_give_what_single_decodings_give(toy):
-    hmm, graph, _ = toy(False, 2)
-    scores = [(f"u{seed}", toys.random_scores(hmm, 20, seed)) for seed in range(4)]
-    settings = [(0.1, 0.0), (1.0, -2.0), (0.1, 3.0)]
-    found = decode_settings(graph, scores, WIDE, settings)
-    for index, (scale, penalty) in enumerate(settings):
-        singly = decode(graph, scores, WIDE, scale, penalty).hypotheses
-        assert [words[index] for words in found.values()] == [h.words for h in singly]
-
-
 def test_utterances_whose_search_dies_are_reported(toy):
     hmm, graph, _ = toy(False, "one-word")
     good = toys.random_scores(hmm, 20, 0)
@@ -181,13 +171,13 @@ def test_one_utterance_whose_scores_are_no_numbers_is_left_out(toy):
         found = decode(graph, scores, WIDE, 1.0, 0.0, jobs, confidences=True)
         assert len(found.hypotheses) == 29 and list(found.failed) == ["u07"]
         assert "NaN or infinite" in found.failed["u07"]
-    words = decode_settings(graph, scores, WIDE, [(1.0, 0.0), (0.5, 0.0)])
-    assert words["u07"] == [(), ()] and all(all(each) for key, each in words.items() if key != "u07")
+    words = decode(graph, scores, WIDE, 1.0, tolerant=True).words
+    assert words["u07"] == () and all(each for key, each in words.items() if key != "u07")
     assert [key for key, each in lattices(graph, scores, WIDE, (1.0, 0.0)) if each is None] == ["u07"]
     broken = [(key, np.full_like(scores_TP, np.nan)) for key, scores_TP in scores]
     for searched in (
         lambda: decode(graph, broken, WIDE, 1.0),
-        lambda: decode_settings(graph, broken, WIDE, [(1.0, 0.0)]),
+        lambda: decode(graph, broken, WIDE, 1.0, tolerant=True),
         lambda: list(lattices(graph, broken, WIDE, (1.0, 0.0))),
     ):
         with pytest.raises(Speech3Error, match=r"30 of 30 utterances .*(?s:.*)training diverged"):
@@ -209,8 +199,8 @@ def test_confidences_are_of_the_words_and_change_nothing_else(toy, monkeypatch):
     near = {said: np.exp(min(costs.values()) - cost) for said, cost in costs.items()}
     one = sum(share for said, share in near.items() if plain[0].words[0] in said) / sum(near.values())
     assert found[0].confidences[0] == pytest.approx(one, abs=0.15), "nearly the share of sentences that have the word"
-    monkeypatch.setattr(search, "_LONGEST", FRAMES - 1)
+    monkeypatch.setattr(search, "_MAX_FRAMES", FRAMES - 1)
     assert {h.confidences for h in decode(graph, scores, WIDE, 0.4, confidences=True).hypotheses} == {None}
-    monkeypatch.setattr(search, "_LONGEST", FRAMES)
-    monkeypatch.setattr(search, "_CELLS", 0)
+    monkeypatch.setattr(search, "_MAX_FRAMES", FRAMES)
+    monkeypatch.setattr(search, "_MAX_CELLS", 0)
     assert {h.confidences for h in decode(graph, scores, WIDE, 0.4, confidences=True).hypotheses} == {None}

@@ -70,8 +70,8 @@ def by_labels(paths):
 @pytest.mark.parametrize("stretch", [1, 2, 32])
 @pytest.mark.parametrize("lattice_beam", [0.0, 0.8, 3.0])
 def test_its_paths_are_those_near_the_best_with_their_costs(monkeypatch, stretch, lattice_beam):
-    monkeypatch.setattr(linked_frames, "_LEAST", stretch)
-    monkeypatch.setattr(linked_frames, "_MOST", stretch)
+    monkeypatch.setattr(linked_frames, "_MIN_FRAMES", stretch)
+    monkeypatch.setattr(linked_frames, "_MAX_FRAMES", stretch)
     others = 0
     for seed in range(15):
         fst, scores_TP, everything = toy(seed)
@@ -158,10 +158,10 @@ def test_stretches_pieces_and_prunings_make_no_difference(graph, monkeypatch, be
     scores_TP = toy_scores(300)
     _, whole = lattice_of(graph.fst, scores_TP, 3.0, beam)
     assert len(whole.source_A) > 400
-    monkeypatch.setattr(linked_frames, "_LEAST", 7)
-    monkeypatch.setattr(linked_frames, "_MOST", 7)
+    monkeypatch.setattr(linked_frames, "_MIN_FRAMES", 7)
+    monkeypatch.setattr(linked_frames, "_MAX_FRAMES", 7)
     for many, room, pieces in ((2**20, 2**21, None), (50, 2**21, (1,)), (300, 600, (10, 3)), (0, 20, (300,))):
-        monkeypatch.setattr(linked_frames, "_MANY", many)
+        monkeypatch.setattr(linked_frames, "_MAX_NEW_LINKS", many)
         monkeypatch.setattr(beam_search, "_ROOM", room)
         sizes = pieces and pieces_of(300, pieces)
         search, found = lattice_of(graph.fst, scores_TP, 3.0, beam, sizes)

@@ -11,10 +11,10 @@ import pytest
 import soundfile
 import torch
 import toys
-from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, save_network, whistled
+from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, features_of_file, save_network, whistled
 
 from speech3.config import DecodeConfig
-from speech3.decode.apply import features_of_file, say_skipped, transcribe
+from speech3.decode.apply import say_skipped, transcribe
 from speech3.decode.graph import build_graph
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.output import word_times, write_decoding

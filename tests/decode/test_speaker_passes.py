@@ -12,7 +12,6 @@ from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import (
     SEVERAL,
     EitherScorer,
-    Marked,
     SpeakerModel,
     read_speakers,
     say_speakers,
@@ -54,7 +53,7 @@ def test_transforms_follow_the_words_and_survive_what_cannot_be_aligned(
     # The twin fits one of them as well as any transform does: as if several people spoke.
     found, _ = model.transforms(feats, speaker_of, words, {})
     assert set(found.transforms) == {"other"} and found.without["one"] == SEVERAL
-    monkeypatch.setattr(speaker_passes, "_LEAST_GAIN", 0.0)
+    monkeypatch.setattr(speaker_passes, "_MIN_GAIN", 0.0)
     found, _ = model.transforms(feats, speaker_of, words, {})
     assert set(found.transforms) == {"one", "other"}
     assert "brief" not in found.transforms
@@ -74,7 +73,7 @@ def test_utterances_without_a_transform_are_scored_by_the_twin(hmm: Hmm, tmp_pat
     other = Gmm(model.adapted.gmm.offset, model.adapted.gmm.weight, drawn.means + 1.0, model.adapted.gmm.var)
     shift = identity(6) + np.eye(6, 7, 6)  # adds nothing but to the first value
     shift[:, -1] = 1.0
-    marked = Marked(model.projected(drawn.feats, {first: "a", second: "b"}, {"a": shift}))
+    _, marked = model.adapted_to(drawn.feats, {first: "a", second: "b"}, {"a": shift}, graph=None)
     scorer, plain = EitherScorer(other, model.adapted.gmm), model.adapted.gmm
     np.testing.assert_allclose(scorer.loglikes(marked[second]), plain.loglikes(drawn.feats[second]), rtol=1e-5)
     expected = other.loglikes((drawn.feats[first].astype(np.float64) @ shift[:, :-1].T + 1.0).astype(np.float32))

@@ -31,7 +31,7 @@ BINS = FEATURES.num_mel_bins
 @pytest.fixture(autouse=True)
 def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adapt although the twin is as good, as it is here."""
-    monkeypatch.setattr(speaker_passes, "_LEAST_GAIN", 0.0)
+    monkeypatch.setattr(speaker_passes, "_MIN_GAIN", 0.0)
 
 
 def adaptive(model: Path) -> Path:
@@ -103,7 +103,7 @@ def test_files_and_alignments_are_those_of_the_speakers(
         found = transcribe(recognizer, list(sounds.values()), times=True, one_speaker=one_speaker)
         assert [each.text.split() for each in found] == [list(SAID[name][0]) for name in sounds]
     aligned = find_alignment(recognizer, read_datadir(data), tmp_path / "ali", 1)
-    assert set(aligned.outcome.aligned.alignments) == set(sounds)
+    assert set(aligned.aligned.alignments) == set(sounds)
 
 
 def test_passes_are_tuned_and_one_is_kept_if_they_do_not_help(

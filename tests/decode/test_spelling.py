@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import soundfile
 import toys
-from whistles import HMM, RATE_HZ, whistled
+from whistles import HMM, RATE_HZ, features_of_file, whistled
 
 from speech3.config import DecodeConfig
-from speech3.decode.apply import features_of_file, transcribe
+from speech3.decode.apply import transcribe
 from speech3.decode.grammar import Spelling, read_spelling, spelling_with
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.hot_words import replace_graph

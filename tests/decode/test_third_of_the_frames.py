@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import toys
-from whistles import FEATURES, HMM, SAID, write_network
+from whistles import FEATURES, HMM, SAID, features_of_file, write_network
 
 from speech3.config import DecodeConfig, ModelConfig
 from speech3.corpora.tiers import read_textgrid
 from speech3.data.datadir import read_datadir
 from speech3.decode.align import align_datadir
-from speech3.decode.apply import features_for, features_of_file, transcribe, write_loglikes
+from speech3.decode.apply import features_for, transcribe, write_loglikes
 from speech3.decode.graph import build_graph
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
 from speech3.decode.trained_model import LARGEST_PSEUDO, NetworkScorer

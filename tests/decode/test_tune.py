@@ -6,7 +6,7 @@ import toys
 from speech3.config import DecodeConfig
 from speech3.decode import tune as module
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.search import decode, decode_settings
+from speech3.decode.search import decode
 from speech3.decode.tune import drawn, error_rate_of, tune
 from speech3.errors import Speech3Error
 
@@ -116,15 +116,15 @@ def test_the_error_rate_of_the_chosen_point_is_that_of_a_search(graph, scores, m
         truth = {h.utterance: h.words or ("nothing",) for h in decode(graph, noisy, GRID, scale, penalty).hypotheses}
         best = tune(graph, scores, truth, config).best
         setting = best.acoustic_scale, best.word_penalty
-        words = decode_settings(graph, scores, config, [setting])
-        searched = error_rate_of(truth, {key: each for key, (each,) in words.items()}, jiwer.wer)
+        searched = error_rate_of(truth, decode(graph, scores, config, *setting, tolerant=True).words, jiwer.wer)
         assert best.error_rate == searched
         seen.append(searched)
         assert setting in made and len(made) == len(set(made)) <= 6
         rates = [
-            error_rate_of(truth, {key: each[0] for key, each in found.items()}, jiwer.wer)
-            for found in (decode_settings(graph, scores, config, [(s, p)]) for s in scales for p in penalties)
-        ]  # fmt: skip
+            error_rate_of(truth, decode(graph, scores, config, scale, penalty, tolerant=True).words, jiwer.wer)
+            for scale in scales
+            for penalty in penalties
+        ]
         assert best.error_rate <= np.quantile(rates, 0.25), "among the best of the grid"
     assert max(seen) > 0.1
 
@@ -136,10 +136,10 @@ def random_noise(utterance: str) -> np.ndarray:
 
 @pytest.mark.parametrize("in_memory", [10**9, 1])
 def test_kept_scores_are_the_same_each_time(in_memory, monkeypatch):
-    monkeypatch.setattr(module, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(module, "_MAX_BYTES", in_memory)
     rng = np.random.default_rng(0)
     scores = {f"u{n}": rng.standard_normal((n, 3)).astype(np.float32) for n in (4, 0, 7)}
-    kept = module._Kept(iter(scores.items()))
+    kept = module._KeptScores(iter(scores.items()))
     for _ in range(3):
         again = dict(kept)
         assert list(again) == list(scores)
@@ -148,8 +148,8 @@ def test_kept_scores_are_the_same_each_time(in_memory, monkeypatch):
 
 
 def test_the_file_of_scores_is_closed_after_an_error_too(graph, scores, monkeypatch):
-    kept = module._Kept(scores)
-    monkeypatch.setattr(module, "_Kept", lambda given: kept)
+    kept = module._KeptScores(scores)
+    monkeypatch.setattr(module, "_KeptScores", lambda given: kept)
     with pytest.raises(Speech3Error, match="dev: no words"):
         tune(graph, scores, {}, GRID)
     assert kept._file.closed

@@ -9,7 +9,8 @@ import toys
 import yaml
 
 from speech3.config import FeatureConfig, ModelConfig
-from speech3.decode.apply import features_of_file
+from speech3.data import audio
+from speech3.decode.apply import features_of_samples
 from speech3.decode.graph import build_graph
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.tune import DecodeSettings
@@ -46,6 +47,10 @@ SAID = {
 
 
 SMALL = {"layers": 1, "width": 5}
+
+
+def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
+    return features_of_samples(recognizer, *audio.read_file(path))[0]
 
 
 def features(wave_S: np.ndarray, directory: Path, config: FeatureConfig = FEATURES) -> np.ndarray:

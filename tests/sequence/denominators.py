@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from speech3.sequence.graph import Graph, PhoneLm, estimate_phone_lm
+from speech3.sequence.graph import START, Graph, PhoneLm, estimate_phone_lm
 from speech3.sequence.lfmmi import Denominator, assemble
 
 
@@ -22,6 +22,19 @@ def toy_senones(seed: int = 0, senones: int = 4) -> tuple[np.ndarray, np.ndarray
     generator = np.random.default_rng(seed)
     lengths = generator.integers(3, 9, 6)
     return generator.integers(0, senones, lengths.sum()).repeat(2), 2 * np.cumsum([0, *lengths])
+
+
+def log_prob(lm: PhoneLm, phones: list[int]) -> float:
+    """Natural log probability of a complete sequence and its end; minus infinity if an arc is missing."""
+    state, total = START, 0.0
+    for phone in phones:
+        arc = lm.arc(state, phone)
+        if arc < 0:
+            return -math.inf
+        total += math.log(lm.prob_A[arc])
+        state = int(lm.next_A[arc])
+    end = 1.0 - lm.prob_A[lm.ptr_J1[state] : lm.ptr_J1[state + 1]].sum()
+    return total + math.log(end) if end > 1e-12 else -math.inf
 
 
 def enumerated_log_z(y_TS: np.ndarray, graph: Graph, leak: float) -> float:

@@ -131,7 +131,7 @@ def test_chunks_cover_every_frame_of_known_words_once(monkeypatch) -> None:
     seen = {key: [t for c in chunks if c.utterance == key for t in range(c.first, c.end)] for key in senones}
     assert seen == {key: np.flatnonzero(each != 3).tolist() for key, each in senones.items()}
     assert max(chunk.frames for chunk in chunks) <= 1.5 * 150
-    monkeypatch.setattr(bmmi, "_AT_A_TIME", 2)
+    monkeypatch.setattr(bmmi, "_BATCH", 2)
     found = batches(chunks)
     assert all(len({chunk.frames for chunk in batch}) == 1 and len(batch) <= 2 for batch in found)
     assert sum(map(len, found)) == len(chunks)

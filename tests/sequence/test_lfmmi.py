@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from denominators import enumerated_log_z, enumerated_numerator, toy_denominator
+from denominators import enumerated_log_z, enumerated_numerator, log_prob, toy_denominator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
 from speech3.frames.packed import segment_labels
-from speech3.sequence.forward_backward import denominator_log_z, denominator_posteriors
+from speech3.sequence.forward_backward import compiled_passes, denominator_log_z
 from speech3.sequence.graph import NEVER, START, UNSEEN, estimate_phone_lm, numerator_posteriors
 from speech3.sequence.lfmmi import AlignmentNumerators, LfMmi, assemble
 
@@ -48,7 +48,7 @@ def test_denominator_equals_enumeration(seed: int) -> None:
     y = outputs(3, graph.num_pdfs, 1, seed)
     expected = enumerated_log_z(y[:, :, 0].numpy(), graph, LEAK)
     assert denominator_log_z(y, graph, LEAK).item() == pytest.approx(expected, abs=1e-9)
-    log_z, _ = denominator_posteriors(y.exp().float().numpy(), graph, LEAK)
+    log_z, _ = compiled_passes(y.exp().float().numpy(), graph, LEAK)
     assert log_z[0] == pytest.approx(expected, abs=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_the_leak_counts_as_enumerated(leak: float) -> None:
     y = outputs(3, graph.num_pdfs, 1)
     expected = enumerated_log_z(y[:, :, 0].numpy(), graph, leak)
     assert denominator_log_z(y, graph, leak).item() == pytest.approx(expected, abs=1e-9)
-    assert denominator_posteriors(y.exp().float().numpy(), graph, leak)[0][0] == pytest.approx(expected, abs=1e-5)
+    assert compiled_passes(y.exp().float().numpy(), graph, leak)[0][0] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 16, 33])
@@ -67,7 +67,7 @@ def test_compiled_gradient_equals_autograd_through_sparse_products(batch: int) -
     y = (3 * outputs(12, graph.num_pdfs, batch)).requires_grad_()
     log_z = denominator_log_z(y, graph, LEAK)
     (expected,) = torch.autograd.grad(log_z.sum(), y)
-    found, posterior = denominator_posteriors((y - y.amax(1, keepdim=True)).exp().detach().float().numpy(), graph, LEAK)
+    found, posterior = compiled_passes((y - y.amax(1, keepdim=True)).exp().detach().float().numpy(), graph, LEAK)
     np.testing.assert_allclose(found + y.amax(1).sum(0).detach().numpy(), log_z.detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(posterior, expected.numpy(), atol=2e-5)
     np.testing.assert_allclose(posterior.sum(1), 1, atol=1e-4)
@@ -283,17 +283,17 @@ def test_another_number_of_outputs_is_refused() -> None:
 def test_phone_lm_is_relative_frequency() -> None:
     lm = estimate_phone_lm([[1, 2, 3], [1, 2, 2], [1, 2, 3]], longer_histories=0)
     # After the start always 1; after (0, 1) always 2; after (1, 2) 3 twice and 2 once; then always the end.
-    assert lm.log_prob([1, 2, 3]) == pytest.approx(math.log(2 / 3))
-    assert lm.log_prob([1, 2, 2]) == pytest.approx(math.log(1 / 3))
-    assert lm.log_prob([1, 3]) == -math.inf
-    assert lm.log_prob([1, 2]) == -math.inf
+    assert log_prob(lm, [1, 2, 3]) == pytest.approx(math.log(2 / 3))
+    assert log_prob(lm, [1, 2, 2]) == pytest.approx(math.log(1 / 3))
+    assert log_prob(lm, [1, 3]) == -math.inf
+    assert log_prob(lm, [1, 2]) == -math.inf
 
 
 def test_longer_histories_are_distinguished() -> None:
     text = [[1, 2, 3, 1], [4, 2, 3, 4]] * 3
     short, long = estimate_phone_lm(text, 0), estimate_phone_lm(text, 10)
-    assert short.log_prob([1, 2, 3, 1]) == pytest.approx(2 * math.log(1 / 2))
-    assert long.log_prob([1, 2, 3, 1]) == pytest.approx(math.log(1 / 2))
+    assert log_prob(short, [1, 2, 3, 1]) == pytest.approx(2 * math.log(1 / 2))
+    assert log_prob(long, [1, 2, 3, 1]) == pytest.approx(math.log(1 / 2))
     with pytest.raises(ValueError, match="no phones"):
         estimate_phone_lm([])
 

@@ -1,0 +1,214 @@
+"""`speech3 transcribe --stream`: shows the words of arriving audio as they are recognised, and measures the latency.
+
+Axes: S samples.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+import numpy as np
+from rich.cells import cell_len
+
+from speech3.data import PcmDecoder, arriving_bytes, checked_rate
+from speech3.decode.streaming import Stream
+from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
+from speech3.decode.transcript_files import word_of
+from speech3.runtime import deferred_interrupt, say
+
+_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
+_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
+
+
+@dataclass
+class Meter:
+    """Measures latency: the time from the arrival of the end of a word to its result."""
+
+    busy_s: float = 0.0  # seconds spent on recognition
+    duration_s: float = 0.0  # seconds of audio
+    # final_s, first_s: latency of each word with a known end time: to its final result, and to the first partial (or
+    # final) result with at least as many words
+    final_s: list[float] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
+    _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of audio, and when they had arrived
+    _shown: list[float] = field(default_factory=list)  # times when the segment first had 1, 2, ... words
+
+    def arrived(self, duration_s: float, now_s: float) -> None:
+        """Record that `duration_s` of audio in all had arrived at `now_s`."""
+        self.duration_s = duration_s
+        self._arrivals.append((duration_s, now_s))
+        while self._arrivals[0][0] < duration_s - _REMEMBERED_S:
+            self._arrivals.popleft()
+
+    def partial(self, text: str, now_s: float) -> None:
+        """Record that the current segment had these words at `now_s`."""
+        self._shown += [now_s] * (len(text.split()) - len(self._shown))
+
+    def final(self, result: Result, now_s: float) -> None:
+        """Record that the segment's final result was known at `now_s`."""
+        self.partial(result.text, now_s)
+        for word, shown_s in zip(result.words, self._shown, strict=False):
+            if word.end_s is not None:
+                came_s = next((at for until, at in self._arrivals if until >= word.end_s), now_s)
+                self.final_s.append(now_s - came_s)
+                self.first_s.append(shown_s - came_s)
+        self._shown = []
+
+    def summary(self) -> str:
+        rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no audio"
+        if not self.final_s:
+            return f"{self.duration_s:.1f} s of audio, no words; {rate}"
+        final, first = (
+            f"mean {np.mean(each):.2f} s, 95th percentile {np.percentile(each, 95):.2f} s"
+            for each in (self.final_s, self.first_s)
+        )
+        return (
+            f"{self.duration_s:.1f} s of audio, {len(self.final_s)} words; from the end of a word until it is first"
+            f" shown: {first}; until it is final: {final}; {rate}"
+        )
+
+
+class Display(Protocol):
+    def partial(self, text: str) -> None: ...
+
+    def final(self, result: Result) -> None:
+        """Show the words of a segment that has ended."""
+
+
+@dataclass
+class Terminal:
+    """Shows the words so far on one line that is overwritten; only their end if they are too long for the line."""
+
+    out: TextIO
+    _shown: str = ""
+
+    def partial(self, text: str) -> None:
+        text = _fitted(text, shutil.get_terminal_size().columns - 1)
+        if text != self._shown:
+            self.out.write(f"\r\x1b[K{text}")
+            self.out.flush()
+            self._shown = text
+
+    def final(self, result: Result) -> None:
+        self.out.write(f"\r\x1b[K{result.text}\n")
+        self.out.flush()
+        self._shown = ""
+
+
+def _fitted(text: str, room: int) -> str:
+    """As much of the end of a text as fits into `room` columns; a Chinese character takes two."""
+    if cell_len(text) <= room:
+        return text
+    begin = 0
+    while begin < len(text) and cell_len(text[begin:]) > room - 3:
+        begin += 1
+    return "..." + text[begin:]
+
+
+@dataclass
+class Lines:
+    """Writes a line for each change: ``partial TEXT`` or ``final TEXT``, or a JSON object."""
+
+    out: TextIO
+    as_json: bool
+    _shown: str = ""
+
+    def partial(self, text: str) -> None:
+        if text and text != self._shown:
+            self._write(json.dumps({"partial": text}, ensure_ascii=False) if self.as_json else f"partial {text}")
+        self._shown = text
+
+    def final(self, result: Result) -> None:
+        words = [word_of(word.word, word.start_s, word.end_s, word.confidence) for word in result.words]
+        whole = {"final": result.text, "words": words}
+        self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
+        self._shown = ""
+
+    def _write(self, line: str) -> None:
+        self.out.write(line + "\n")
+        self.out.flush()
+
+
+def transcribe_arriving(recognizer: TrainedModel, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
+    """Transcribe standard input (``-``) or a growing file; finally print latency and real-time factor.
+
+    Parameters
+    ----------
+    rate_hz
+        Sampling rate of raw samples; None for the model's own.
+
+    Raises
+    ------
+    Speech3Error
+        There is no audio, or it cannot be used; the model cannot process streams.
+    """
+    said_hz = None if rate_hz is None else checked_rate(rate_hz)
+    model_hz = recognizer.features.sample_frequency or _USUAL_HZ
+    _warm_up(recognizer, said_hz or model_hz)
+    name = "standard input" if source == "-" else source
+    decoder, meter = PcmDecoder(name, said_hz, model_hz), Meter()
+    display = Terminal(sys.stdout) if sys.stdout.isatty() and not as_json else Lines(sys.stdout, as_json)
+    stream: Stream | None = None
+    with deferred_interrupt() as interrupt:
+        for wave_S in _samples(decoder, arriving_bytes(source, lambda: interrupt.pressed)):
+            if stream is None:
+                stream = Stream(recognizer, decoder.rate_hz)
+                warn_of_rate(name, decoder.rate_hz, model_hz)
+            take(stream, wave_S, meter, display)
+        if interrupt and stream is None:
+            say("interrupted before there was any sound")
+            return
+        fault = "" if interrupt else decoder.fault()
+        if stream is not None:
+            end(stream, meter, display)
+    if interrupt:
+        say("interrupted: the words up to that point are above")
+    if fault:
+        say(f"warning: {fault}")
+    say(meter.summary())
+
+
+def _warm_up(recognizer: TrainedModel, rate_hz: int) -> None:
+    """Recognise noise, so that errors of the model are reported and compiled code is loaded before audio arrives."""
+    stream = Stream(recognizer, rate_hz)
+    stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
+    stream.finish()
+
+
+def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarray]:
+    for data in blocks:
+        wave_S = decoder.feed(data)
+        if len(wave_S):
+            yield wave_S
+        if decoder.ended:
+            return
+
+
+def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:
+    began = time.perf_counter()
+    meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
+    partial = stream.accept(wave_S)
+    now = time.perf_counter()
+    meter.busy_s += now - began
+    for result in stream.ended():
+        meter.final(result, now)
+        display.final(result)
+    meter.partial(partial, now)
+    display.partial(partial)
+
+
+def end(stream: Stream, meter: Meter, display: Display) -> None:
+    began = time.perf_counter()
+    result = stream.finish()
+    now = time.perf_counter()
+    meter.busy_s += now - began
+    meter.final(result, now)
+    if result.words:
+        display.final(result)
+    else:
+        display.partial("")

@@ -1,0 +1,124 @@
+"""N-best, lattices, TextGrids and standard input of `speech3 transcribe`, and the same in Python."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import typer
+from typer.testing import CliRunner
+from whistles import RATE_HZ, SAID, whistled
+
+from speech3.cli.recognise import transcribe
+from speech3.corpora.tiers import read_textgrid
+from speech3.decode.apply import _best_pairs, features_of_file
+from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
+from speech3.decode.recognizer import Recognizer
+from speech3.decode.trained_model import Alternative
+from speech3.errors import SettingError
+
+APP = typer.Typer()
+APP.command()(transcribe)
+
+
+def run(*args: object, sound: bytes | None = None) -> tuple[str, str]:
+    result = CliRunner().invoke(APP, [*map(str, args)], input=sound)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_n_best_are_those_of_decode_and_fewer_if_there_are_fewer(
+    model: Path, sounds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recognizer = Recognizer.load(model, nbest=500)
+    found = recognizer.transcribe(whistled(*SAID["a-bb"][1]), RATE_HZ)
+    assert found.text == "A BB" == found.nbest[0].text
+    assert 1 < len(found.nbest) < 500 and "500" in "".join(capsys.readouterr())
+    feats = {"u": features_of_file(recognizer, sounds["a-bb"])}
+    decode_latticed(recognizer, feats, tmp_path, WantedResults(nbest=500))
+    lines = [json.loads(line) for line in (tmp_path / "nbest.jsonl").read_text().splitlines()]
+    assert [line["words"] for line in lines] == [path.text for path in found.nbest]
+    assert [line["cost"] for line in lines] == pytest.approx([path.cost for path in found.nbest], abs=0.01)
+    for line in lines:
+        assert line["cost"] == pytest.approx(line["acoustic_cost"] + line["graph_cost"], abs=2e-4)
+    with pytest.raises(SettingError, match="nbest=20000"):
+        Recognizer.load(model, nbest=20_000)
+
+
+def test_the_best_of_two_parts_are_the_cheapest_of_all_pairs() -> None:
+    rng = np.random.default_rng(0)
+    parts = [[Alternative((f"{part}{n}",), *rng.uniform(0, 9, 2)) for n in range(6)] for part in "ab"]
+    for part in parts:
+        part.sort(key=lambda each: each.cost)
+    every = sorted(a.cost + b.cost for a in parts[0] for b in parts[1])
+    best = _best_pairs(*parts, 5)
+    assert [each.cost for each in best] == pytest.approx(every[:5])
+    assert best[0].words == parts[0][0].words + parts[1][0].words
+
+
+def test_words_and_phones_have_the_same_form_as_those_of_the_aligner(model: Path) -> None:
+    found = Recognizer.load(model).transcribe(whistled(*SAID["a-bb"][1]), RATE_HZ)
+    assert [word.text for word in found.words] == ["A", "BB"]
+    assert [phone.text for phone in found.phones] == ["a", "b", "b"]
+    assert [(phone.start_s, phone.end_s) for phone in found.phones[:1]] == [
+        (found.words[0].start_s, found.words[0].end_s)
+    ]
+    assert found.phones[1].start_s == found.words[1].start_s and found.phones[2].end_s == found.words[1].end_s
+
+
+def test_textgrids_lattices_and_json(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
+    grids, lattices = tmp_path / "grids", tmp_path / "lattices"
+    out, _ = run(model, *sounds.values(), "--textgrid", grids, "--lattice", lattices, "--json", "--nbest", 2)
+    objects = [json.loads(line) for line in out.splitlines()]
+    assert [each["text"] for each in objects] == ["AB", "A BB"]
+    for each, name in zip(objects, sounds, strict=True):
+        words, phones = read_textgrid(grids / f"{name}.TextGrid")
+        said = [a for a in words.annotations if a.text]
+        assert (words.name, phones.name) == ("words", "phones")
+        assert [a.text for a in said] == each["text"].split()
+        assert [a.start_s for a in said] == pytest.approx([word["start"] for word in each["words"]], abs=1e-3)
+        assert f"xmax = {each['duration']:.4f}" in (grids / f"{name}.TextGrid").read_text()
+        assert [path["rank"] for path in each["nbest"]] == [1, 2]
+    assert [name for name, _ in open_lattices(lattices).lattices()] == list(sounds)
+
+
+def test_lines_of_the_n_best(model: Path, sounds: dict[str, Path]) -> None:
+    out, _ = run(model, sounds["ab"], "--nbest", 3)
+    rows = [line.split(maxsplit=2) for line in out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "2", "3"] and rows[0][2] == "AB"
+    costs = [float(row[1]) for row in rows]
+    assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac", "raw"])
+def test_standard_input_is_a_recording(model: Path, kind: str, tmp_path: Path) -> None:
+    wave_S = whistled(*SAID["a-bb"][1])
+    if kind == "raw":
+        sound, more = (wave_S * 32767).astype("<i2").tobytes(), ["--rate", RATE_HZ]
+    else:
+        stream = io.BytesIO()
+        soundfile.write(stream, wave_S, RATE_HZ, format=kind)
+        sound, more = stream.getvalue(), []
+    out, _ = run(model, "-", "--json", "--textgrid", tmp_path, *more, sound=sound)
+    found = json.loads(out)
+    assert (found["file"], found["text"]) == ("-", "A BB") and math.isclose(found["duration"], 1.35)
+    assert (tmp_path / "standard_input.TextGrid").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["-", "-"], "standard input"),
+        (["-"], "standard input"),
+        (["a.wav", "--rate", "8000"], "--rate"),
+        (["x/a.wav", "y/a.wav", "--textgrid", "grids"], "x/a.wav"),
+        (["-", "--stream", "--nbest", "3"], "--nbest"),
+    ],
+)
+def test_wrong_use_is_named(model: Path, args: list[str], named: str) -> None:
+    result = CliRunner().invoke(APP, [str(model), *args], input=b"")
+    assert isinstance(result.exception, SystemExit | Exception) and result.exit_code
+    assert named in f"{result.output}{result.exception}"
