@@ -214,6 +214,12 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
                 f"{paths[one]}: each line begins with an utterance id ({firsts[one][0]}, ...), which is not so in"
                 f" {paths[other]}; pass both files with ids, or both without, or set --format plain to score all words"
             )
+    if all(map(_have_spaced_ids, files)):
+        id_ = " ".join(files[0][0].split()[:2])
+        raise FormatError(
+            f"{paths[0]}: its lines seem to begin with utterance ids that contain a space (`{id_}`); write ids without"
+            " spaces (utt_1), or set --format plain to score all words"
+        )
     repeated = any(len(set(ids)) < len(ids) for ids in firsts)
     if repeated or any(not line.strip() for lines in files for line in lines):
         return "plain"  # a sentence may be empty, but a line of Kaldi text may not
@@ -228,6 +234,14 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
             f"({firsts[0][0]}, {firsts[1][0]}); pass files of the same set, or set --format"
         )
     return "plain"
+
+
+def _have_spaced_ids(lines: list[str]) -> bool:
+    """Whether all lines begin with one word and then a number, different in each line, as in ``utt 1 hello``."""
+    heads = [line.split()[:2] for line in lines if line.strip()]
+    numbers = {head[1] for head in heads if len(head) == 2 and head[1].isdecimal()}
+    names = {head[0] for head in heads if not head[0].isdecimal()}
+    return len(names) == 1 < len(heads) == len(numbers)
 
 
 def _plain(paths: Sequence[Path | str], files: list[list[str]]) -> list[dict[str, str]]:

@@ -35,6 +35,7 @@ def test_read_text(tmp_path: Path) -> None:
         ("1 2 3\n3 1 2\n2 1\n", "1 2 3\n3 1 2\n2 2 1\n", "plain"),
         ("a b\n\nc d\n", "a b\nx\n\n", "plain"),
         ("a b\n", "x b\n", "plain"),
+        ("1 2\n1 3\n", "1 2\n1 4\n", "plain"),
     ],
 )
 def test_reading_is_found_out(tmp_path: Path, ref: str, hyp: str, reading: str) -> None:
@@ -64,6 +65,7 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
         ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 has 2"),
         ("s1-u1 a b\ns1-u2 c\n", "a b\nc\n", "auto", "file0: .*s1-u1.*file1"),
         ("a b\nc\n", "s1-u1 a b\ns1-u2 c\n", "auto", "file1: .*s1-u1.*file0"),
+        ("utt 1 a\nutt 2 b\n", "utt 1 a\nutt 2 c\n", "auto", "file0: .*contain a space .`utt 1`"),
         ("u1 a\nu2 b\n", "v1 a\nv2 b\n", "auto", "fewer than half of their utterance ids agree"),
     ],
 )
