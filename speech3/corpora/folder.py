@@ -48,6 +48,7 @@ _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgr
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
+_TABLES = {".csv", ".tsv", ".json", ".jsonl", ".srt", ".vtt", ".xlsx"}  # what else people keep transcripts in
 _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
 _CLOCK = re.compile(r"(?<=\[)\d?\d:[0-5]\d|\b\d?\d:[0-5]\d[:\d.,]*\s*-->")  # [00:01.5], 0:01 --> 0:02
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
@@ -83,6 +84,12 @@ def stem(path: Path) -> str:
     return unicodedata.normalize("NFC", path.stem)
 
 
+def _recording_of(transcript: Path) -> str:
+    """The name of the recording that a transcript belongs to: of `a.wav` for ``a.txt`` and ``a.wav.txt``."""
+    name = Path(stem(transcript))
+    return name.stem if name.suffix.lower() in AUDIO else str(name)
+
+
 def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], list[Fault]]:
     """Find the recordings with a transcript, and what cannot be used.
 
@@ -99,8 +106,8 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
     beside: dict[tuple[Path, str], Path] = {}
     anywhere: dict[str, list[Path]] = {}
     for path in texts:
-        beside.setdefault((path.parent, stem(path)), path)
-        anywhere.setdefault(stem(path).casefold(), []).append(path)
+        beside.setdefault((path.parent, _recording_of(path)), path)
+        anywhere.setdefault(_recording_of(path).casefold(), []).append(path)
     # The transcript of each recording: beside it, or else the only one of its name.
     alone = Counter(stem(path).casefold() for path in audio)
     faults = [_misnamed(path) for path in everything if not _is_utf8(path)]
@@ -126,17 +133,19 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
     faults += [_conflicted_copy(path) for path in _conflicts(source) if not (apart and apart in path.parents)]
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
-        raise DataError(f"{source}: {_why_none(audio, texts, faults)}")
+        tables = [path.name for path in files if path.suffix.lower() in _TABLES]
+        raise DataError(f"{source}: {_why_none(audio, texts, faults, tables)}")
     return list(items.values()), faults
 
 
-def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault]) -> str:
+def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault], tables: Sequence[str]) -> str:
     if unclear := [fault for fault in faults if fault.kind == "unclear transcript"]:
         return f"no recording has a transcript of its own, for instance: {unclear[0]}"
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid, .txt or .lab) of its name{example}"
+        + (f"; {listed(tables, _SHOWN)}: not read, write its texts into such files" if tables else "")
     )
 
 
@@ -178,17 +187,17 @@ def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recor
     def skip(kind: str, path: Path, problem: str, remedy: str) -> None:
         faults.append(Fault(kind, str(path), "", problem, remedy))
 
-    taken = {(path.parent, stem(path)) for path in used}
+    taken = {(path.parent, _recording_of(path)) for path in used}
     for path in files:
         if path.suffix.lower() in _NOT_READ:
             skip("format not read", path, "is not read", "convert it, for instance: ffmpeg -i IN -ac 1 OUT.wav")
     for path in texts:
         if path in used:
             continue
-        if (path.parent, stem(path)) in taken:
+        if (path.parent, _recording_of(path)) in taken:
             problem = "is not used, since .eaf is preferred to .TextGrid, and both to .txt and .lab"
             skip("second transcript", path, problem, "remove the one that is wrong")
-        elif stem(path).casefold() in recorded:
+        elif _recording_of(path).casefold() in recorded:
             problem = "is not beside the recording of its name, and it is not clear that it belongs to it"
             skip("unclear recording", path, problem, "put both side by side")
         else:

@@ -54,6 +54,14 @@ def test_text_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_text_files_named_with_the_suffix_of_the_recording(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.flac"):
+        recording(tmp_path / name)
+        write(tmp_path / f"{name}.txt", f"leo {name[0]}")
+    data, faults = read_folder(tmp_path)
+    assert texts(data) == {"a": "leo a", "b": "leo b"} and not faults
+
+
 def test_speakers_from_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, name in (("Kofi", "one_1"), ("Kofi", "one_2"), ("Ama B", "one_1")):
         recording(tmp_path / folder / f"{name}.wav")
@@ -249,6 +257,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     recording(source / "a.wav")
     write(source / "b.TextGrid", "rubbish")
     refused(r"recordings: 1, transcripts: 1, but no names match.*such as a\.TextGrid beside a\.wav")
+    write(source / "metadata.csv", "a|leo|leo")
+    refused(r"no names match.*metadata\.csv: not read")
     (source / "b.TextGrid").rename(source / "a.TextGrid")
     refused(r"no utterance is left of 1 recordings\n.*a\.TextGrid: is not a complete TextGrid")
     refused(r"tier=tx: there is no \.TextGrid or \.eaf that could be read", tier="tx")
