@@ -10,11 +10,11 @@ import pytest
 import soundfile
 import typer
 from typer.testing import CliRunner
-from whistles import RATE_HZ, SAID, whistled
+from whistles import RATE_HZ, SAID, features_of_file, whistled
 
 from speech3.cli.recognise import transcribe
 from speech3.corpora.tiers import read_textgrid
-from speech3.decode.apply import _best_pairs, features_of_file
+from speech3.decode.apply import _best_pairs
 from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.trained_model import Alternative
