@@ -10,8 +10,8 @@ import pytest
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.evaluate.comparison import compare_runs
 from speech3.evaluate.page import System, _training
-from speech3.evaluate.wer import score
 from speech3.evaluate.run_watch import follow
+from speech3.evaluate.wer import score
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
