@@ -37,8 +37,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(sys.executable).with_name("speech3")
 MINIBATCH, EPOCHS = 64, 40
 MODEL = {"layers": 3, "width": 256}  # so small that a sync takes some tenths of the time of a minibatch
-TRAINING = {"world": "shared", "workers": 2, "minibatch": MINIBATCH, "schedule": "constant", "learning_rate": 0.05,
-            "asgd": {"warm_start": 0.25, "sync_every": 1}}  # fmt: skip
+TRAINING = {
+    "world": "shared",
+    "workers": 2,
+    "minibatch": MINIBATCH,
+    "schedule": "constant",
+    "learning_rate": 0.05,
+    "asgd": {"warm_start": 0.25, "sync_every": 1},
+}
 DELAY_S = 1.0  # at most, before a kill
 PATIENCE_S = 60.0  # at most, until a shard is started, is found inside a sync, or is ended because it hangs
 SHARDS, FAULTS, MINUTES, MINIBATCH_S = 32, 62, 30, 8.0  # simulated
@@ -140,14 +146,22 @@ def _frames(experiment: Path) -> Path:
 @contextmanager
 def _training(experiment: Path, out: Path, epochs: int) -> Iterator[subprocess.Popen[bytes]]:
     conf = out.with_suffix(".yaml")
-    values = {"frames": str(_frames(experiment)), "hmm": str(experiment / "tri"), "model": MODEL,
-              "training": {**TRAINING, "max_epochs": epochs}}  # fmt: skip
+    values = {
+        "frames": str(_frames(experiment)),
+        "hmm": str(experiment / "tri"),
+        "model": MODEL,
+        "training": {**TRAINING, "max_epochs": epochs},
+    }
     conf.write_text(yaml.safe_dump(values))
     with out.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
-            [str(PROGRAM), "train", str(conf), "--out", str(out)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+            [str(PROGRAM), "train", str(conf), "--out", str(out)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         try:
             yield process
         finally:

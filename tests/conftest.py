@@ -79,9 +79,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """Start `speech3` with one thread, in a session of its own, so that a signal can be sent to all its processes."""
     return subprocess.Popen(
-        [str(PROGRAM), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, env={**os.environ, **_ENVIRONMENT}, **options,
-    )  # fmt: skip
+        [str(PROGRAM), *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **_ENVIRONMENT},
+        **options,
+    )
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

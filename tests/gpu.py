@@ -132,9 +132,15 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
     # Plugins of pytest that happen to be installed on the machine are not loaded.
     environment = {**os.environ, "SPEECH3_TEST_DEVICE": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     process = subprocess.Popen(
-        part.command(device), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True, env=environment,
-    )  # fmt: skip
+        part.command(device),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env=environment,
+    )
     timer = threading.Timer(limit_s, _end, [process])
     timer.start()
     skipped, last, not_run = "", "", list[str]()

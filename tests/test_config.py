@@ -33,9 +33,12 @@ from speech3.recipe.experiment import CORPORA
 
 ROOT = Path(__file__).parents[1]
 KINDS: dict[str, type[Config]] = {
-    "augment": AugmentConfig, "features": FeatureConfig, "lm": NeuralLmConfig, "models": ModelConfig,
+    "augment": AugmentConfig,
+    "features": FeatureConfig,
+    "lm": NeuralLmConfig,
+    "models": ModelConfig,
     "training": TrainingConfig,
-}  # fmt: skip
+}
 PRESETS = [(kind, path.stem) for kind in KINDS for path in sorted((ROOT / "conf" / kind).glob("*.yaml"))]
 RECIPES = sorted((ROOT / "recipes").glob("*/recipe.yaml"))
 RECIPE = "corpus: digits\nmodel: dnn_small\ntraining: sgd\nlm: {order: 2}\n"
@@ -168,8 +171,14 @@ def test_files_that_are_no_mappings(tmp_path: Path) -> None:
 
 
 def test_overrides_reach_into_presets_and_defaults(recipe: Path) -> None:
-    overrides = ["model.width=64", "training.learning_rate=1e-3", "hmm.mono.gaussians=9", "seed=4", "lm.order=3",
-                 "decode.acoustic_scales=[0.1, 0.2]"]  # fmt: skip
+    overrides = [
+        "model.width=64",
+        "training.learning_rate=1e-3",
+        "hmm.mono.gaussians=9",
+        "seed=4",
+        "lm.order=3",
+        "decode.acoustic_scales=[0.1, 0.2]",
+    ]
     config = load_config(RecipeConfig, recipe, overrides)
     small = load_preset(ModelConfig, "models", "dnn_small")
     assert config.model == small.model_copy(update={"width": 64}) and small.width != 64
@@ -207,8 +216,13 @@ def test_bad_overrides(recipe: Path, override: str, message: str) -> None:
 
 def test_exactly_one_language_model() -> None:
     assert LmConfig(order=2, text="x").text == "x" and LmConfig(arpa="x").order is None
-    for values in ({}, {"text": "x"}, {"order": 2, "arpa": "x"}, {"order": 2, "grammar": "one-word"},
-                   {"order": 1, "arpa": "x", "grammar": "one-word"}):  # fmt: skip
+    for values in (
+        {},
+        {"text": "x"},
+        {"order": 2, "arpa": "x"},
+        {"order": 2, "grammar": "one-word"},
+        {"order": 1, "arpa": "x", "grammar": "one-word"},
+    ):
         with pytest.raises(SettingError, match=r"x\.yaml"):
             parse(LmConfig, values, "x.yaml")
 

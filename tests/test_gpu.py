@@ -23,9 +23,13 @@ PathFinder.find_spec = classmethod(there)
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["tests/gpu.sh", *arguments], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        ["tests/gpu.sh", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
         timeout=280,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -28,9 +28,15 @@ def features(directory: Path, name: str, text: str) -> FeatureConfig:
 
 def test_mfcc_hires_of_kaldis_recipes(tmp_path: Path) -> None:
     wanted = FeatureConfig(
-        kind="mfcc", use_energy=False, num_mel_bins=40, num_ceps=40, low_freq=20, high_freq=-400,
-        sample_frequency=16000, resample=True,
-    )  # fmt: skip
+        kind="mfcc",
+        use_energy=False,
+        num_mel_bins=40,
+        num_ceps=40,
+        low_freq=20,
+        high_freq=-400,
+        sample_frequency=16000,
+        resample=True,
+    )
     assert features(tmp_path, "mfcc_hires.conf", HIRES) == wanted
     assert features(tmp_path, "mfcc.conf", HIRES.replace("\n", "\r\n")) == wanted
 

@@ -63,9 +63,12 @@ def test_python_of_readme_prints_words_and_times(experiment: Path, tmp_path: Pat
     (tmp_path / "exp" / "digits").symlink_to(experiment)
     done = subprocess.run(
         [sys.executable, "-c", example.replace("s40-000.wav", recording.name)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     text, *lines = done.stdout.splitlines()
     assert len(lines) == len(text.split())

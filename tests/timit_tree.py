@@ -34,8 +34,10 @@ def sound_of(phone: str, samples: int, generator: np.random.Generator) -> np.nda
 def make_timit(root: Path, train: int, sentences: int, phones: int, *, small_letters: bool = False) -> None:
     """Write TRAIN: `train` speakers with `sentences` sentences each; and TEST: one sentence of each listed speaker."""
     generator, case = np.random.default_rng(1), str.lower if small_letters else str
-    halves = {"TRAIN": [f"{'FM'[n % 2]}{chr(65 + n // 26)}{chr(65 + n % 26)}X0" for n in range(train)],
-              "TEST": [name for names in speakers_of_test().values() for name in names]}  # fmt: skip
+    halves = {
+        "TRAIN": [f"{'FM'[n % 2]}{chr(65 + n // 26)}{chr(65 + n % 26)}X0" for n in range(train)],
+        "TEST": [name for names in speakers_of_test().values() for name in names],
+    }
     for half, speakers in halves.items():
         for number, speaker in enumerate(speakers):
             directory = root / case(half) / case(f"DR{1 + number % 8}") / case(speaker)

@@ -10,10 +10,15 @@ from pathlib import Path
 
 # How the file begins or ends, and what it is.
 _BEGINNINGS = {
-    "#!MLF!#": "an HTK label file", "WEBVTT": "WebVTT subtitles", "<?xml": "XML", "<!DOCTYPE": "XML or HTML",
-    "<html": "HTML", "<SYSTEM": "sclite's output (SGML)", 'File type = "ooTextFile': "a TextGrid",
+    "#!MLF!#": "an HTK label file",
+    "WEBVTT": "WebVTT subtitles",
+    "<?xml": "XML",
+    "<!DOCTYPE": "XML or HTML",
+    "<html": "HTML",
+    "<SYSTEM": "sclite's output (SGML)",
+    'File type = "ooTextFile': "a TextGrid",
     "\\data\\": "an ARPA language model",
-}  # fmt: skip
+}
 _ENDINGS = {
     ".json": "JSON", ".jsonl": "JSON", ".csv": "a table (CSV)", ".srt": "subtitles", ".vtt": "subtitles",
     ".mlf": "an HTK label file", ".textgrid": "a TextGrid", ".eaf": "an ELAN file", ".xml": "XML", ".rttm": "RTTM",

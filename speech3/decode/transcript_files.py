@@ -66,9 +66,12 @@ def check_names(files: Sequence[Path]) -> None:
 
 
 def write_results(
-    results: Iterable[Transcription], show: Callable[[Transcription], None], recognizer: TrainedModel,
-    textgrids: Path | None = None, lattices: Path | None = None,
-) -> None:  # fmt: skip
+    results: Iterable[Transcription],
+    show: Callable[[Transcription], None],
+    recognizer: TrainedModel,
+    textgrids: Path | None = None,
+    lattices: Path | None = None,
+) -> None:
     """Show each result; write its TextGrid to the directory `textgrids`, and all lattices to `lattices`.
 
     A TextGrid has the name of its recording, the times of the recording, and tiers ``words`` and ``phones``.

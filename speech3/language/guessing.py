@@ -187,10 +187,13 @@ def _finish(
         replaced,
         spelling or Graphemes(),
         lambda new: _in_phones_of_train(
-            pronounce(new), replaced, trained, "that only dev and test have are treated as others to align them",
+            pronounce(new),
+            replaced,
+            trained,
+            "that only dev and test have are treated as others to align them",
             letters=spelling is not None,
         ),
-    )  # fmt: skip
+    )
 
 
 def _say_lacking(table: PronunciationTable, counts: Mapping[str, int], what: str) -> None:
@@ -206,9 +209,13 @@ def _say_lacking(table: PronunciationTable, counts: Mapping[str, int], what: str
 
 
 def _in_phones_of_train(
-    table: PronunciationTable, replaced: Mapping[str, Phones], trained: Mapping[str, int], why: str, *,
+    table: PronunciationTable,
+    replaced: Mapping[str, Phones],
+    trained: Mapping[str, int],
+    why: str,
+    *,
     letters: bool = False,
-) -> PronunciationTable:  # fmt: skip
+) -> PronunciationTable:
     """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out.
 
     `why`: completes the note of what was replaced, "phones ...".

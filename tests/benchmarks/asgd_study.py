@@ -113,10 +113,17 @@ class Study:
         asgd = {**preset["asgd"], **row.keys.get("asgd", {})}
         warmup = 0.0 if row.workers == 1 else preset["warmup"]  # one worker does not need it
         training = {
-            **preset, **COMMON, "max_epochs": self.epochs, "warmup": warmup, **row.keys, "world": "simulated",
+            **preset,
+            **COMMON,
+            "max_epochs": self.epochs,
+            "warmup": warmup,
+            **row.keys,
+            "world": "simulated",
             "workers": row.workers,
-            "learning_rate": rate, "simulation": {**CLOCK, "method": row.method}, "asgd": asgd,
-        }  # fmt: skip
+            "learning_rate": rate,
+            "simulation": {**CLOCK, "method": row.method},
+            "asgd": asgd,
+        }
         values = {**self.where, "model": {**MODEL, **row.model}, "seed": seed}
         return TrainConfig.model_validate({**values, "training": training})
 
@@ -151,10 +158,13 @@ def subset(frames: Path, out: Path, every: int, heldout: int) -> Path:
         kept = packed.utterances[::step]
         out.mkdir(parents=True, exist_ok=True)
         write_frames(
-            out / f"{name}.frames", {u: packed.frames_NF[at[u], :BINS] for u in kept},
+            out / f"{name}.frames",
+            {u: packed.frames_NF[at[u], :BINS] for u in kept},
             {u: packed.senones_N[at[u]] for u in kept},
-            packed.num_senones, utterances=kept, info=packed.info,
-        )  # fmt: skip
+            packed.num_senones,
+            utterances=kept,
+            info=packed.info,
+        )
     return out
 
 

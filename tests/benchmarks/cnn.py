@@ -124,9 +124,12 @@ def measure(senones: int) -> dict[str, object]:
     median_ms = {f"{name}_ms": round(1e3 * statistics.median(each), 1) for name, each in seconds.items()}
     gflops = round(operations(model) * MINIBATCH / statistics.median(seconds["ours"]) / 1e9)
     return {
-        "value": round(ratio, 3), "rival": faster, **median_ms, "gflops": gflops,
+        "value": round(ratio, 3),
+        "rival": faster,
+        **median_ms,
+        "gflops": gflops,
         "loss_difference": float(f"{worst:.1e}"),
-    }  # fmt: skip
+    }
 
 
 def cnn_figure() -> None:

@@ -75,9 +75,11 @@ def main() -> None:
 
     seconds: dict[str, list[float]] = {}
     rivals: dict[str, Callable[[], object]] = {
-        "step": step, "torch": lambda: obvious(coded), "pack": lambda: codec.encode(flat.vector_K, 1),
+        "step": step,
+        "torch": lambda: obvious(coded),
+        "pack": lambda: codec.encode(flat.vector_K, 1),
         "add": lambda: codec.add(message, out_P),
-    }  # fmt: skip
+    }
     for round_ in range(-2, ROUNDS):  # the first warm up
         for name, rival in rivals.items():
             start = time.perf_counter()

@@ -52,18 +52,29 @@ HOUR = 360_000  # frames
 HOURS_ON_A_GPU = 100  # where one hour takes two seconds
 DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=100_000, minibatches=50)
 ZHANG = Case(
-    "dnn_zhang", bins=42, senones=10_217, model=DnnConfig(layers=5, width=2048, activation="sigmoid"),
-    frames=12_000, minibatches=12,
-)  # fmt: skip
+    "dnn_zhang",
+    bins=42,
+    senones=10_217,
+    model=DnnConfig(layers=5, width=2048, activation="sigmoid"),
+    frames=12_000,
+    minibatches=12,
+)
 WORLDS = {  # name, workers, sync_every
-    "asgd1": ("shared", 1, 3), "asgd1_1": ("shared", 1, 1), "asgd2": ("shared", 2, 3), "asgd2_1": ("shared", 2, 1),
+    "asgd1": ("shared", 1, 3),
+    "asgd1_1": ("shared", 1, 1),
+    "asgd2": ("shared", 2, 3),
+    "asgd2_1": ("shared", 2, 1),
     "ddp2": ("ddp", 2, 3),
-}  # fmt: skip
+}
 FIGURES = {  # the rivals of each
-    "asgd2_over_asgd1": ("asgd2", "asgd1"), "asgd2_over_ddp2": ("asgd2", "ddp2"), "bare2_over_bare1": ("bare2", "bare"),
-    "sync_share": ("asgd2",), "sync_share_1": ("asgd2_1",), "engine1_over_bare": ("asgd1", "run", "bare"),
+    "asgd2_over_asgd1": ("asgd2", "asgd1"),
+    "asgd2_over_ddp2": ("asgd2", "ddp2"),
+    "bare2_over_bare1": ("bare2", "bare"),
+    "sync_share": ("asgd2",),
+    "sync_share_1": ("asgd2_1",),
+    "engine1_over_bare": ("asgd1", "run", "bare"),
     "engine1_over_bare_1": ("asgd1_1", "run", "bare"),
-}  # fmt: skip
+}
 
 
 def line(name: str, value: float, unit: str, rival: str, **more: Any) -> str:
@@ -78,8 +89,13 @@ def figures(
     chosen = [name for name in FIGURES if name in names]
     rivals = {rival for name in chosen for rival in FIGURES[name] if runs or rival != "run"}
     measured = _measured(case, rivals, rounds)
-    more = {"model": case.name, "device": case.device, "dtype": case.precision, "minibatch": case.minibatch,
-            "rounds": rounds}  # fmt: skip
+    more = {
+        "model": case.name,
+        "device": case.device,
+        "dtype": case.precision,
+        "minibatch": case.minibatch,
+        "rounds": rounds,
+    }
     lines = []
     for name in chosen:
         if name.startswith("sync_share"):
@@ -151,16 +167,25 @@ def _engine(name: str, case: Case, measured: dict[str, list[Any]], more: dict[st
         in_run, clocked = shard if each == "asgd1_1" else speeds, HOUR * (1 if case.device == "cpu" else HOURS_ON_A_GPU)
         hours = [clocked / (clocked / speed + seconds) for speed, seconds in zip(in_run, between_s, strict=True)]
         by["clock"] = median_ratio(hours, loops)
-        more = more | {"between_epochs_s": round(statistics.median(between_s), 3), "clock_of_frames": clocked,
-                 "run_epoch_frames": case.as_run.frames}  # fmt: skip
+        more = more | {
+            "between_epochs_s": round(statistics.median(between_s), 3),
+            "clock_of_frames": clocked,
+            "run_epoch_frames": case.as_run.frames,
+        }
         if each == "asgd1":
             by["metrics"] = median_ratio(speeds, loops)
     rival = "bare loop, resident minibatch" + (", CUDA graph" if case.device != "cpu" else "")
     return line(
-        name, min(by.values()), "ratio", rival, by={key: round(value, 4) for key, value in by.items()}, **more,
-        product=gemm_library(), bare_frames_per_s=round(statistics.median(loops)),
+        name,
+        min(by.values()),
+        "ratio",
+        rival,
+        by={key: round(value, 4) for key, value in by.items()},
+        **more,
+        product=gemm_library(),
+        bare_frames_per_s=round(statistics.median(loops)),
         sync_share=round(statistics.median(done.shards[0].sync_share for done in measured[each]), 4),
-    )  # fmt: skip
+    )
 
 
 def main(names: list[str]) -> None:

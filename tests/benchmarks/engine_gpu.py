@@ -84,10 +84,16 @@ def four_shards(case: Case, rounds: int = ROUNDS) -> str:
         }
         measured = {name: frames_per_s(done) for name, done in in_turn(rivals, rounds).items()}
     return line(
-        "asgd4_over_asgd1", median_ratio(measured["asgd4"], measured["asgd1"]), "ratio", "world shared, 1 worker",
-        model=case.name, device=case.device, minibatch=case.minibatch, rounds=rounds,
+        "asgd4_over_asgd1",
+        median_ratio(measured["asgd4"], measured["asgd1"]),
+        "ratio",
+        "world shared, 1 worker",
+        model=case.name,
+        device=case.device,
+        minibatch=case.minibatch,
+        rounds=rounds,
         asgd1_frames_per_s=round(statistics.median(measured["asgd1"])),
-    )  # fmt: skip
+    )
 
 
 def sync_bandwidth(case: Case, rounds: int = ROUNDS) -> str:
@@ -100,9 +106,17 @@ def sync_bandwidth(case: Case, rounds: int = ROUNDS) -> str:
         _VALUES_MOVED / 2 * copy_s / sync_s for sync_s, copy_s in zip(measured["sync"], measured["copy"], strict=True)
     )
     return line(
-        "sync_bandwidth", share, "share", "device-to-device copy", model=case.name, device=case.device, rounds=rounds,
-        sync_ms=round(1e3 * sync_s, 3), copy_ms=round(1e3 * copy_s, 3), parameters_mb=round(megabytes, 1),
-    )  # fmt: skip
+        "sync_bandwidth",
+        share,
+        "share",
+        "device-to-device copy",
+        model=case.name,
+        device=case.device,
+        rounds=rounds,
+        sync_ms=round(1e3 * sync_s, 3),
+        copy_ms=round(1e3 * copy_s, 3),
+        parameters_mb=round(megabytes, 1),
+    )
 
 
 def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Callable[[], None], float]:
@@ -148,8 +162,15 @@ def _seconds(act: Callable[[], None]) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda:0")
-    known = ["engine1_over_bare", "engine1_over_bare_1", "engine1_over_bare_bf16", "sync_share_zhang",
-             "asgd4_over_asgd1", "sync_bandwidth", "asgd2_over_ddp2"]  # fmt: skip
+    known = [
+        "engine1_over_bare",
+        "engine1_over_bare_1",
+        "engine1_over_bare_bf16",
+        "sync_share_zhang",
+        "asgd4_over_asgd1",
+        "sync_bandwidth",
+        "asgd2_over_ddp2",
+    ]
     parser.add_argument("names", nargs="*", choices=[[], *known])
     given = parser.parse_args()
     main(given.names or known, given.device)

@@ -138,11 +138,19 @@ def main() -> None:
 def report(name: str, said: list[Word], minutes: float) -> None:
     words = [word for word in said if is_word(word.word)]
     sure = float(np.mean([word.confidence or 0.0 for word in words])) if words else None
-    print(json.dumps({
-        "name": name, "value": round(len(words) / minutes, 2), "unit": "1/min",
-        "unknown": round((len(said) - len(words)) / minutes, 2),
-        "confidence": sure and round(sure, 2), "minutes": round(minutes, 2),
-    }), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "value": round(len(words) / minutes, 2),
+                "unit": "1/min",
+                "unknown": round((len(said) - len(words)) / minutes, 2),
+                "confidence": sure and round(sure, 2),
+                "minutes": round(minutes, 2),
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -118,11 +118,19 @@ def main() -> None:
         for figure, who in (("dnn_over_mm", "step"), ("dnn_graph_over_mm", "graph")):
             print(
                 line(
-                    f"{figure}_{name}", ratio(measured["mm"], measured[who]), "ratio", "torch.mm, the same products",
-                    device=name_of(device), minibatch=network.minibatch, senones=network.senones,
-                    mm_tflops=round(tflops, 3), **rates, **milliseconds(measured),
-                ), flush=True,
-            )  # fmt: skip
+                    f"{figure}_{name}",
+                    ratio(measured["mm"], measured[who]),
+                    "ratio",
+                    "torch.mm, the same products",
+                    device=name_of(device),
+                    minibatch=network.minibatch,
+                    senones=network.senones,
+                    mm_tflops=round(tflops, 3),
+                    **rates,
+                    **milliseconds(measured),
+                ),
+                flush=True,
+            )
     worst = graph_computes_the_same(device)
     print(line("dnn_graph_loss", worst, "relative difference", "the step without a graph", device=name_of(device)))
     assert worst < 1e-4, f"the graph's losses differ by {worst:.1e}"

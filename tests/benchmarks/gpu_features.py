@@ -54,8 +54,9 @@ def realtime(waves_NS: Tensor, device: str) -> None:
 
     works: dict[str, Work] = {
         "fbank40": lambda: static_features(waves_NS, lengths_N, FBANK, RATE_HZ),
-        "plp13": lambda: static_features(waves_NS, lengths_N, PLP, RATE_HZ), "pitch": pitch,
-    }  # fmt: skip
+        "plp13": lambda: static_features(waves_NS, lengths_N, PLP, RATE_HZ),
+        "pitch": pitch,
+    }
     measured = timed(works, device)
     for name, each in measured.items():
         speed = waves_NS.numel() / RATE_HZ / statistics.median(each)

@@ -80,10 +80,13 @@ def main() -> None:
     if on_gpu:
         found = torch.cuda.get_device_properties(device)
         about = {
-            "multiprocessors": found.multi_processor_count, "memory_gb": round(found.total_memory / 1e9, 1),
-            "capability": f"{found.major}.{found.minor}", "gpus": torch.cuda.device_count(),
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())), "cudnn": torch.backends.cudnn.version(),
-        }  # fmt: skip
+            "multiprocessors": found.multi_processor_count,
+            "memory_gb": round(found.total_memory / 1e9, 1),
+            "capability": f"{found.major}.{found.minor}",
+            "gpus": torch.cuda.device_count(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "cudnn": torch.backends.cudnn.version(),
+        }
     line("machine", torch.cuda.get_device_name(device) if on_gpu else device, "name", **about, **versions())
     shared = shared_between_processes(device)
     line("memory_of_processes_shared", shared, "bool")
@@ -92,8 +95,10 @@ def main() -> None:
     line("copy", round(2 * source.nbytes / seconds(lambda: target.copy_(source), device) / 1e9, 1), "GB/s")
     size = 8192 if on_gpu else 128
     for name, precision, dtype in (
-        ("float32", "highest", torch.float32), ("tf32", "high", torch.float32), ("bf16", "highest", torch.bfloat16)
-    ):  # fmt: skip
+        ("float32", "highest", torch.float32),
+        ("tf32", "high", torch.float32),
+        ("bf16", "highest", torch.bfloat16),
+    ):
         torch.set_float32_matmul_precision(precision)
         a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
         taken_s = seconds(lambda a=a, b=b: a @ b, device)  # type: ignore[misc]

@@ -69,10 +69,17 @@ def main() -> None:
                 if round_ >= 0:
                     seconds[precision].append(time.perf_counter() - start)
         ratio = statistics.median(a / b for a, b in zip(seconds["float32"], seconds["bf16"], strict=True))
-        print(json.dumps({
-            "name": f"bf16_over_float32_{family}", "value": round(ratio, 2), "unit": "ratio",
-            "rival": "the same step in float32",
-        }), flush=True)  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "name": f"bf16_over_float32_{family}",
+                    "value": round(ratio, 2),
+                    "unit": "ratio",
+                    "rival": "the same step in float32",
+                }
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

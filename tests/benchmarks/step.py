@@ -65,9 +65,7 @@ def main() -> None:
     """Print one JSON line."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    batches = [
-        (torch.randn(MINIBATCH, WINDOW, BINS), torch.randint(SENONES, (MINIBATCH,))) for _ in range(STEPS)
-    ]  # fmt: skip
+    batches = [(torch.randn(MINIBATCH, WINDOW, BINS), torch.randint(SENONES, (MINIBATCH,))) for _ in range(STEPS)]
     (our_step, our_parameters), (their_step, their_parameters) = ours(), stock()
     initial = [parameter.detach().clone() for parameter in our_parameters]
     seconds: dict[str, list[float]] = {"ours": [], "stock": []}
@@ -85,12 +83,20 @@ def main() -> None:
         worst = max(worst, *(abs(a - b) / b for a, b in zip(losses["ours"], losses["stock"], strict=True)))
     assert worst < 1e-5, f"losses differ by {worst:.1e} of their value"
     ratio = statistics.median(theirs / mine for mine, theirs in zip(seconds["ours"], seconds["stock"], strict=True))
-    print(json.dumps({
-        "name": "step_over_stock", "value": round(ratio, 3), "unit": "ratio",
-        "rival": "nn.Linear + torch.optim.SGD", "product": gemm_library(), "loss_difference": float(f"{worst:.1e}"),
-        "ours_ms": round(1e3 * statistics.median(seconds["ours"]), 2),
-        "stock_ms": round(1e3 * statistics.median(seconds["stock"]), 2),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "name": "step_over_stock",
+                "value": round(ratio, 3),
+                "unit": "ratio",
+                "rival": "nn.Linear + torch.optim.SGD",
+                "product": gemm_library(),
+                "loss_difference": float(f"{worst:.1e}"),
+                "ours_ms": round(1e3 * statistics.median(seconds["ours"]), 2),
+                "stock_ms": round(1e3 * statistics.median(seconds["stock"]), 2),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

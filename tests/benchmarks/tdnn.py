@@ -99,11 +99,13 @@ class Stock(nn.Module):
         self.layers = nn.Sequential(*(StockLayer(config) for _ in range(config.layers)))
         self.heads = nn.ModuleList(
             nn.Sequential(
-                nn.Linear(config.width, config.prefinal), nn.ReLU(), nn.BatchNorm1d(config.prefinal),
+                nn.Linear(config.width, config.prefinal),
+                nn.ReLU(),
+                nn.BatchNorm1d(config.prefinal),
                 nn.Linear(config.prefinal, SENONES),
             )
             for _ in range(2)
-        )  # fmt: skip
+        )
         self._take(model)
 
     @torch.no_grad()

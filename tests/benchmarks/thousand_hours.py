@@ -67,8 +67,10 @@ def make_corpus(out: Path, utterances: int) -> None:
     (out / "librispeech-lexicon.txt").write_text("".join(f"{w}\t{p}\n" for w, p in zip(words, prons, strict=True)))
     held_out = max(16, min(HELD_OUT, utterances // 10))
     for part, count, first in (
-        ("train-clean-100", utterances, 1000), ("dev-clean", held_out, 80_000), ("test-clean", held_out, 90_000)
-    ):  # fmt: skip
+        ("train-clean-100", utterances, 1000),
+        ("dev-clean", held_out, 80_000),
+        ("test-clean", held_out, 90_000),
+    ):
         texts = sentences(count, words, generator)
         for speaker in range(-(-count // UTTERANCES_A_SPEAKER)):
             own = min(UTTERANCES_A_SPEAKER, count - speaker * UTTERANCES_A_SPEAKER)
@@ -248,9 +250,16 @@ def minibatches(out: Path) -> None:
     for number in np.linspace(0, len(drawn) - 1, 2000).astype(int).tolist():
         drawn.draw(1, number)
     chunks = Chunks(
-        packed, left=15, right=15, chunk=150, streams=32, subsampling=3, seed=1,
-        device=cpu, targets=AlignmentNumerators(load_denominator(e.model("lfmmi_hmm")), 150),
-    )  # fmt: skip
+        packed,
+        left=15,
+        right=15,
+        chunk=150,
+        streams=32,
+        subsampling=3,
+        seed=1,
+        device=cpu,
+        targets=AlignmentNumerators(load_denominator(e.model("lfmmi_hmm")), 150),
+    )
     for number in np.linspace(0, len(chunks) - 1, 200).astype(int).tolist():
         chunks.draw(1, number)
 
@@ -322,9 +331,12 @@ def measure(stage: str, out: Path) -> dict[str, float | str]:
     if status:
         raise SystemExit(f"{stage} failed")
     return {
-        "stage": stage, "peak_mb": round(peak), "start_mb": round(started),
-        "cpu_s": round(used.ru_utime + used.ru_stime, 1), "wall_s": round(time.monotonic() - start, 1),
-    }  # fmt: skip
+        "stage": stage,
+        "peak_mb": round(peak),
+        "start_mb": round(started),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 1),
+        "wall_s": round(time.monotonic() - start, 1),
+    }
 
 
 def main() -> None:

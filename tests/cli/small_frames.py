@@ -20,7 +20,11 @@ def config_with_frames(home: Path, training: dict[str, Any]) -> Path:
         feats = {u: (x[:, None] + rng.normal(0, 0.2, (32, DIM))).astype(np.float32) for u, x in labels.items()}
         write_frames(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
     PdfsOnly(SENONES, "made by hand").save(home / "hmm")
-    config = {"frames": str(home / "frames"), "hmm": str(home / "hmm"), "model": {"layers": 1, "width": 8},
-              "training": {"minibatch": 32, **training}}  # fmt: skip
+    config = {
+        "frames": str(home / "frames"),
+        "hmm": str(home / "hmm"),
+        "model": {"layers": 1, "width": 8},
+        "training": {"minibatch": 32, **training},
+    }
     (home / "my.yaml").write_text(yaml.safe_dump(config))
     return home / "my.yaml"

@@ -74,8 +74,11 @@ def test_unknown_words_are_listed_and_a_lexicon_helps(
     count = texts[victim].split().count("NEUN")
     assert lines(tmp_path / "out" / "oov.txt") == [["NEUN", str(count), victim]]
     assert victim in (tmp_path / "out" / "bad.txt").read_text() and "oov.txt; add their" in process.stdout
-    phones = next(line.split()[1:] for line in (experiment / "data" / "lexicon.txt").read_text().splitlines()
-                  if line.startswith("NINE "))  # fmt: skip
+    phones = next(
+        line.split()[1:]
+        for line in (experiment / "data" / "lexicon.txt").read_text().splitlines()
+        if line.startswith("NINE ")
+    )
     (tmp_path / "more.txt").write_text(f"NEUN {' '.join(phones)}\n")
     process = speech3("align", experiment / "tri", data, tmp_path / "out", "--lexicon", tmp_path / "more.txt")
     assert process.returncode == 0, process.stderr

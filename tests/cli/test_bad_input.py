@@ -38,8 +38,10 @@ def first(data: Path) -> Path:
 def test_empty_data_directory(experiment: Path, tmp_path: Path, speech3: Run) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    for verb in (["extract", empty, tmp_path / "out", "--features", "fbank40"],
-                 ["decode", experiment / "mono", empty, tmp_path / "out"]):  # fmt: skip
+    for verb in (
+        ["extract", empty, tmp_path / "out", "--features", "fbank40"],
+        ["decode", experiment / "mono", empty, tmp_path / "out"],
+    ):
         refused(speech3(*verb), empty)
     (empty / "wav.scp").touch()
     (empty / "utt2spk").touch()

@@ -63,7 +63,7 @@ def files(directory: Path) -> set[Path]:
         (["recipe", "any", "--source", "empty", "units=foo"], "units: Input should be 'words' or 'sentencepiece'"),
         (["recipe", "any", "--source", "empty", "lexicon=bar"], "lexicon: Input should be 'espeak' or 'graphemes'"),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_written(experiment: Path, tmp_path: Path, arguments: list[str], says: str) -> None:
     for name in ("empty", "kaldi", "ours"):
         (tmp_path / name).mkdir()

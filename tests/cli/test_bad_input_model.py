@@ -64,9 +64,12 @@ def test_given_features_of_another_width(copy: Path, experiment: Path, system: s
 def test_going_on_from_a_model_of_another_context(copy: Path, experiment: Path, change: dict, said: str) -> None:
     keys = {"family": "dnn", "layers": 3, "width": 64, **change}
     config = TrainConfig(
-        frames=str(experiment / "frames" / "tri"), hmm=str(copy / "tri"), model=keys, init=str(copy / "dnn"),
+        frames=str(experiment / "frames" / "tri"),
+        hmm=str(copy / "tri"),
+        model=keys,
+        init=str(copy / "dnn"),
         training=TrainingConfig(max_epochs=1),
-    )  # fmt: skip
+    )
     with pytest.raises(
         Speech3Error, match=re.escape(f"{copy / 'dnn' / 'model.safetensors'}: ") + f".*{re.escape(said)}"
     ):

@@ -32,7 +32,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", CASES, ids=[case.stem for case in CASES])
 def test_case(case: Path, digits: Path) -> None:
     process = subprocess.run(
-        ["bash", case], capture_output=True, text=True, errors="replace", timeout=900,
+        ["bash", case],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=900,
         env={**os.environ, "EXP": str(digits), "S3": str(PROGRAM)},
-    )  # fmt: skip
+    )
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]

@@ -32,8 +32,10 @@ def folder(tmp_path: Path) -> Path:
 def test_recordings_without_transcripts_are_only_decoded(folder: Path) -> None:
     data, faults = read_speech(folder)
     assert {key: u.text for key, u in data.utterances.items()} == {
-        "ann_1": "good morning", "ann_2": "yes yes", "bo_1": "no",
-    }  # fmt: skip
+        "ann_1": "good morning",
+        "ann_2": "yes yes",
+        "bo_1": "no",
+    }
     assert [fault.kind for fault in faults] == ["no transcript"]
     every, _ = read_speech(folder, transcribed=False)
     assert set(every.utterances) == {*TEXTS, "bo_2"} and every.utterances["bo_2"].text is None

@@ -273,8 +273,10 @@ def test_an_alignment_of_other_utterances(trained: Path, mine: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert process.stderr.count("no alignment") == 2
     assert sorted(path.name for path in (mine / "frames").iterdir()) == [
-        "features.yaml", "heldout.frames", "train.frames"
-    ]  # fmt: skip
+        "features.yaml",
+        "heldout.frames",
+        "train.frames",
+    ]
     hmm = json.loads((ali / "hmm.json").read_text())
     (ali / "hmm.json").write_text(json.dumps({**hmm, "pdfs": 7}))
     refused(speech3(*options, cwd=mine), "frames/", "but there are 7")

@@ -15,8 +15,16 @@ from speech3.errors import MissingError
 def test_it_describes_what_a_recipe_trained(experiment: Path, speech3, capsys: pytest.CaptureFixture[str]) -> None:
     process = speech3("model-info", experiment / "dnn")
     assert process.returncode == 0, process.stderr
-    for said in ("dnn, ", "fbank40_d2_utt, 120 values", "5 frames before and 5 after", "9 frames (90 ms)",
-                 "digits; train 66 utterances", "held-out frames (epoch ", "weight 64 x 1320", "torch "):  # fmt: skip
+    for said in (
+        "dnn, ",
+        "fbank40_d2_utt, 120 values",
+        "5 frames before and 5 after",
+        "9 frames (90 ms)",
+        "digits; train 66 utterances",
+        "held-out frames (epoch ",
+        "weight 64 x 1320",
+        "torch ",
+    ):
         assert said in process.stdout, said
 
     model_info(experiment / "dnn", as_json=True)

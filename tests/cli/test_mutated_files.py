@@ -167,10 +167,18 @@ def audio_seeds(root: Path) -> dict[str, Path]:
     """The same sound in each format that libsndfile writes."""
     found = {}
     for name, options in (
-        ("a.wav", {"subtype": "PCM_16"}), ("float.wav", {"subtype": "FLOAT"}), ("a.flac", {}), ("a.ogg", {}),
-        ("a.mp3", {}), ("a.aiff", {}), ("a.au", {}), ("a.w64", {}), ("a.sph", {"format": "NIST"}),
-        ("mu.wav", {"subtype": "ULAW"}), ("rf64.wav", {"format": "RF64", "subtype": "PCM_16"}),
-    ):  # fmt: skip
+        ("a.wav", {"subtype": "PCM_16"}),
+        ("float.wav", {"subtype": "FLOAT"}),
+        ("a.flac", {}),
+        ("a.ogg", {}),
+        ("a.mp3", {}),
+        ("a.aiff", {}),
+        ("a.au", {}),
+        ("a.w64", {}),
+        ("a.sph", {"format": "NIST"}),
+        ("mu.wav", {"subtype": "ULAW"}),
+        ("rf64.wav", {"format": "RF64", "subtype": "PCM_16"}),
+    ):
         try:
             soundfile.write(root / name, speech(), 8000, **options)
         except (soundfile.LibsndfileError, ValueError, TypeError):
@@ -218,7 +226,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
         "a.eaf": (ELAN, read_elan),
         "recipe.yaml": (RECIPE.read_text(), lambda path: load_config(RecipeConfig, path)),
         "train.yaml": (TRAIN, lambda path: load_config(TrainConfig, path)),
-    }  # fmt: skip
+    }
     found = {}
     for name, (text, read) in texts.items():
         (root / name).write_text(text)

@@ -94,13 +94,15 @@ def test_throughput_trains_nothing(conf, speech3, tmp_path):
     assert process.returncode == 0, process.stderr
     rows = [line.split() for line in process.stdout.splitlines()]
     assert [row[:3] for row in rows if row[:1] == ["cnn_small"] and row[2:3] == ["gain"]] == [
-        ["cnn_small", "0.001", "gain"], ["cnn_small", "100", "gain"],
-    ]  # fmt: skip
+        ["cnn_small", "0.001", "gain"],
+        ["cnn_small", "100", "gain"],
+    ]
     assert "TernGrad: less bandwidth gains more: " in process.stdout
     found = json.loads((tmp_path / "out" / "throughput.json").read_text())
     assert len(found["points"]) == 2 * 2 * 3 and [each["name"] for each in found["networks"]] == [
-        "dnn_small", "cnn_small",
-    ]  # fmt: skip
+        "dnn_small",
+        "cnn_small",
+    ]
     slow = [point for point in found["points"] if point["bandwidth"] == 125e3 and point["workers"] == 4]
     assert all(point["gain"] > 2 for point in slow)  # on a slow link only the number of bytes matters
     assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")

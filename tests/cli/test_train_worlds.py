@@ -78,8 +78,13 @@ def test_how_an_epoch_ended_is_said_once(home, tmp_path, capfd):
 def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr("speech3.train.train", lambda config, out, restart: asked.append(config) or 1 / 0)
-    for options in (["--workers", "2"], ["--workers", "2", "--world", "sgd"], ["--workers", "1"],
-                    ["--workers", "2", "training.world=ddp"], ["--world", "shared"]):  # fmt: skip
+    for options in (
+        ["--workers", "2"],
+        ["--workers", "2", "--world", "sgd"],
+        ["--workers", "1"],
+        ["--workers", "2", "training.world=ddp"],
+        ["--world", "shared"],
+    ):
         assert isinstance(_run(home, tmp_path / "out", *options).exception, ZeroDivisionError)
     worlds = [(config.training.world, config.training.workers) for config in asked]
     assert worlds == [("shared", 2), ("sgd", 2), ("sgd", 1), ("ddp", 2), ("shared", 1)]

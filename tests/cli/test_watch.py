@@ -17,9 +17,17 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def epoch(number: int) -> str:
-    record = {"event": "epoch", "epoch": number, "seconds": 10.0 * number, "frames": 1000 * number, "world": "shared",
-              "workers": 2, "heldout_accuracy": 0.25 + number / 100, "heldout_loss": 3.0 - number,
-              "minibatches": {"used": 18, "stale": 1, "refused": 1, "returned": 3}}  # fmt: skip
+    record = {
+        "event": "epoch",
+        "epoch": number,
+        "seconds": 10.0 * number,
+        "frames": 1000 * number,
+        "world": "shared",
+        "workers": 2,
+        "heldout_accuracy": 0.25 + number / 100,
+        "heldout_loss": 3.0 - number,
+        "minibatches": {"used": 18, "stale": 1, "refused": 1, "returned": 3},
+    }
     return json.dumps(record) + "\n"
 
 
@@ -66,9 +74,13 @@ class Terminal:
     def __init__(self, run_dir: Path) -> None:
         self._own, its = pty.openpty()
         self.process = subprocess.Popen(
-            [Path(sys.executable).with_name("speech3"), "watch", run_dir], stdin=its, stdout=its, stderr=its,
-            start_new_session=True, env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"},
-        )  # fmt: skip
+            [Path(sys.executable).with_name("speech3"), "watch", run_dir],
+            stdin=its,
+            stdout=its,
+            stderr=its,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"},
+        )
         os.close(its)
 
     def wait_for(self, words: str) -> None:

@@ -40,13 +40,22 @@ def long_textgrid(tiers: Mapping[str, Sequence[Segment]], end_s: float = 2.0) ->
         "            number = 0.5 ", '            mark = "12.5" ',
     ]  # fmt: skip
     for number, (name, stretches) in enumerate(tiers.items(), 2):
-        lines += [f"    item [{number}]:", '        class = "IntervalTier" ', f'        name = "{name}" ',
-                  "        xmin = 0 ", f"        xmax = {end_s} ",
-                  f"        intervals: size = {len(stretches)} "]  # fmt: skip
+        lines += [
+            f"    item [{number}]:",
+            '        class = "IntervalTier" ',
+            f'        name = "{name}" ',
+            "        xmin = 0 ",
+            f"        xmax = {end_s} ",
+            f"        intervals: size = {len(stretches)} ",
+        ]
         for index, (start, end, text) in enumerate(stretches, 1):
             doubled = text.replace('"', '""')
-            lines += [f"        intervals [{index}]:", f"            xmin = {start} ", f"            xmax = {end} ",
-                      f'            text = "{doubled}" ']  # fmt: skip
+            lines += [
+                f"        intervals [{index}]:",
+                f"            xmin = {start} ",
+                f"            xmax = {end} ",
+                f'            text = "{doubled}" ',
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -148,8 +148,11 @@ def test_graphemes(tmp_path: Path) -> None:
         datadir(tmp_path / "all", words=["Ng'ombe", "MTOTO", "xyz-", "10"]), tmp_path / "out", 1, lexicon="graphemes"
     )
     assert lexicon(tmp_path / "out") == {
-        "<unk>": "SPN", "Ng'ombe": "n g ' o m b e", "MTOTO": "m t o t o", "xyz-": "x y z",
-    }  # fmt: skip
+        "<unk>": "SPN",
+        "Ng'ombe": "n g ' o m b e",
+        "MTOTO": "m t o t o",
+        "xyz-": "x y z",
+    }
     assert (tmp_path / "out" / "unpronounced.txt").read_text().split()[0] == "10"
     letters = (tmp_path / "out" / "letters.txt").read_text().splitlines()
     assert letters == ["' '", "M m", "N n", "O o", "T t", "b b", "e e", "g g", "m m", "o o", "x x", "y y", "z- z"]

@@ -58,8 +58,11 @@ def test_official_splits(welsh: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     parts = {name: read_datadir(tmp_path / "out" / name) for name in ("train", "dev", "test")}
     assert [len(part.utterances) for part in parts.values()] == [8, 8, 8]
     assert {u.text for u in parts["test"].utterances.values()} == {
-        "bore da bawb", "sut wyt ti", "mae'r gath yma", "nos da",
-    }  # fmt: skip
+        "bore da bawb",
+        "sut wyt ti",
+        "mae'r gath yma",
+        "nos da",
+    }
     assert all(len(part.speakers()) == 2 for part in parts.values())
     samples, rate_hz = load(parts["dev"], min(parts["dev"].utterances), sample_rate_hz=16000, resample=True)
     assert rate_hz == 16000 and abs(len(samples) - 16000) < 600

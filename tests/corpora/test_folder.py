@@ -42,8 +42,10 @@ def test_text_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "Ama-x.txt", "long")
     data, faults = read_folder(tmp_path)
     assert texts(data) == {
-        "Ama-x": "long", "Kofi_1": "ng'ombe wangu a:ni na-kula [laughs_loudly]", "Kofi_2": "ẹ kú ilé",
-    }  # fmt: skip
+        "Ama-x": "long",
+        "Kofi_1": "ng'ombe wangu a:ni na-kula [laughs_loudly]",
+        "Kofi_2": "ẹ kú ilé",
+    }
     assert {u.speaker for u in data.utterances.values()} == {"Kofi", "Ama"}
     assert [(f.kind, f.warning) for f in faults] == [("long", True)]
     told = said(capsys)
@@ -68,8 +70,10 @@ def test_speakers_from_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str
         write(tmp_path / folder / f"{name}.txt", "leo")
     data, _ = read_folder(tmp_path)
     assert list(data.speakers()) == ["Ama_B", "Kofi"] and set(data.utterances) == {
-        "Ama_B_one_1", "Kofi_one_1", "Kofi_one_2",
-    }  # fmt: skip
+        "Ama_B_one_1",
+        "Kofi_one_1",
+        "Kofi_one_2",
+    }
     assert "2 speakers, from their folders: Ama_B, Kofi" in said(capsys)
 
 
@@ -117,9 +121,10 @@ def test_tiers_of_two_speakers(tmp_path: Path, capsys: pytest.CaptureFixture[str
     data, faults = read_folder(tmp_path, "tx")
     assert not faults  # empty intervals are a TextGrid's silence
     assert texts(data) == {
-        "A-story-00001500-00003000": "jana", "Kofi-story-00000000-00001000": "leo",
+        "A-story-00001500-00003000": "jana",
+        "Kofi-story-00000000-00001000": "leo",
         "ben_1-00000400-00001200": "mama",
-    }  # fmt: skip
+    }
     found = data.utterances["A-story-00001500-00003000"]
     assert (found.speaker, found.recording, found.start_s, found.end_s) == ("A", "story", 1.5, 3.0)
     assert "3 speakers, from the tiers or the recordings' names up to the first space, _ or -: A, Kofi, ben" in said(
@@ -137,9 +142,11 @@ def test_tiers_that_are_named_after_their_speakers(tmp_path: Path) -> None:
 def test_a_speaker_has_one_name(tmp_path: Path) -> None:
     """Also where no other one speaks, and with other capitals; else test would have voices of train."""
     for name, tiers in {
-        "one": {"Kofi": [(0, 1, "leo")], "Ama": [(1, 2, "jana")]}, "two": {"kofi": [(0, 1, "leo")]},
-        "KOFI_3": {"kofi": []}, "ama_4": {"notes": []},
-    }.items():  # fmt: skip
+        "one": {"Kofi": [(0, 1, "leo")], "Ama": [(1, 2, "jana")]},
+        "two": {"kofi": [(0, 1, "leo")]},
+        "KOFI_3": {"kofi": []},
+        "ama_4": {"notes": []},
+    }.items():
         recording(tmp_path / f"{name}.wav")
         write(tmp_path / f"{name}.TextGrid", short_textgrid(tiers))
     for name in ("KOFI_3", "ama_4"):
@@ -186,14 +193,19 @@ def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pyt
         eaf(
             slots,
             tier(
-                "tx@K", aligned("a1", "t0", "t2000", "mama anasoma"), aligned("a2", "t2000", "t3000", "kitabu"),
-                aligned("a3", "t4000", "t5000", " ?! "), aligned("a4", "t5000", "t5000", "leo"),
-                aligned("a5", "t9000", "t10050", "jana"), aligned("a6", "t9000", "t12000", "jana leo"),
-                aligned("a7", "t", "t", "lost"), aligned("a8", "t10000", "t10050", "baada"),
+                "tx@K",
+                aligned("a1", "t0", "t2000", "mama anasoma"),
+                aligned("a2", "t2000", "t3000", "kitabu"),
+                aligned("a3", "t4000", "t5000", " ?! "),
+                aligned("a4", "t5000", "t5000", "leo"),
+                aligned("a5", "t9000", "t10050", "jana"),
+                aligned("a6", "t9000", "t12000", "jana leo"),
+                aligned("a7", "t", "t", "lost"),
+                aligned("a8", "t10000", "t10050", "baada"),
             ),
             tier("tx@A", aligned("b1", "t1000", "t2000", "mm"), aligned("b2", "t2950", "t4000", "anapika")),
         ),
-    )  # fmt: skip
+    )
     prepare(source, out, 1, lexicon="graphemes")
     lines = (out / "left_out.txt").read_text().splitlines()
     assert [line.partition("story.eaf: ")[2] for line in lines] == [
@@ -233,12 +245,17 @@ def test_files_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pytest.Ca
     data, faults = read_folder(source)
     assert {u.recording for u in data.utterances.values()} == {"s0_00", "s1_01", "s2_02"}
     assert {(fault.kind, Path(fault.where).name) for fault in faults} == {
-        ("no transcript", "alone.wav"), ("no recording", "nobody.txt"), ("truncated audio", "s0_cut.wav"),
-        ("unreadable transcript", "s0_latin.txt"), ("unreadable transcript", "s0_bad.TextGrid"),
+        ("no transcript", "alone.wav"),
+        ("no recording", "nobody.txt"),
+        ("truncated audio", "s0_cut.wav"),
+        ("unreadable transcript", "s0_latin.txt"),
+        ("unreadable transcript", "s0_bad.TextGrid"),
         ("empty", "s0_empty.txt"),
-        ("no such tier", "s0_other.eaf"), ("second transcript", "s0_00.txt"), ("second recording", "s1_01.wav"),
+        ("no such tier", "s0_other.eaf"),
+        ("second transcript", "s0_00.txt"),
+        ("second recording", "s1_01.wav"),
         ("format not read", "film.mp4"),
-    }  # fmt: skip
+    }
     assert "left out 2 (unreadable transcript): s0_bad.TextGrid: is not a complete TextGrid; open it in Praat" in said(
         capsys
     )

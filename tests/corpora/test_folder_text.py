@@ -121,8 +121,9 @@ def test_a_lossless_recording_is_preferred(tmp_path: Path) -> None:
     data, faults = read_folder(tmp_path)
     assert data.recordings == {"kofi": str(tmp_path / "kofi.wav")}
     assert [(fault.kind, Path(fault.where).name) for fault in faults] == [
-        ("second recording", "kofi.mp3"), ("second recording", "kofi.ogg"),
-    ]  # fmt: skip
+        ("second recording", "kofi.mp3"),
+        ("second recording", "kofi.ogg"),
+    ]
 
 
 def test_recordings_of_one_name_in_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,8 +137,10 @@ def test_recordings_of_one_name_in_several_folders(tmp_path: Path, capsys: pytes
     (tmp_path / "wav" / "ama.txt").write_text("leo")
     _, faults = read_folder(tmp_path)
     assert [(fault.kind, Path(fault.where).name) for fault in faults] == [
-        ("unclear transcript", "kofi.wav"), ("unclear transcript", "kofi.mp3"), ("unclear recording", "kofi.txt"),
-    ]  # fmt: skip
+        ("unclear transcript", "kofi.wav"),
+        ("unclear transcript", "kofi.mp3"),
+        ("unclear recording", "kofi.txt"),
+    ]
     assert "left out 2 (unclear transcript): wav/kofi.wav: 2 recordings and" in said(capsys)
 
 
@@ -161,5 +164,8 @@ def test_capitals_are_lowered_by_the_rules_of_the_language(tmp_path: Path, capsy
     assert "the language of the text is not known" in said(capsys)
     prepare(source, tmp_path / "out", 1, lexicon="graphemes", lang="tr")
     assert {line.split()[0] for line in (tmp_path / "out" / "lexicon.txt").read_text().splitlines()} == {
-        "<unk>", "ışık", "izmir", "kız",
-    }  # fmt: skip
+        "<unk>",
+        "ışık",
+        "izmir",
+        "kız",
+    }

@@ -165,8 +165,14 @@ def test_data_directories_are_whole(corpus: Path) -> None:
 def test_same_bytes_with_more_processes(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_ALONE_S", -1.0)  # so little work would start no process
     shuzi.prepare(None, tmp_path, 5, jobs=2, **SIZES)
-    first, second = ({str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-                      for path in out.rglob("*") if path.is_file()} for out in (corpus, tmp_path))  # fmt: skip
+    first, second = (
+        {
+            str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in out.rglob("*")
+            if path.is_file()
+        }
+        for out in (corpus, tmp_path)
+    )
     assert first == second
 
 

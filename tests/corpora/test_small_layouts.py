@@ -162,8 +162,9 @@ def test_tedlium(tmp_path: Path, release: int, talks: str, capsys: pytest.Captur
     assert "dev: left out, as they have no transcript in stm/: otherTalk.sph; unpack it again" in said
     data = read_datadir(tmp_path / "out" / "test")
     assert {(u.id, u.text, u.start_s, u.end_s) for u in data.utterances.values()} == {
-        ("testTalk-0000002-0000005", "it's HERE", 0.02, 0.05), ("testTalk-0000009-0000010", "dog 's here", 0.09, 0.1),
-    }  # fmt: skip
+        ("testTalk-0000002-0000005", "it's HERE", 0.02, 0.05),
+        ("testTalk-0000009-0000010", "dog 's here", 0.09, 0.1),
+    }
     assert len(load(data, "testTalk-0000002-0000005")[0]) == 480
     lexicon = (tmp_path / "out" / "lexicon.txt").read_text()
     assert "HERE HH IY R\n" in lexicon and "NSN" not in lexicon

@@ -41,11 +41,12 @@ def test_textgrids_that_are_none(tmp_path: Path) -> None:
         (b"ooBinaryFile\x08TextGrid", "binary file of Praat.*; open it in Praat"),
         (b"hello", "is not a complete TextGrid"),
         (whole.replace('"TextGrid"', '"PitchTier"').encode(), "not a TextGrid in a text format"),
-        (whole[:-40].encode(), "not a complete TextGrid"), (b"", "not a complete TextGrid"),
+        (whole[:-40].encode(), "not a complete TextGrid"),
+        (b"", "not a complete TextGrid"),
         (whole.replace("IntervalTier", "Tier").encode(), "not a complete TextGrid"),
         (whole.replace("<exists>\n", "<exists>\n1e999 ").encode(), "not a complete TextGrid"),
         (short_textgrid({"é": []}).encode("latin-1"), "not UTF-8 text"),
-    ):  # fmt: skip
+    ):
         path.write_bytes(content)
         with pytest.raises(Speech3Error, match=match):
             read_textgrid(path)
@@ -62,16 +63,20 @@ def test_elan_times_come_from_the_parent(tmp_path: Path) -> None:
             tier("ref@K", aligned("a1", "ts1", "ts2", "1"), aligned("a2", "ts3", "ts4", "2"), participant="Kofi"),
             tier("tx@K", referring("b1", "a1", "nne &lt;x> leo"), referring("b2", "a2", "tano"), parent="ref@K"),
             tier(
-                "word@K", referring("c2", "b1", "leo", "c1"), referring("c1", "b1", "nne"),
+                "word@K",
+                referring("c2", "b1", "leo", "c1"),
+                referring("c1", "b1", "nne"),
                 referring("c3", "b2", "tano"),
             ),
             tier(
-                "gloss@K", referring("d2", "c2", "today"), referring("d1", "c1", "four"),
+                "gloss@K",
+                referring("d2", "c2", "today"),
+                referring("d1", "c1", "four"),
                 referring("d3", "c3", "five"),
             ),
         ),
         encoding="utf-8",
-    )  # fmt: skip
+    )
     found = {t.name: [(a.start_s, a.end_s, a.text) for a in t.annotations] for t in read_elan(path)}
     assert found == {
         "ref@K": [(0.1, 1.0, "1"), (1.0, 2.5, "2")],
@@ -90,13 +95,17 @@ def test_elan_boundaries_that_were_never_set(tmp_path: Path) -> None:
         eaf(
             {"t1": 0, "t2": None, "t3": None, "t4": 900, "t5": 1000, "t6": 2000, "t7": None},
             tier(
-                "words", aligned("a2", "t2", "t3", "b"), aligned("a1", "t1", "t2", "a"), aligned("a3", "t3", "t4", "c"),
-                aligned("a4", "t5", "t6", "d"), aligned("a5", "t7", "t7", "e"),
+                "words",
+                aligned("a2", "t2", "t3", "b"),
+                aligned("a1", "t1", "t2", "a"),
+                aligned("a3", "t3", "t4", "c"),
+                aligned("a4", "t5", "t6", "d"),
+                aligned("a5", "t7", "t7", "e"),
             ),
             tier("lost", referring("r1", "nobody", "x")),
             tier("circle", referring("c1", "c2", "x", "c2"), referring("c2", "c1", "y", "c1")),
         )
-    )  # fmt: skip
+    )
     words, lost, circle = read_elan(path)
     assert [(a.start_s, a.end_s, a.text) for a in words.annotations[:2]] == [(0, 0.9, "a b c"), (1, 2, "d")]
     for annotation in (words.annotations[2], *lost.annotations, *circle.annotations):
@@ -163,8 +172,9 @@ def test_the_tier_is_chosen_or_asked_for() -> None:
     here = Path("corpus")
     files = {"1": [spoken("tx@A"), spoken("tx@B"), Tier("notes", ())], "2": [spoken("TX@C")]}
     assert {file: [t.name for t in tiers] for file, tiers in choose(files, None, here).items()} == {
-        "1": ["tx@A", "tx@B"], "2": ["TX@C"],
-    }  # fmt: skip
+        "1": ["tx@A", "tx@B"],
+        "2": ["TX@C"],
+    }
     files["3"] = [
         spoken("gloss x", "a word that is much too long to be shown as an example"),
         spoken("Ben", of_type="lt"),

@@ -89,9 +89,10 @@ def test_lee_and_hons_classes() -> None:
     # Section IV of the paper: the groups within which confusions do not count.
     groups = ["sil cl vcl epi", "l el", "n en", "sh zh", "ao aa", "ih ix", "ah ax"]
     assert {frozenset(group.split()) for group in groups} == {
-        frozenset(same) for phone in phones
+        frozenset(same)
+        for phone in phones
         if len(same := {fold(p, 48) for p in phones if fold(p, 39) == fold(phone, 39)} - {""}) > 1
-    }  # fmt: skip
+    }
 
 
 def test_phone_error_rate(tmp_path: Path, speech3: Run) -> None:

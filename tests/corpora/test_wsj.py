@@ -67,17 +67,16 @@ def prepared(root: Path, out: Path, **options: str) -> dict[str, DataDir]:
 
 
 @pytest.mark.parametrize(("together", "capitals", "depth"), [(False, False, ""), (True, True, ""), (False, False, "d")])
-def test_wsj(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], together: bool, capitals: bool, depth: str
-) -> None:  # fmt: skip
+def test_wsj(tmp_path: Path, capsys: pytest.CaptureFixture[str], together: bool, capitals: bool, depth: str) -> None:
     make_discs(tmp_path / "wsj" / depth, together=together, capitals=capitals)
     if depth:
         shutil.move(tmp_path / "wsj" / depth / "cmudict-0.7b", tmp_path / "wsj")
     found = prepared(tmp_path / "wsj", tmp_path / "out")
     assert {name: list(data.utterances) for name, data in found.items()} == {
-        "train": ["01to0301", "01to0302", "46ac0201", "46ac0202"], "dev": ["4k0c0301", "4k0c0302"],
+        "train": ["01to0301", "01to0302", "46ac0201", "46ac0202"],
+        "dev": ["4k0c0301", "4k0c0302"],
         "test": ["440c0401", "440c0402"],
-    }  # fmt: skip
+    }
     utterance = found["test"].utterances["440c0401"]
     assert (utterance.text, utterance.speaker) == ("THE MEN RISE PERCENT", "440")
     assert load(found["test"], "440c0401")[1] == 16000
@@ -97,10 +96,14 @@ def test_the_model_may_lie_beside_the_discs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "words"),
-    [("The men", "THE MEN"), ("a\\.m. <and> [<door_slam] so [door_slam>] ~", "A.M. AND SO"),
-     ("\\%PERCENT .POINT \\-\\-DASH", "PERCENT POINT -DASH"), ("wo:rd !EXCLAMATION\\-POINT yes! :COLON",
-      "WORD !EXCLAMATION-POINT YES :COLON"), ("*mispronounced* ~cut", "MISPRONOUNCED CUT")],
-)  # fmt: skip
+    [
+        ("The men", "THE MEN"),
+        ("a\\.m. <and> [<door_slam] so [door_slam>] ~", "A.M. AND SO"),
+        ("\\%PERCENT .POINT \\-\\-DASH", "PERCENT POINT -DASH"),
+        ("wo:rd !EXCLAMATION\\-POINT yes! :COLON", "WORD !EXCLAMATION-POINT YES :COLON"),
+        ("*mispronounced* ~cut", "MISPRONOUNCED CUT"),
+    ],
+)
 def test_transcripts(written: str, words: str) -> None:
     assert wsj.normalized(written) == words
 

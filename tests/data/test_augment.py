@@ -179,16 +179,22 @@ def test_a_batch_is_its_utterances_one_by_one() -> None:
     responses = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) * torch.exp(-torch.arange(300) / 40)
     starts = torch.tensor([5, -9, 0, 100])
     for whole, alone in (
-        (add_noise(waves, LENGTHS, noises, values),
-         lambda n, s: add_noise(waves[s, :n], LENGTHS[s], noises[s, :n], values[s])),
-        (overlap(waves, LENGTHS, noises, LENGTHS, starts, values),
-         lambda n, s: overlap(waves[s, :n], LENGTHS[s], noises[s, :n], LENGTHS[s], starts[s], values[s])),
+        (
+            add_noise(waves, LENGTHS, noises, values),
+            lambda n, s: add_noise(waves[s, :n], LENGTHS[s], noises[s, :n], values[s]),
+        ),
+        (
+            overlap(waves, LENGTHS, noises, LENGTHS, starts, values),
+            lambda n, s: overlap(waves[s, :n], LENGTHS[s], noises[s, :n], LENGTHS[s], starts[s], values[s]),
+        ),
         (reverberate(waves, LENGTHS, responses), lambda n, s: reverberate(waves[s, :n], LENGTHS[s], responses[s])),
         (change_speed(waves, LENGTHS, 1.1)[0], lambda n, s: change_speed(waves[s, :n], LENGTHS[s], 1.1)[0]),
         (change_volume(waves, LENGTHS, values), lambda n, s: change_volume(waves[s, :n], LENGTHS[s], values[s])),
-        (telephone(waves, LENGTHS, 16000, mu_law=False),
-         lambda n, s: telephone(waves[s, :n], LENGTHS[s], 16000, mu_law=False)),
-    ):  # fmt: skip
+        (
+            telephone(waves, LENGTHS, 16000, mu_law=False),
+            lambda n, s: telephone(waves[s, :n], LENGTHS[s], 16000, mu_law=False),
+        ),
+    ):
         for row, length in enumerate(LENGTHS.tolist()):
             one = alone(length, slice(row, row + 1))
             torch.testing.assert_close(one[0], whole[row, : one.shape[1]], atol=2e-6, rtol=1e-4)

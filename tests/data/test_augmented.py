@@ -19,9 +19,14 @@ from speech3.runtime import parallel
 
 RATE_HZ = 8000
 EVERYTHING = AugmentConfig(
-    speed=(0.9, 1.0, 1.1), reverb_prob=0.5, overlap_prob=0.3, noise_prob=0.4, babble_prob=0.4, telephone_prob=0.3,
+    speed=(0.9, 1.0, 1.1),
+    reverb_prob=0.5,
+    overlap_prob=0.3,
+    noise_prob=0.4,
+    babble_prob=0.4,
+    telephone_prob=0.3,
     volume_prob=0.5,
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -63,8 +63,11 @@ def test_verbs_refuse(make, tmp_path, verb):
     more += ["--features", "mfcc13_d2"] if verb == "extract" else []
     done = subprocess.run(
         [Path(sys.executable).with_name("speech3"), verb, directory, *more, "--no-commands"],
-        capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+        check=False,
+    )
     assert done.returncode == (verb != "fix"), done.stderr
     assert "commands are refused" in " ".join((done.stdout + done.stderr).split())
     assert "Traceback" not in done.stderr and not (tmp_path / "ran").exists()

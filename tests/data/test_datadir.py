@@ -89,7 +89,7 @@ FAULTS = {
     "symbols": (dict(text="u1 A\nu2 <s> B </s>\nu3 C\n"), ["text:2: u2: has <s> and </s> in its transcript"]),
     "a symbol alone": (dict(text="u1 A\nu2 !SIL\nu3 C\n"), ["text:2: u2: has !SIL in its transcript"]),
     "a directory": (dict(), ["text: cannot be read"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -64,12 +64,17 @@ def test_text_mode_in_both_directions(tmp_path):
 @pytest.mark.parametrize(
     "samples",
     [
-        _voice(), _voice(level=30), _voice(level=30000), np.zeros(8000, np.int16), (_voice() >> 8) << 8,
+        _voice(),
+        _voice(level=30),
+        _voice(level=30000),
+        np.zeros(8000, np.int16),
+        (_voice() >> 8) << 8,
         (3000 * np.random.default_rng(1).standard_normal(16000)).astype(np.int16),
         np.random.default_rng(1).integers(-32768, 32767, 16000).astype(np.int16),
-        np.concatenate([np.zeros(8000, np.int16), _voice(), np.full(8000, -1, np.int16)]), _voice(0.02),
+        np.concatenate([np.zeros(8000, np.int16), _voice(), np.full(8000, -1, np.int16)]),
+        _voice(0.02),
     ],
-)  # fmt: skip
+)
 def test_whole_recordings_are_left_alone(tmp_path, samples):
     soundfile.write(tmp_path / "a.wav", samples, RATE_HZ)
     assert find_damage(tmp_path / "a.wav") is None

@@ -61,8 +61,9 @@ def test_utterances_that_cannot_be_read_have_no_copy(
     many = [f"v{n}" for n in range(40)]
     directory = make(
         wav_scp="".join(f"{name} wav/u1.wav\n" for name in many) + "bad wav/bad.wav\n",
-        text="".join(f"{name} a\n" for name in [*many, "bad"]), utt2spk="".join(f"{n} {n}\n" for n in [*many, "bad"]),
-    )  # fmt: skip
+        text="".join(f"{name} a\n" for name in [*many, "bad"]),
+        utt2spk="".join(f"{n} {n}\n" for n in [*many, "bad"]),
+    )
     (directory / "wav" / "bad.wav").touch()
     result = perturb_speed(read_datadir(directory), tmp_path / "out", [0.9, 1.1], jobs=1)
     assert len(result.utterances) == 41 + 2 * 40 and "sp0.9-bad" not in result.utterances

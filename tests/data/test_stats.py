@@ -34,8 +34,15 @@ def test_numbers_by_hand(directory):
     assert oov.rate == pytest.approx(2 / 6) and oov.counts == {"SIX": 1, "TWO": 1}
     values = stats.as_json()
     assert values["utterance_s"] == {
-        "mean": 3.0, "min": 1.0, "5%": 1.1, "25%": 1.5, "50%": 2.0, "75%": 4.0, "95%": pytest.approx(5.6), "max": 6.0,
-    }  # fmt: skip
+        "mean": 3.0,
+        "min": 1.0,
+        "5%": 1.1,
+        "25%": 1.5,
+        "50%": 2.0,
+        "75%": 4.0,
+        "95%": pytest.approx(5.6),
+        "max": 6.0,
+    }
     assert values["speaker_minutes"]["50%"] == pytest.approx(4.5 / 60)
     assert values["minutes_of_speaker"] == {"a": 0.05, "b": 0.1}
 

@@ -73,10 +73,18 @@ def test_every_fault_at_once(make, tmp_path, program):
     _put(directory, "u6", np.stack([tone()] * 2, axis=1))
     report = validate(directory)
     expected = {
-        ("duplicate id", "u1"), ("duplicate id", "u4"), ("not UTF-8", "u3"), ("empty text", "u7"), ("no text", "u8"),
-        ("no speaker", "u9"), ("no audio", "u0"), ("missing audio", "u1"), ("truncated audio", "u2"),
-        ("other sample rate", "u5"), ("several channels", "u6"),
-    }  # fmt: skip
+        ("duplicate id", "u1"),
+        ("duplicate id", "u4"),
+        ("not UTF-8", "u3"),
+        ("empty text", "u7"),
+        ("no text", "u8"),
+        ("no speaker", "u9"),
+        ("no audio", "u0"),
+        ("missing audio", "u1"),
+        ("truncated audio", "u2"),
+        ("other sample rate", "u5"),
+        ("several channels", "u6"),
+    }
     assert {(fault.kind, fault.subject) for fault in report.faults} == expected
     assert [(fault.kind, fault.subject) for fault in report.warnings] == [("digital silence", "u4")]
     done = program("validate", directory)
@@ -89,8 +97,10 @@ def test_every_fault_at_once(make, tmp_path, program):
     assert validate(tmp_path / "out").faults == ()
     data = read_datadir(tmp_path / "out")
     assert {key: (utt.text, utt.speaker) for key, utt in data.utterances.items()} == {
-        "u3": ("café", "s3"), "u4": ("D", "s4"), "u9": ("I I", "u9"),
-    }  # fmt: skip
+        "u3": ("café", "s3"),
+        "u4": ("D", "s4"),
+        "u9": ("I I", "u9"),
+    }
 
 
 def test_segments_are_clipped(make, tmp_path):
@@ -261,8 +271,9 @@ def test_symbols_are_removed_from_transcripts(make, tmp_path, program):
     directory = make(text="u1 <s> A </s>\nu2 <eps>\nu3 <unk> C\n")
     report = validate(directory)
     assert [(fault.kind, fault.subject, fault.drop) for fault in report.faults] == [
-        ("symbol in text", "u1", ()), ("symbol in text", "u2", ("u2",))
-    ]  # fmt: skip
+        ("symbol in text", "u1", ()),
+        ("symbol in text", "u2", ("u2",)),
+    ]
     assert [(fault.kind, fault.subject) for fault in report.warnings] == [("unknown word in text", "u3")]
     assert "text:1: u1: has <s> and </s>" in program("validate", directory).stdout
     assert program("fix", directory, tmp_path / "out").exit_code == 0
@@ -272,12 +283,15 @@ def test_symbols_are_removed_from_transcripts(make, tmp_path, program):
 
 def test_text_in_another_form_is_converted(make, tmp_path):
     directory = make(
-        text=gzip.compress(b"u1 A\nu2 B\nu3 C\n"), utt2spk="u1 a\nu2 a\nu3 b\n".encode("utf-32"),
+        text=gzip.compress(b"u1 A\nu2 B\nu3 C\n"),
+        utt2spk="u1 a\nu2 a\nu3 b\n".encode("utf-32"),
         wav_scp="u1 wav/u1.wav\nu2 wav/u2.wav\nu3 wav/u3.wav\n".encode("utf-16-be"),
-    )  # fmt: skip
+    )
     assert sorted(fault.problem for fault in validate(directory).faults) == [
-        "is UTF-16 text", "is UTF-32 text", "is gzip text"
-    ]  # fmt: skip
+        "is UTF-16 text",
+        "is UTF-32 text",
+        "is gzip text",
+    ]
     mended = fix_datadir(directory, tmp_path / "out")
     assert mended.removed == () and validate(tmp_path / "out").faults == ()
     assert [(u.text, u.speaker) for u in mended.data.utterances.values()] == [("A", "a"), ("B", "a"), ("C", "b")]

@@ -160,10 +160,12 @@ def test_reading_and_writing(tmp_path):
     path = tmp_path / "a.wav"
     write_wav(path, WAVE_S, RATE_HZ)
     for options, match in (
-        ({"sample_rate_hz": 16, "resample": True}, "sample_rate_hz=16"), ({"start_s": -1}, "start_s=-1"),
-        ({"start_s": float("nan")}, "start_s=nan"), ({"end_s": 0}, "end_s=0"),
+        ({"sample_rate_hz": 16, "resample": True}, "sample_rate_hz=16"),
+        ({"start_s": -1}, "start_s=-1"),
+        ({"start_s": float("nan")}, "start_s=nan"),
+        ({"end_s": 0}, "end_s=0"),
         ({"start_s": 0.2, "end_s": 0.1}, "end_s="),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Speech3Error, match=match):
             read_file(path, **options)
     for block_s in (0, -1, float("nan")):

@@ -26,8 +26,10 @@ def test_an_offset_changes_nothing(model: Path, tmp_path: Path) -> None:
 
 def test_a_long_recording_with_an_offset_is_cut_as_without(tmp_path: Path) -> None:
     wave_S = np.tile(whistled(*SAID["a-bb"][1]), 30)
-    plain, offset = ([(cut.begin_s, len(cut.wave_S)) for cut in cut_at_pauses([each], RATE_HZ)]
-                     for each in (wave_S, wave_S + np.float32(0.5)))  # fmt: skip
+    plain, offset = (
+        [(cut.begin_s, len(cut.wave_S)) for cut in cut_at_pauses([each], RATE_HZ)]
+        for each in (wave_S, wave_S + np.float32(0.5))
+    )
     assert len(plain) > 1 and plain == offset
 
 

@@ -83,11 +83,13 @@ def test_what_the_file_says_of_itself(network: Path, out: Path) -> None:
     ("keys", "expected"),
     [
         ({"layers": 2, "width": 64}, (3, 3)),
-        ({"family": "cnn", "channels": 1, "convolutions": [{"maps": 8, "kernel": [2, 2]}], "layers": 1, "width": 64},
-         (2, 3)),
+        (
+            {"family": "cnn", "channels": 1, "convolutions": [{"maps": 8, "kernel": [2, 2]}], "layers": 1, "width": 64},
+            (2, 3),
+        ),
         ({"family": "lstm", "layers": 2, "cells": 32, "projection": 16, "bidirectional": True}, (13, 13)),
     ],
-)  # fmt: skip
+)
 def test_int8(model: Path, out: Path, keys: dict[str, Any], expected: tuple[int, int]) -> None:
     save_network(model, **keys)
     done: Export = export(model, out, int8=True)

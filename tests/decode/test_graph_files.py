@@ -121,11 +121,18 @@ def test_self_loops_only_where_a_pdf_was_just_read():
     one, two = np.float32(-0.3 * np.log([0.5, 0.2])).tolist()
     before_start, by_one, by_two = 3, 4, 5
     assert arcs == {
-        (start, 1, 5, 0.5, middle), (middle, 1, 0, one, middle),
-        (middle, 2, 0, 0.25, before_start), (before_start, 2, 0, two, before_start), (before_start, 0, 0, 0.0, start),
-        (middle, 1, 0, 0.0, by_one), (by_one, 1, 0, one, by_one), (by_one, 0, 0, 0.0, end),
-        (start, 2, 0, 0.0, by_two), (by_two, 2, 0, two, by_two), (by_two, 0, 0, 0.0, end),
-    }  # fmt: skip
+        (start, 1, 5, 0.5, middle),
+        (middle, 1, 0, one, middle),
+        (middle, 2, 0, 0.25, before_start),
+        (before_start, 2, 0, two, before_start),
+        (before_start, 0, 0, 0.0, start),
+        (middle, 1, 0, 0.0, by_one),
+        (by_one, 1, 0, one, by_one),
+        (by_one, 0, 0, 0.0, end),
+        (start, 2, 0, 0.0, by_two),
+        (by_two, 2, 0, two, by_two),
+        (by_two, 0, 0, 0.0, end),
+    }
     assert looped.final_S.tolist() == [np.inf, np.inf, 1.0, np.inf, np.inf, np.inf]
 
 
@@ -141,7 +148,13 @@ def test_units_of_one_loop_share_its_state():
     arcs = {(int(source), *arc) for source, arc in zip(looped.source_A, looped.arcs_A.tolist(), strict=True)}
     by_first, by_last = 3, 4
     assert arcs == {
-        (start, 1, 5, 0.5, middle), (start, 2, 0, 0.0, middle), (middle, 4, 0, 0.0, middle),
-        (middle, 1, 0, 0.0, by_first), (by_first, 4, 0, 0.0, by_first), (by_first, 0, 0, 0.0, end),
-        (middle, 3, 0, 0.0, by_last), (by_last, 5, 0, 0.0, by_last), (by_last, 0, 0, 0.0, end),
-    }  # fmt: skip
+        (start, 1, 5, 0.5, middle),
+        (start, 2, 0, 0.0, middle),
+        (middle, 4, 0, 0.0, middle),
+        (middle, 1, 0, 0.0, by_first),
+        (by_first, 4, 0, 0.0, by_first),
+        (by_first, 0, 0, 0.0, end),
+        (middle, 3, 0, 0.0, by_last),
+        (by_last, 5, 0, 0.0, by_last),
+        (by_last, 0, 0, 0.0, end),
+    }

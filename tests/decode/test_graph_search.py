@@ -65,8 +65,9 @@ def test_transitions_count_as_much_as_the_scale_says(tmp_path, scale):
     for seed in range(3):
         scores_TP = toys.random_scores(hmm, FRAMES, seed)
         (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.4).hypotheses
-        best, usual = (min(toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP, s).values())
-                       for s in (scale, toys.SCALE))  # fmt: skip
+        best, usual = (
+            min(toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP, s).values()) for s in (scale, toys.SCALE)
+        )
         assert found.cost == pytest.approx(best, abs=2e-3)
         assert abs(best - usual) > 0.1, "at another scale the best path costs something else"
 

@@ -147,9 +147,14 @@ def toy_scores(frames: int, seed: int = 3) -> np.ndarray:
 def content(lattice: Lattice):
     """Arcs by what they are, whatever the order of parallel ones."""
     rows = zip(
-        lattice.source_A, lattice.target_A, lattice.ilabel_A, lattice.olabel_A, lattice.graph_A, lattice.acoustic_A,
+        lattice.source_A,
+        lattice.target_A,
+        lattice.ilabel_A,
+        lattice.olabel_A,
+        lattice.graph_A,
+        lattice.acoustic_A,
         strict=True,
-    )  # fmt: skip
+    )
     return sorted(tuple(map(float, row)) for row in rows), lattice.final_S.tolist(), lattice.frame_S.tolist()
 
 

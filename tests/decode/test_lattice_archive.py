@@ -69,9 +69,14 @@ def test_kaldifst_reads_what_is_written(tmp_path):
             finals[int(fields[0])] = costs[0]
     assert finals == pytest.approx({n: cost for n, cost in enumerate(lattice.final_S.tolist()) if np.isfinite(cost)})
     expected = zip(
-        lattice.source_A, lattice.target_A, lattice.ilabel_A, lattice.olabel_A, lattice.graph_A, lattice.acoustic_A,
+        lattice.source_A,
+        lattice.target_A,
+        lattice.ilabel_A,
+        lattice.olabel_A,
+        lattice.graph_A,
+        lattice.acoustic_A,
         strict=True,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(sorted(rows), sorted(tuple(map(float, row)) for row in expected), rtol=1e-5)
 
 
@@ -111,8 +116,9 @@ def test_kaldi_s_text_is_read(tmp_path):
     first, second = read_lattices(tmp_path / "lat.txt")
     assert first[0] == "utt-a" and first[1].frames == 6
     assert every_path(first[1]) == {
-        (7, 8): (2.5 + 0.5 + 0.25, 30.25 + 1 + 4, (2, 2, 3, 4, 5, 5)), (9,): (1.25, 6.0, (0, 0, 0, 0, 5, 5))
-    }  # fmt: skip
+        (7, 8): (2.5 + 0.5 + 0.25, 30.25 + 1 + 4, (2, 2, 3, 4, 5, 5)),
+        (9,): (1.25, 6.0, (0, 0, 0, 0, 5, 5)),
+    }
     assert second[0] == "utt-b" and every_path(second[1]) == {(5,): (0.0, 1.0, (3,))}
 
 

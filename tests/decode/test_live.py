@@ -139,8 +139,11 @@ def test_latencies() -> None:
 def test_ctrl_c_ends_the_sound(plain: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "from speech3.cli import main; main()", "transcribe", "--stream", str(plain), "-"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     process.stdin.write(raw(whistled(*SAID["ab"][1], ("SIL", 0.1))))
     process.stdin.flush()

@@ -244,8 +244,9 @@ def test_one_sentence_may_be_impossible(decoded: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     for weight, same in ((0.0, True), (0.1, False)):
         rescore(open_lattices(decoded), "not_that:f", tmp_path / "out", RescoreOptions(weight, nbest=20))
-        assert (dict(line.split(maxsplit=1) for line in (tmp_path / "out" / "hyp.txt").read_text().splitlines())
-                == best) == same  # fmt: skip
+        assert (
+            dict(line.split(maxsplit=1) for line in (tmp_path / "out" / "hyp.txt").read_text().splitlines()) == best
+        ) == same
     assert all(math.isinf(row["cost"]) for row in lines_of(tmp_path / "out" / "nbest.jsonl") if row["rank"] == 20)
     sys.modules.pop("not_that")
 

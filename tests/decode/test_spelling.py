@@ -58,9 +58,12 @@ def test_the_best_path_is_that_of_an_enumeration(tmp_path: Path, lexicon: Lexico
     spelling = spelling_with(hmm, LETTERS, 30.0, PHONES)
     build_graph(hmm, lm, tmp_path, toys.SCALE, spelling)
     after = statistics.median(lexicon.silences(pron).after for pron in lexicon.pronunciations)
-    letters = {f"?{one}{two}": Pronunciation(f"?{one}{two}", (*PHONES[one], *PHONES[two]),
-                                             silences=Silences(after) if lexicon.end else None)
-               for one, two in itertools.product("AB", repeat=2)}  # fmt: skip
+    letters = {
+        f"?{one}{two}": Pronunciation(
+            f"?{one}{two}", (*PHONES[one], *PHONES[two]), silences=Silences(after) if lexicon.end else None
+        )
+        for one, two in itertools.product("AB", repeat=2)
+    }
     unseen = tuple(letters.values())
     unseen = mark_positions(Lexicon(unseen)).pronunciations if positions else unseen
     both = replace(lexicon, pronunciations=lexicon.pronunciations + unseen, inventory=lexicon.phones)

@@ -89,9 +89,15 @@ def test_a_pause_ends_a_segment_and_times_continue(plain: Path) -> None:
 
 def test_when_a_segment_ends(plain: Path) -> None:
     recognizer, wave_S = load_recognizer(plain), spoken((("SIL", 1.0), ("a", 0.3), ("SIL", 1.0)), AGAIN[1])
-    assert [len(fed(Stream(recognizer, RATE_HZ, pauses), wave_S, 800)[1]) for pauses in (
-        Pauses(), Pauses(after_words_s=0.95), WHOLE, Pauses(after_words_s=100, long_s=2.0, in_long_s=0.3),
-    )] == [2, 0, 0, 1]  # fmt: skip
+    assert [
+        len(fed(Stream(recognizer, RATE_HZ, pauses), wave_S, 800)[1])
+        for pauses in (
+            Pauses(),
+            Pauses(after_words_s=0.95),
+            WHOLE,
+            Pauses(after_words_s=100, long_s=2.0, in_long_s=0.3),
+        )
+    ] == [2, 0, 0, 1]
     cut = fed(Stream(recognizer, RATE_HZ, Pauses(100, 100, 100, 100, longest_s=1.92)), wave_S, 800)
     assert [result.text for result in [*cut[1], cut[2]]] == ["A", "BB"]
 
@@ -139,8 +145,14 @@ def test_samples_of_other_types_and_rates(plain: Path) -> None:
     recognizer, wave_S = load_recognizer(plain), whistled(*SAID["a-bb"][1])
     expected = recognizer.transcribe(wave_S, RATE_HZ)
     ints = (wave_S * 32768).round().astype(np.int16)
-    for samples in (wave_S.astype(np.float64), ints, ints.astype(np.int32) * 65536, wave_S[:, None], wave_S.tolist(),
-                    (wave_S * 128 + 128).round().astype(np.uint8)):  # fmt: skip
+    for samples in (
+        wave_S.astype(np.float64),
+        ints,
+        ints.astype(np.int32) * 65536,
+        wave_S[:, None],
+        wave_S.tolist(),
+        (wave_S * 128 + 128).round().astype(np.uint8),
+    ):
         assert recognizer.transcribe(samples, RATE_HZ).text == expected.text == "A BB"
         stream = recognizer.stream(RATE_HZ)
         stream.accept(samples)

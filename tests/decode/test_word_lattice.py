@@ -38,15 +38,21 @@ def every_path(lattice: WordLattice) -> dict[tuple[int, ...], tuple[float, float
         if np.isfinite(lattice.final_graph_S[state]):
             assert said not in found, "a sequence of words has one path"
             found[said] = (
-                graph + lattice.final_graph_S[state], acoustic + lattice.final_acoustic_S[state],
+                graph + lattice.final_graph_S[state],
+                acoustic + lattice.final_acoustic_S[state],
                 (*pdfs, *lattice.final_pdfs_S[state].tolist()),
-            )  # fmt: skip
+            )
         for a in np.flatnonzero(lattice.source_A == state):
             read = lattice.pdfs_K[lattice.begin_A1[a] : lattice.begin_A1[a + 1]].tolist()
-            waiting.append((
-                lattice.target_A[a], (*said, int(lattice.word_A[a])), graph + lattice.graph_A[a],
-                acoustic + lattice.acoustic_A[a], (*pdfs, *read),
-            ))  # fmt: skip
+            waiting.append(
+                (
+                    lattice.target_A[a],
+                    (*said, int(lattice.word_A[a])),
+                    graph + lattice.graph_A[a],
+                    acoustic + lattice.acoustic_A[a],
+                    (*pdfs, *read),
+                )
+            )
     return found
 
 
@@ -146,9 +152,7 @@ def test_words_at_another_scale_are_those_of_the_cheapest_path():
         fst, scores_TP = random_graph(seed, states=5, finals=0.6), random_scores(seed, 4)
         _, lattice = lattice_of(fst, scores_TP, 50.0)  # all paths are in it
         for scale, penalty in ((SCALE, 0.0), (1.0, 0.0), (0.05, 0.0), (SCALE, 2.0)):
-            cost = min(
-                cost + penalty * len(said) for _, said, cost in all_paths(fst, scores_TP, scale)
-            )  # fmt: skip
+            cost = min(cost + penalty * len(said) for _, said, cost in all_paths(fst, scores_TP, scale))
             assert rest_costs(lattice, scale, penalty)[0] == pytest.approx(cost, abs=1e-3)
             said = best_words(lattice, scale, penalty)
             paths = all_paths(fst, scores_TP, scale)

@@ -54,9 +54,10 @@ def padded(items):
     """Sentences in one tensor, with a mask, as a data collator of Hugging Face."""
     words = nn.utils.rnn.pad_sequence([item["input_ids"] for item in items], batch_first=True)
     return {
-        "input_ids": words, "attention_mask": (words > 0).float(),
+        "input_ids": words,
+        "attention_mask": (words > 0).float(),
         "labels": torch.tensor([item["labels"] for item in items]),
-    }  # fmt: skip
+    }
 
 
 class Output(dict):

@@ -27,9 +27,15 @@ _REQUESTS: dict[str, type[Draw] | type[Sync]] = {"draw": Draw, "busy": Sync, "sy
 
 
 def replay(
-    parts: WorkerParts, config: AsgdConfig, tensors: dict[str, Tensor], rates: Callable[[int], Rate], record: Path, *,
-    weight_decay: float = 0.0, codec: CodecConfig | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+    parts: WorkerParts,
+    config: AsgdConfig,
+    tensors: dict[str, Tensor],
+    rates: Callable[[int], Rate],
+    record: Path,
+    *,
+    weight_decay: float = 0.0,
+    codec: CodecConfig | None = None,
+) -> dict[str, Tensor]:
     """Do again what ``Shared(..., record=record)`` did.
 
     Parameters

@@ -47,9 +47,11 @@ def test_an_hour_of_speech_by_the_clock(benchmark, monkeypatch):
         return Progress(frames=speed, seconds=1.0, shards=(ShardReport(minibatches=1, compute_s=1.0, sync_s=sync_s),))
 
     measured = {
-        "bare": [10_000.0] * 3, "run": [(9000.0, 2.0)] * 3, "asgd1": [done(9500, 0.25)] * 3,
+        "bare": [10_000.0] * 3,
+        "run": [(9000.0, 2.0)] * 3,
+        "asgd1": [done(9500, 0.25)] * 3,
         "asgd1_1": [done(8000, 1.0)] * 3,
-    }  # fmt: skip
+    }
     monkeypatch.setattr(benchmark, "_measured", lambda case, wanted, rounds: measured)
     names = ["engine1_over_bare", "engine1_over_bare_1"]
     one, each = map(json.loads, benchmark.figures(_tiny(benchmark), names, rounds=3))

@@ -35,8 +35,12 @@ BUILD = tiny_cluster.Linear(BATCHES)
 RATE = 0.01
 CONFIG = AsgdConfig(sync_every=2, max_distance=6, partitions=2)
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-PATIENCE = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200,
-            "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3}  # fmt: skip
+PATIENCE = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 200,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 3,
+}
 
 
 @pytest.fixture(scope="module")

@@ -218,10 +218,14 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
 @pytest.mark.parametrize("bucket", [0, 4])
 @pytest.mark.parametrize("down", ["float32", "ternary"])
 @pytest.mark.parametrize("kind", ["none", "bf16", "ternary", "topk"])
-@pytest.mark.parametrize("config", [
-    AsgdConfig(sync_every=1), AsgdConfig(sync_every=1, fetch_every=2, momentum=0.5, partitions=2, projection=True),
-    AsgdConfig(sync_every=2, local_updates=False, adagrad=0.1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        AsgdConfig(sync_every=1),
+        AsgdConfig(sync_every=1, fetch_every=2, momentum=0.5, partitions=2, projection=True),
+        AsgdConfig(sync_every=2, local_updates=False, adagrad=0.1),
+    ],
+)
 def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, bucket, monkeypatch):
     chosen = CodecConfig(kind=kind, down=down, bucket=bucket)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0,), 0.1), codec=chosen)

@@ -156,9 +156,7 @@ def test_between_two_reports_no_process_waits_for_the_device(monkeypatch):
         for kind, (done, tensors, _) in _alone(monkeypatch, parts, len(BATCHES)):
             reports.append((kind, done.used, done.frames, tensors is not None))
             seen.append("report")
-    assert reports == [
-        ("moved", 4, 64, False), ("moved", 8, 128, False), ("ended", 11, 11 * 16, True)
-    ]  # fmt: skip
+    assert reports == [("moved", 4, 64, False), ("moved", 8, 128, False), ("ended", 11, 11 * 16, True)]
     # Of each report: what the steps did, the sums of all; of the last the state, too.
     sums = ["cpu", "tolist", "tolist"]
     first, last = [*["tolist"] * 4, *sums, "report"], [*["tolist"] * 3, *sums, "cpu", "numpy", "report"]

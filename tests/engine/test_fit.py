@@ -24,9 +24,10 @@ MINIBATCHES = 40
 LINEAR = 0.9  # more than a straight line between the moons gets right
 FITTED = {"minibatch": 30, "learning_rate": 1.0, "seed": 3}
 OPTIONS = {
-    "asgd_zhang": {"asgd": {"warm_start": 0.25}}, "sandblaster": {"lbfgs": {"iterations": 5}},
+    "asgd_zhang": {"asgd": {"warm_start": 0.25}},
+    "sandblaster": {"lbfgs": {"iterations": 5}},
     **{strategy: {"codec": {"float_below": 0}} for strategy in ("asgd_ternary", "terngrad_ddp")},
-}  # fmt: skip
+}
 
 
 def _tensors(model):
@@ -65,9 +66,15 @@ def test_one_worker_is_a_plain_loop_of_pytorch():
         return nn.functional.cross_entropy(outputs, targets)
 
     result = fit(
-        model, data, watched, strategy="sgd", epochs=2, minibatch=100, learning_rate=0.2,
+        model,
+        data,
+        watched,
+        strategy="sgd",
+        epochs=2,
+        minibatch=100,
+        learning_rate=0.2,
         options={"momentum": 0.9, "threads": 2},
-    )  # fmt: skip
+    )
     assert torch.equal(torch.get_rng_state(), before) and not model.training
     assert seen == {2} and torch.get_num_threads() == threads
     order = data.read[100:]  # before training, the first minibatch is tried out
@@ -94,9 +101,16 @@ def test_every_strategy_learns_with_virtual_workers(strategy):
     for _ in range(2 if strategy in ("asgd", "terngrad_ddp") else 1):
         model = moons.network()
         result = fit(
-            model, moons.moons(), nn.CrossEntropyLoss(), strategy=strategy, epochs=8, simulate=True,
-            workers=1 if strategy == "sgd" else 2, options=OPTIONS.get(strategy), **FITTED,
-        )  # fmt: skip
+            model,
+            moons.moons(),
+            nn.CrossEntropyLoss(),
+            strategy=strategy,
+            epochs=8,
+            simulate=True,
+            workers=1 if strategy == "sgd" else 2,
+            options=OPTIONS.get(strategy),
+            **FITTED,
+        )
         found.append((_tensors(model), result))
         _whole(result)
         assert moons.accuracy(moons.network()) < 0.6 and moons.accuracy(model) > LINEAR
@@ -109,9 +123,15 @@ def test_a_virtual_worker_that_dies():
     clock = {"failures": [[1, 6.5]], "restart_s": 3.0, "jitter": 0.1}
     options = {"simulation": clock, "asgd": {"sync_every": 4}}
     result = fit(
-        moons.network(), moons.moons(), nn.CrossEntropyLoss(), workers=4, epochs=2, simulate=True, options=options,
+        moons.network(),
+        moons.moons(),
+        nn.CrossEntropyLoss(),
+        workers=4,
+        epochs=2,
+        simulate=True,
+        options=options,
         **FITTED,
-    )  # fmt: skip
+    )
     _whole(result)
     assert result.restarts == result.history[0].restarts == 1 and result.history[0].returned > 0
     assert 10 < result.history[0].seconds < 15 and len(result.history[0].staleness) > 2
@@ -132,9 +152,15 @@ def test_training_continues_when_shard_is_killed(tmp_path):
 def test_ddp_processes_train(strategy):
     model = moons.network()
     result = fit(
-        model, moons.moons(), nn.CrossEntropyLoss(), strategy=strategy, workers=2, epochs=3,
-        options=OPTIONS.get(strategy), **FITTED,
-    )  # fmt: skip
+        model,
+        moons.moons(),
+        nn.CrossEntropyLoss(),
+        strategy=strategy,
+        workers=2,
+        epochs=3,
+        options=OPTIONS.get(strategy),
+        **FITTED,
+    )
     _whole(result)
     assert isinstance(result, FitResult) and moons.accuracy(model) > LINEAR
 
@@ -186,9 +212,17 @@ def test_nested_items_without_classes_and_frozen_parameters():
     models = [OfPairs() for _ in range(3)]
     for model in models[:2]:
         result = fit(
-            model, Pairs(), squares, epochs=30, minibatch=8, learning_rate=0.02, simulate=True, workers=2,
-            schedule="cosine", options={"weight_decay": 1e-4, "asgd": {"push_scale": "1/workers"}},
-        )  # fmt: skip
+            model,
+            Pairs(),
+            squares,
+            epochs=30,
+            minibatch=8,
+            learning_rate=0.02,
+            simulate=True,
+            workers=2,
+            schedule="cosine",
+            options={"weight_decay": 1e-4, "asgd": {"push_scale": "1/workers"}},
+        )
     assert result.history[-1].accuracy is None and result.history[-1].loss < 0.05 < result.history[0].loss
     assert torch.equal(models[0].trained.weight, models[1].trained.weight)
     assert torch.equal(models[0].frozen.weight, models[2].frozen.weight)
@@ -208,8 +242,12 @@ def test_the_examples_of_the_readme(tmp_path, number):
     assert len(EXAMPLES) == 3 and len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 10
     (tmp_path / "example.py").write_text(EXAMPLES[number])
     done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"accuracy (\d+\.\d)%", done.stdout)[1]) > 90

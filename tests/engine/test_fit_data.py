@@ -37,24 +37,38 @@ def same(one, other, atol=0.0):
 def test_dictionaries_are_keyword_arguments_as_for_models_of_hugging_face(loss):
     model = loops.Classifier()
     result = fitted(
-        model, SENTENCES, loss, collate_fn=loops.padded, minibatch=16, epochs=6, validation=loops.Sentences(64),
+        model,
+        SENTENCES,
+        loss,
+        collate_fn=loops.padded,
+        minibatch=16,
+        epochs=6,
+        validation=loops.Sentences(64),
         optimizer=partial(torch.optim.AdamW, lr=0.05),
-    )  # fmt: skip
+    )
     assert result.history[-1].accuracy > 0.9 and result.history[-1].validation_accuracy > 0.9
 
 
 def test_the_model_computes_the_loss_with_shards_and_in_bf16():
     for keys in ({"strategy": "asgd", "workers": 2, "simulate": True}, {"precision": "bf16"}):
         result = fitted(
-            loops.Classifier(), SENTENCES, None, collate_fn=loops.padded, minibatch=16, epochs=6,
-            optimizer=partial(torch.optim.AdamW, lr=0.05), **keys,
-        )  # fmt: skip
+            loops.Classifier(),
+            SENTENCES,
+            None,
+            collate_fn=loops.padded,
+            minibatch=16,
+            epochs=6,
+            optimizer=partial(torch.optim.AdamW, lr=0.05),
+            **keys,
+        )
         assert result.history[-1].accuracy > 0.9
 
 
 def test_dictionaries_are_stacked_without_a_collate_fn():
-    items = [{"input_ids": torch.tensor([7 + index % 2, 9]), "attention_mask": torch.ones(2), "labels": index % 2}
-             for index in range(60)]  # fmt: skip
+    items = [
+        {"input_ids": torch.tensor([7 + index % 2, 9]), "attention_mask": torch.ones(2), "labels": index % 2}
+        for index in range(60)
+    ]
     assert fitted(loops.Classifier(), items, None, minibatch=10, learning_rate=1.0, epochs=8).history[-1].accuracy == 1
 
 
@@ -83,9 +97,10 @@ def test_packed_sequences():
 
 def test_minibatches_in_parts_have_the_gradient_of_the_whole():
     for keys in (
-        {"options": {"momentum": 0.9}}, {"strategy": "ddp", "workers": 2, "simulate": True},
+        {"options": {"momentum": 0.9}},
+        {"strategy": "ddp", "workers": 2, "simulate": True},
         {"strategy": "asgd", "simulate": True},
-    ):  # fmt: skip
+    ):
         whole, parts = plain(), plain()
         one = fitted(whole, minibatch=100, gradient_clip=0.3, **keys)
         two = fitted(parts, minibatch=25, accumulate=4, gradient_clip=0.3, **keys)
@@ -124,7 +139,7 @@ def test_a_dataloader_is_read_in_the_order_of_its_sampler():
         (DataLoader(numbers, batch_sampler=batches), [20, 20], True),
         (DataLoader(numbers, batch_size=25, sampler=WeightedRandomSampler([1.0] * 50, 50)), [25, 25], False),
         (DataLoader(numbers, 25, True, generator=torch.Generator(), collate_fn=loops.collected), [25, 25], False),
-    ]:  # fmt: skip
+    ]:
         seen.clear()
         result = fitted(nn.Linear(1, 2), loader, noted)
         assert [epoch.used for epoch in result.history] == [len(sizes)] * 2
@@ -169,9 +184,12 @@ def test_workers_of_a_dataloader_read_the_same(strategy):
 
 @pytest.mark.parametrize(
     ("keys", "used"),
-    [({"strategy": "sgd"}, 12), ({"strategy": "ddp", "workers": 3, "simulate": True}, 12),
-     ({"strategy": "asgd", "workers": 4, "simulate": True}, 12)],
-)  # fmt: skip
+    [
+        ({"strategy": "sgd"}, 12),
+        ({"strategy": "ddp", "workers": 3, "simulate": True}, 12),
+        ({"strategy": "asgd", "workers": 4, "simulate": True}, 12),
+    ],
+)
 def test_streams(keys, used):
     model = moons.network()
     result = fitted(model, loops.Points(), minibatch=50, epochs=4, learning_rate=0.5, **keys)
@@ -188,9 +206,17 @@ def test_every_item_of_a_stream_is_used_once_whoever_reads_it():
 
     options = {"simulation": {"failures": [[1, 2.5]], "restart_s": 1.0}}
     result = fitted(
-        nn.Linear(1, 2), Numbers(), noted, strategy="asgd", options=options, minibatch=2, steps_per_epoch=10, epochs=2,
-        simulate=True, workers=3,
-    )  # fmt: skip
+        nn.Linear(1, 2),
+        Numbers(),
+        noted,
+        strategy="asgd",
+        options=options,
+        minibatch=2,
+        steps_per_epoch=10,
+        epochs=2,
+        simulate=True,
+        workers=3,
+    )
     assert result.restarts == 1 and result.history[0].returned and [epoch.used for epoch in result.history] == [10, 10]
     again = 2 * result.history[0].returned  # what the dead worker had computed was computed once more
     assert len(seen[4:]) == 40 + again and all(seen[4:].count(number) >= 2 for number in range(20))

@@ -18,10 +18,13 @@ from speech3.errors import SettingError
 DATA = moons.moons(600)
 SMALL = {"minibatch": 30, "learning_rate": 0.2, "epochs": 2, "seed": 3}
 SIMULATED = [
-    ("sgd", False, {}), ("asgd", True, {}), ("asgd_zhang", True, {"asgd": {"warm_start": 0.5}}),
-    ("downpour", True, {"asgd": {"warm_start": 0.5, "partitions": 2}}), ("ddp", True, {}),
+    ("sgd", False, {}),
+    ("asgd", True, {}),
+    ("asgd_zhang", True, {"asgd": {"warm_start": 0.5}}),
+    ("downpour", True, {"asgd": {"warm_start": 0.5, "partitions": 2}}),
+    ("ddp", True, {}),
     ("sandblaster", True, {"lbfgs": {"iterations": 3}}),
-]  # fmt: skip
+]
 PROCESSES = [("asgd", False, {}), ("ddp", False, {}), ("sandblaster", False, {"lbfgs": {"iterations": 3}})]
 SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in PROCESSES]
 EVERYWHERE = pytest.mark.parametrize(("strategy", "simulate", "options"), [*SIMULATED, *SLOW])
@@ -66,9 +69,15 @@ class Unusual(nn.Module):
 def test_every_strategy_trains_unusual_models(strategy, simulate, options):
     model, before = Unusual(), Unusual()
     result = fit(
-        model, DATA, nn.CrossEntropyLoss(), strategy=strategy, simulate=simulate,
-        workers=None if strategy == "sgd" else 2, options=options, **SMALL,
-    )  # fmt: skip
+        model,
+        DATA,
+        nn.CrossEntropyLoss(),
+        strategy=strategy,
+        simulate=simulate,
+        workers=None if strategy == "sgd" else 2,
+        options=options,
+        **SMALL,
+    )
     assert result.dropped == 0
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before.state_dict()[name])}
     still = {"mask", "frozen.weight", "frozen.bias", "frozen.running_mean", "frozen.running_var"}
@@ -143,10 +152,16 @@ class Holds:
         return self.loss(outputs, targets)
 
 
-@pytest.mark.parametrize("wrapped", [
-    lambda loss: loss, Holds, lambda loss: partial(loss.forward), lambda loss: loss.forward,
-    lambda loss: lambda outputs, targets: loss(outputs, targets),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda loss: loss,
+        Holds,
+        lambda loss: partial(loss.forward),
+        lambda loss: loss.forward,
+        lambda loss: lambda outputs, targets: loss(outputs, targets),
+    ],
+)
 def test_a_loss_with_parameters_is_refused_by_their_names(wrapped):
     with pytest.raises(SettingError, match=r"^loss: WithWeight\.weight would not be"):
         fit(moons.network(), DATA, wrapped(WithWeight()), strategy="sgd", **SMALL)
@@ -179,9 +194,17 @@ def test_five_workers_with_full_pushes_learn_without_batch_normalisation():
         hidden = [layer for _ in range(2) for layer in (nn.Linear(128, 128), nn.ReLU())]
         model = nn.Sequential(nn.Linear(480, 128), nn.ReLU(), *hidden, nn.Linear(128, 40))
         result = fit(
-            model, data, nn.CrossEntropyLoss(), strategy="asgd", workers=5, simulate=True, minibatch=64, epochs=2,
-            learning_rate=0.4, gradient_clip=gradient_clip,
-        )  # fmt: skip
+            model,
+            data,
+            nn.CrossEntropyLoss(),
+            strategy="asgd",
+            workers=5,
+            simulate=True,
+            minibatch=64,
+            epochs=2,
+            learning_rate=0.4,
+            gradient_clip=gradient_clip,
+        )
         found.append(result.history[-1].accuracy)
     assert found[0] > 0.6 > 2 * found[1]
     training = config_of("asgd", {}, simulate=True, workers=2, max_epochs=2, minibatch=30)

@@ -32,13 +32,14 @@ def same(one, other, atol=0.0):
 @pytest.mark.parametrize(
     ("optimizer", "schedule", "clip"),
     [
-        (loops.decayed, None, None), (loops.sgd_with_momentum, None, 0.5),
+        (loops.decayed, None, None),
+        (loops.sgd_with_momentum, None, 0.5),
         (loops.decayed, partial(loops.one_cycle, steps=10), None),
         (partial(torch.optim.NAdam, lr=0.01), partial(torch.optim.lr_scheduler.StepLR, step_size=3), None),
         (partial(torch.optim.RMSprop, lr=0.01, momentum=0.5), None, None),
         (torch.optim.Adagrad, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=10), None),
     ],
-)  # fmt: skip
+)
 def test_the_losses_are_those_of_a_plain_loop(optimizer, schedule, clip):
     model, plain, data, losses = moons.network(), moons.network(), moons.Watched(DATA), []
 
@@ -76,9 +77,15 @@ def test_named_schedules_multiply_the_rates_of_all_groups(name):
 def test_shards_have_optimizers_of_their_own(strategy):
     model = moons.network()
     result = fitted(
-        model, moons.moons(), strategy=strategy, optimizer=loops.decayed, simulate=True, workers=2, epochs=6,
+        model,
+        moons.moons(),
+        strategy=strategy,
+        optimizer=loops.decayed,
+        simulate=True,
+        workers=2,
+        epochs=6,
         minibatch=30,
-    )  # fmt: skip
+    )
     assert result.history[-1].accuracy > 0.9 and moons.accuracy(model) > 0.9 and result.dropped == 0
 
 
@@ -88,9 +95,16 @@ def test_processes_with_the_callers_optimizer(strategy):
     model = moons.network()
     schedule = partial(loops.one_cycle, steps=240)
     result = fitted(
-        model, moons.moons(), strategy=strategy, optimizer=loops.decayed, workers=2, epochs=6, minibatch=30,
-        schedule=schedule, validation=moons.moons(300, seed=8),
-    )  # fmt: skip
+        model,
+        moons.moons(),
+        strategy=strategy,
+        optimizer=loops.decayed,
+        workers=2,
+        epochs=6,
+        minibatch=30,
+        schedule=schedule,
+        validation=moons.moons(300, seed=8),
+    )
     assert result.history[-1].validation_accuracy > 0.9 and moons.accuracy(model) > 0.9
 
 
@@ -125,8 +139,15 @@ def test_early_stopping():
 
     result = fitted(epochs=50, on_step=on_step)
     assert result.stopped and [(step.epoch, step.step) for step in steps] == [
-        (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 1), (2, 2), (2, 3)
-    ]  # fmt: skip
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (1, 4),
+        (1, 5),
+        (2, 1),
+        (2, 2),
+        (2, 3),
+    ]
     assert result.history[-1].used == 3 and steps[0].steps == 5 and steps[-1].loss == result.history[-1].loss
     assert not fitted(on_epoch=lambda epoch: "a word", on_step=lambda step: 1).stopped  # only True ends training
 
@@ -179,13 +200,15 @@ def test_another_number_of_workers_and_of_epochs_when_resuming(tmp_path):
 def test_a_directory_of_another_training(tmp_path):
     fitted(epochs=1, out=tmp_path)
     for message, keys in [
-        (r"out=.*: holds a training with learning_rate=0.1, and this one has 0.2; choose another out",
-         {"learning_rate": 0.2}),
+        (
+            r"out=.*: holds a training with learning_rate=0.1, and this one has 0.2; choose another out",
+            {"learning_rate": 0.2},
+        ),
         (r"holds a training with minibatch=100, and this one has 50", {"minibatch": 50}),
         (r"holds a training with optimizer=\"sgd\", and this one has \"a function\"", {"optimizer": ADAMW}),
         (r"parameters of the model", {"model": nn.Linear(2, 2)}),
         (r"minibatches of an epoch=5, and this one has 4", {"data": Subset(DATA, range(400))}),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(Speech3Error, match=message):
             fitted(epochs=2, out=tmp_path, **keys)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")

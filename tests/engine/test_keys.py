@@ -22,17 +22,29 @@ DATA = {  # of the model, its minibatches and its loss, which every world is giv
     "chunk_frames", "dtype",
 }  # fmt: skip
 LOOP = {  # of the loop over epochs, which is around every world
-    "max_epochs", "schedule", "halve_below", "stop_below", "average", "evaluations", "keep_checkpoints", "checkpoint_s",
-}  # fmt: skip
+    "max_epochs",
+    "schedule",
+    "halve_below",
+    "stop_below",
+    "average",
+    "evaluations",
+    "keep_checkpoints",
+    "checkpoint_s",
+}
 PLACE = {"world", "workers", "model_partitions", "device", "threads", "precision", "cuda_graph"}  # test_fit_trouble
 GROUPS = {"asgd", "lbfgs", "cluster", "simulation"}  # each names the world that it is for
 ELSEWHERE = {"group_lasso"}  # tests/training/test_group_lasso.py
 STEPS = {
-    "learning_rate": {"learning_rate": 0.05}, "warmup": {"warmup": 1.0},
-    "final_rate": {"schedule": "exponential", "final_rate": 0.5}, "optimizer": {"optimizer": "adamw"},
-    "betas": {"optimizer": "adamw", "betas": (0.5, 0.9)}, "momentum": {"momentum": 0.5},
-    "weight_decay": {"weight_decay": 0.1}, "gradient_clip": {"gradient_clip": 0.01}, "codec": {"codec": "ternary"},
-}  # fmt: skip
+    "learning_rate": {"learning_rate": 0.05},
+    "warmup": {"warmup": 1.0},
+    "final_rate": {"schedule": "exponential", "final_rate": 0.5},
+    "optimizer": {"optimizer": "adamw"},
+    "betas": {"optimizer": "adamw", "betas": (0.5, 0.9)},
+    "momentum": {"momentum": 0.5},
+    "weight_decay": {"weight_decay": 0.1},
+    "gradient_clip": {"gradient_clip": 0.01},
+    "codec": {"codec": "ternary"},
+}
 BEFORE = {"betas": {"optimizer": "adamw"}, "final_rate": {"schedule": "exponential"}}  # what these are compared with
 BY_LBFGS = {"optimizer", "betas", "momentum", "gradient_clip", "codec"}
 CLOCK = {"compute_s": 1.0, "sync_s": 0.1}
@@ -43,11 +55,12 @@ WORLDS = {
     "sandblaster": ({"world": "sandblaster"}, BY_LBFGS),
     "simulated asgd": ({"world": "simulated", "simulation": CLOCK}, set()),
     "simulated asgd, gradients": (
-        {"world": "simulated", "simulation": CLOCK, "asgd": {"local_updates": False}}, {"optimizer", "betas"}
+        {"world": "simulated", "simulation": CLOCK, "asgd": {"local_updates": False}},
+        {"optimizer", "betas"},
     ),
     "simulated synchronous": ({"world": "simulated", "simulation": {**CLOCK, "method": "synchronous"}}, set()),
     "simulated sandblaster": ({"world": "simulated", "simulation": {**CLOCK, "method": "sandblaster"}}, BY_LBFGS),
-}  # fmt: skip
+}
 
 
 def test_every_key_is_in_the_table():
@@ -57,10 +70,18 @@ def test_every_key_is_in_the_table():
 
 
 def _config(keys):
-    training = TrainingConfig(**{
-        "workers": 2, "minibatch": 30, "learning_rate": 0.1, "schedule": "constant", "max_epochs": 2, **keys,
-        "lbfgs": {"iterations": 3}, "asgd": {"warm_start": 0.5, "sync_every": 1, **keys.get("asgd", {})},
-    })  # fmt: skip
+    training = TrainingConfig(
+        **{
+            "workers": 2,
+            "minibatch": 30,
+            "learning_rate": 0.1,
+            "schedule": "constant",
+            "max_epochs": 2,
+            **keys,
+            "lbfgs": {"iterations": 3},
+            "asgd": {"warm_start": 0.5, "sync_every": 1, **keys.get("asgd", {})},
+        }
+    )
     check_workers(training)
     return training
 
@@ -128,19 +149,33 @@ def test_momentum_is_the_servers_and_steps_keep_their_size_at_the_end_of_the_war
         _config({**keys, "asgd": {"momentum": 0.5}})
 
 
-@pytest.mark.parametrize("codec", [{"share": 0.1}, {"kind": "topk", "bucket": 64}, {"kind": "bf16", "clip": 2.0},
-                                   {"kind": "ternary", "share": 0.1}, {"float_last": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "codec",
+    [
+        {"share": 0.1},
+        {"kind": "topk", "bucket": 64},
+        {"kind": "bf16", "clip": 2.0},
+        {"kind": "ternary", "share": 0.1},
+        {"float_last": True},
+    ],
+)
 def test_keys_of_another_codec_are_refused(codec):
     with pytest.raises(SettingError, match=r"training\.codec\.\w+=.*has no effect with"):
         _config({"world": "shared", "codec": codec})
     _config({"world": "shared", "codec": {"down": "ternary", "bucket": 8, "float_below": 3}})
 
 
-@pytest.mark.parametrize(("strategy", "options"), [
-    ("ddp", {"asgd": {"sync_every": 1}}), ("sgd", {"lbfgs": {"history": 3}}), ("asgd", {"lbfgs": {"history": 3}}),
-    ("asgd", {"betas": (0.5, 0.9)}), ("sandblaster", {"asgd": {"sync_every": 1}}),
-    ("sgd", {"final_rate": 0.1}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("ddp", {"asgd": {"sync_every": 1}}),
+        ("sgd", {"lbfgs": {"history": 3}}),
+        ("asgd", {"lbfgs": {"history": 3}}),
+        ("asgd", {"betas": (0.5, 0.9)}),
+        ("sandblaster", {"asgd": {"sync_every": 1}}),
+        ("sgd", {"final_rate": 0.1}),
+    ],
+)
 def test_options_of_another_strategy_are_refused(strategy, options):
     name = next(iter(options))
     with pytest.raises(Speech3Error, match=f"^options: {name} has no effect here, as it needs .*strategy='{strategy}'"):

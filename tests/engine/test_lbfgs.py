@@ -143,7 +143,7 @@ CURVES = {  # loss and slope by step; at 0 the slope is below 0
     "steep": lambda t: (-t / (t * t + 2), (t * t - 2) / (t * t + 2) ** 2),
     "wall": lambda t: (-t + (math.inf if t > 0.01 else 0.0), -1.0 if t < 0.005 else 0.0),
     "no number": lambda t: ((t - 0.2) ** 2, 2 * (t - 0.2)) if t < 1 else (math.nan, math.nan),
-}  # fmt: skip
+}
 
 
 def _search(curve, first):

@@ -18,8 +18,15 @@ def test_packed_values_keep_shared_storage():
     model = nn.ModuleList([tied, tied, nn.BatchNorm1d(3), nn.LSTM(3, 4)])
     model[2].requires_grad_(False)
     large = torch.rand(_LARGE // 2)
-    given = {"a": a, "part": a[3:6].view(3, 1), "model": model, "large": list(large.view(8, -1)),
-             "none": torch.zeros(0, 2), "bits": torch.tensor([True]), "int": 3}  # fmt: skip
+    given = {
+        "a": a,
+        "part": a[3:6].view(3, 1),
+        "model": model,
+        "large": list(large.view(8, -1)),
+        "none": torch.zeros(0, 2),
+        "bits": torch.tensor([True]),
+        "int": 3,
+    }
     found = handed(given)
     assert torch.equal(found["a"], a) and found["bits"].item() and found["int"] == 3 and found["none"].shape == (0, 2)
     found["a"][4] = -1

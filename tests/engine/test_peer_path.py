@@ -54,8 +54,9 @@ def trained(config: AsgdConfig, codec: CodecConfig, peer: bool) -> dict[str, Ten
 
 
 @pytest.mark.parametrize("local_updates", [True, False])
-@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig(kind="ternary", down="ternary", float_below=0)],
-                         ids=["float32", "ternary"])  # fmt: skip
+@pytest.mark.parametrize(
+    "codec", [CodecConfig(), CodecConfig(kind="ternary", down="ternary", float_below=0)], ids=["float32", "ternary"]
+)
 def test_server_on_another_device_trains_as_one_in_shared_memory(
     local_updates: bool, codec: CodecConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

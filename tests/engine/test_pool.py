@@ -35,9 +35,11 @@ def test_each_minibatch_is_drawn_once():
 def _in_rows(states, *starts):
     ends = [*starts[1:], len(states)]
     pool = MinibatchQueue(
-        MinibatchStates.of(len(states)), np.zeros(2, np.int64), nullcontext(),
+        MinibatchStates.of(len(states)),
+        np.zeros(2, np.int64),
+        nullcontext(),
         [range(start, end) for start, end in zip(starts, ends, strict=True)],
-    )  # fmt: skip
+    )
     pool.fill(np.array(states, np.int32))
     return pool
 
@@ -281,9 +283,13 @@ MOVES = st.lists(
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(
-    moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]),
-    late=st.booleans(), rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
-)  # fmt: skip
+    moves=MOVES,
+    config=st.sampled_from(CONFIGS),
+    workers=st.integers(1, 3),
+    bad=st.sampled_from([-1, 3]),
+    late=st.booleans(),
+    rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
+)
 def test_every_minibatch_ends_used_or_dropped_in_any_interleaving_with_deaths(moves, config, workers, bad, late, rows):
     host = _Host(config, workers, bad, late, rows)
     version = 0

@@ -108,10 +108,13 @@ def test_a_loss_that_is_not_finite_is_refused_and_training_continues(local):
 @pytest.mark.parametrize(
     ("keys", "share"),
     [
-        ({"push_scale": 1.0}, 0.2), ({"push_scale": 0.4, "momentum": 0.5}, 0.25), ({"push_scale": "1/workers"}, 1.0),
-        ({"push_scale": "1/accumulated", "sync_every": 2}, 0.4), ({"push_scale": 0.1}, 1.0),
+        ({"push_scale": 1.0}, 0.2),
+        ({"push_scale": 0.4, "momentum": 0.5}, 0.25),
+        ({"push_scale": "1/workers"}, 1.0),
+        ({"push_scale": "1/accumulated", "sync_every": 2}, 0.4),
+        ({"push_scale": 0.1}, 1.0),
     ],
-)  # fmt: skip
+)
 def test_constraint_steps_of_all_workers_add_up_to_one(keys, share):
     parts = tiny.Build()()
     parts.model.constraint_share = 1.0

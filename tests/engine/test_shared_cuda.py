@@ -101,7 +101,7 @@ def test_one_shard_is_plain_sgd(gpu: str, tmp_path: Path) -> None:
         (2, AsgdConfig(sync_every=2, fetch_every=2, local_updates=False), CodecConfig(kind="bf16")),
     ],
     ids=["two", "four", "partitions_topk", "fetch_bf16"],
-)  # fmt: skip
+)
 def test_shards_train(workers: int, config: AsgdConfig, codec: CodecConfig | None, gpu: str, tmp_path: Path) -> None:
     with opened(config, tmp_path, gpu, workers, codec) as (world, gate):
         assert gpu == "cpu" or all(tensor.is_cuda for tensor in world.on_gpu[0])

@@ -62,7 +62,7 @@ def test_after_a_death_in_a_sync_the_next_lets_its_kernels_end(on_gpu, monkeypat
     slept, memory = [], SimpleNamespace(syncing_S=np.zeros(1, np.int64))
     partition = SimpleNamespace(
         memory=memory, number=0, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
-    )  # fmt: skip
+    )
     monkeypatch.setattr(shared.time, "sleep", slept.append)
     shared._enter(partition)  # nobody had it
     assert memory.syncing_S[0] == 1 and not slept

@@ -52,10 +52,14 @@ def _trajectory(name):
     done = _train(world)
     parameters = world.snapshot().tensors["parameters"]
     return {
-        "version": world.server.version, "seconds": round(done.seconds, 6), "used": done.used, "stale": done.stale,
-        "staleness": list(done.staleness), "loss_sum": round(done.loss_sum, 4),
+        "version": world.server.version,
+        "seconds": round(done.seconds, 6),
+        "used": done.used,
+        "stale": done.stale,
+        "staleness": list(done.staleness),
+        "loss_sum": round(done.loss_sum, 4),
         "parameters": [round(value, 6) for value in parameters.tolist()],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -20,13 +20,23 @@ WORKERS = (1, 4, 16)
 def test_the_formula_by_hand():
     points = throughputs({"dnn": COSTS}, WORKERS, [1e4, 1e5], latency_s=0.01)
     assert [(p.bandwidth, p.workers) for p in points] == [(b, n) for b in (1e4, 1e5) for n in WORKERS]
-    assert [p.float32 for p in points] == pytest.approx([
-        100 / 0.5, 400 / (0.5 + 2 * 8000 / 1e4 * 2 + 4 * 0.01), 1600 / (0.5 + 2 * 8000 / 1e4 * 4 + 8 * 0.01),
-        100 / 0.5, 400 / (0.5 + 2 * 8000 / 1e5 * 2 + 4 * 0.01), 1600 / (0.5 + 2 * 8000 / 1e5 * 4 + 8 * 0.01),
-    ])  # fmt: skip
-    assert [p.ternary for p in points[:3]] == pytest.approx([
-        100 / 0.5, 400 / (0.5 + 0.1 + 2 * 1500 / 1e4 + 4 * 0.01), 1600 / (0.5 + 0.2 + 4 * 2000 / 1e4 + 8 * 0.01),
-    ])  # fmt: skip
+    assert [p.float32 for p in points] == pytest.approx(
+        [
+            100 / 0.5,
+            400 / (0.5 + 2 * 8000 / 1e4 * 2 + 4 * 0.01),
+            1600 / (0.5 + 2 * 8000 / 1e4 * 4 + 8 * 0.01),
+            100 / 0.5,
+            400 / (0.5 + 2 * 8000 / 1e5 * 2 + 4 * 0.01),
+            1600 / (0.5 + 2 * 8000 / 1e5 * 4 + 8 * 0.01),
+        ]
+    )
+    assert [p.ternary for p in points[:3]] == pytest.approx(
+        [
+            100 / 0.5,
+            400 / (0.5 + 0.1 + 2 * 1500 / 1e4 + 4 * 0.01),
+            1600 / (0.5 + 0.2 + 4 * 2000 / 1e4 + 8 * 0.01),
+        ]
+    )
 
 
 @pytest.mark.parametrize("workers", [2, 4, 512])
@@ -53,8 +63,10 @@ def test_what_is_measured_is_what_a_simulated_worker_sends():
 def _points(gain):
     return [
         Point(network, bandwidth, workers, 100.0, 100.0 * gain(network, bandwidth, workers))
-        for network in ("cnn", "dnn", "lstm") for bandwidth in (1.0, 10.0) for workers in (1, 2, 4, 8)
-    ]  # fmt: skip
+        for network in ("cnn", "dnn", "lstm")
+        for bandwidth in (1.0, 10.0)
+        for workers in (1, 2, 4, 8)
+    ]
 
 
 CONNECTED = {"cnn": 0.8, "dnn": 1.0, "lstm": 1.0}
@@ -63,8 +75,10 @@ CONNECTED = {"cnn": 0.8, "dnn": 1.0, "lstm": 1.0}
 def test_conclusions_that_hold():
     found = conclusions(_points(lambda net, b, n: 1 + n / b + CONNECTED[net]), CONNECTED)
     assert [each.claim for each in found] == [
-        "more workers gain more", "less bandwidth gains more", "more fully connected layers gain more",
-    ]  # fmt: skip
+        "more workers gain more",
+        "less bandwidth gains more",
+        "more fully connected layers gain more",
+    ]
     assert [each.steps for each in found] == [3 * 2 * 2, 3 * 3, 2 * 3 * 2]  # one worker alone is in none of them
     assert all(each.against == () and each.level == 0 for each in found)
 

@@ -37,13 +37,15 @@ def test_every_kind_has_its_boundaries() -> None:
     ours = track(0, 0.21, 0.32, 0.5, 0.57, 0.84, 1.0, labels="sil K AE1 T IY0 sil")
     found = compare(times(WORDS, PHONES), times([Segment(0.21, 0.57, "CAT"), Segment(0.57, 0.84, "e")], ours))
     expected = {
-        "word starts": [0.01, -0.03], "word ends": [-0.03, 0.04], "inside words": [0.02, 0.0],
-        "phones": [0.02, 0.0, -0.03], "after silence": [0.01], "before silence": [0.04],
-    }  # fmt: skip
+        "word starts": [0.01, -0.03],
+        "word ends": [-0.03, 0.04],
+        "inside words": [0.02, 0.0],
+        "phones": [0.02, 0.0, -0.03],
+        "after silence": [0.01],
+        "before silence": [0.04],
+    }
     assert {kind: pytest.approx(errors, abs=1e-9) for kind, errors in found.errors_s.items()} == expected
-    assert set(found.pairs_s) == {
-        "stop-vowel", "vowel-stop", "silence-stop", "vowel-silence"
-    }  # fmt: skip
+    assert set(found.pairs_s) == {"stop-vowel", "vowel-stop", "silence-stop", "vowel-silence"}
     assert found.pairs_s["stop-vowel"] == pytest.approx([0.02, -0.03], abs=1e-9)
     assert found.matched == {"words": 2, "phones": 4} and not found.only_reference.total()
     shown = table(found)
@@ -53,9 +55,16 @@ def test_every_kind_has_its_boundaries() -> None:
 def test_figures_are_those_of_their_definition() -> None:
     each = figures([0.005, -0.010, 0.020, -0.025, 0.060])
     assert each == {
-        "n": 5, "mean_ms": 24.0, "median_ms": 20.0, "within_5_ms": 20.0, "within_10_ms": 40.0, "within_20_ms": 60.0,
-        "within_25_ms": 80.0, "within_50_ms": 80.0, "bias_ms": 10.0,
-    }  # fmt: skip
+        "n": 5,
+        "mean_ms": 24.0,
+        "median_ms": 20.0,
+        "within_5_ms": 20.0,
+        "within_10_ms": 40.0,
+        "within_20_ms": 60.0,
+        "within_25_ms": 80.0,
+        "within_50_ms": 80.0,
+        "bias_ms": 10.0,
+    }
 
 
 def test_phones_that_only_one_side_has_are_counted_and_their_neighbours_not_measured() -> None:
@@ -91,9 +100,10 @@ def test_matching_has_the_least_cost_of_all() -> None:
         pair = 0.0 if true.label == own.label else costs["alike" if same_class else "unlike"]
         pair += costs["second"] * abs(true.start_s + true.end_s - own.start_s - own.end_s) / 2
         return min(
-            pair + least(truth[1:], ours[1:]), costs["missing"] + least(truth[1:], ours),
+            pair + least(truth[1:], ours[1:]),
+            costs["missing"] + least(truth[1:], ours),
             costs["missing"] + least(truth, ours[1:]),
-        )  # fmt: skip
+        )
 
     generator = np.random.default_rng(0)
     for _ in range(30):
@@ -117,10 +127,16 @@ def test_an_hour_of_words_is_matched_in_seconds() -> None:
 
 def test_broad_classes() -> None:
     said = {
-        "vowel": "AH0 iy aː ã ə̥ ɛ̃ y", "stop": "p tcl kʰ t̪ ʔ k' b dx ɡ͡b", "fricative": "sh ʃ ɬ x dh v ʕʷ",
-        "affricate": "CH t͡ʃ t͡s' d͡ʒ", "nasal": "ng n̪ m̩ ŋ EN", "liquid": "r L ɾ ɻ̥ el", "glide": "w j ɥ",
-        "silence": "SIL h# <eps> sp", "other": "7 字",
-    }  # fmt: skip
+        "vowel": "AH0 iy aː ã ə̥ ɛ̃ y",
+        "stop": "p tcl kʰ t̪ ʔ k' b dx ɡ͡b",
+        "fricative": "sh ʃ ɬ x dh v ʕʷ",
+        "affricate": "CH t͡ʃ t͡s' d͡ʒ",
+        "nasal": "ng n̪ m̩ ŋ EN",
+        "liquid": "r L ɾ ɻ̥ el",
+        "glide": "w j ɥ",
+        "silence": "SIL h# <eps> sp",
+        "other": "7 字",
+    }
     for name, labels in said.items():
         assert {label: broad_class(label) for label in labels.split()} == dict.fromkeys(labels.split(), name)
     assert broad_class("Y", arpabet=True) == "glide" and is_silence("")
@@ -130,8 +146,10 @@ def test_broad_classes() -> None:
 def test_names_are_paired_by_as_many_of_their_parts_as_are_needed() -> None:
     reference = ["DR1/FCJF0/SA1", "DR1/MABC0/SA1", "DR2/X/SI5"]
     assert paired(reference, ["fcjf0-sa1", "mabc0_sa1", "SI5", "sa1"]) == {
-        "DR1/FCJF0/SA1": "fcjf0-sa1", "DR1/MABC0/SA1": "mabc0_sa1", "DR2/X/SI5": "SI5"
-    }  # fmt: skip
+        "DR1/FCJF0/SA1": "fcjf0-sa1",
+        "DR1/MABC0/SA1": "mabc0_sa1",
+        "DR2/X/SI5": "SI5",
+    }
     assert paired(["a", "b"], ["a", "c"]) == {"a": "a"}
 
 
@@ -167,7 +185,7 @@ def test_every_form_is_read(tmp_path: Path) -> None:
         ({"empty/x.txt": ""}, ["empty", "empty"], "no phones.ctm, no words.ctm"),
         ({"words.ctm": ""}, ["words.ctm", "words.ctm"], "words.ctm: is empty"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str], said: str
 ) -> None:

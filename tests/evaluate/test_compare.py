@@ -17,22 +17,41 @@ from speech3.train.curves import Curve, make_table
 HOUR = 360_000  # frames of 10 ms
 SHARDS = [{"minibatches": n, "compute_s": 90.0, "sync_s": 1.0, "wait_s": 0.5, "busy": 3} for n in (60, 40)]
 COUNTS = {"used": 97, "stale": 2, "refused": 1, "returned": 5}
-PUSHED = {"staleness": [10, 20, 10], "shards": SHARDS, "minibatches": COUNTS, "versions": 40, "restarts": 1,
-          "bytes_per_minibatch": {"up": 1234.5, "down": 20_000.0}}  # fmt: skip
+PUSHED = {
+    "staleness": [10, 20, 10],
+    "shards": SHARDS,
+    "minibatches": COUNTS,
+    "versions": 40,
+    "restarts": 1,
+    "bytes_per_minibatch": {"up": 1234.5, "down": 20_000.0},
+}
 
 
 def a_run(
-    path: Path, world: str, workers: int, points: list[tuple[float, float]], *, finished: bool = True,
-    identity: dict[str, Any] | None = None, epoch_frames: int = HOUR, **more: Any,
-) -> Path:  # fmt: skip
+    path: Path,
+    world: str,
+    workers: int,
+    points: list[tuple[float, float]],
+    *,
+    finished: bool = True,
+    identity: dict[str, Any] | None = None,
+    epoch_frames: int = HOUR,
+    **more: Any,
+) -> Path:
     """A run directory with an epoch for each (seconds, held-out accuracy)."""
     path.mkdir(parents=True)
     about = {"training": {"world": world, "workers": workers}, "frames": {"heldout": "0a"}, **(identity or {})}
     (path / "run.json").write_text(json.dumps(about), encoding="utf-8")
     with (path / "metrics.jsonl").open("w", encoding="utf-8") as stream:
         for epoch, (seconds, accuracy) in enumerate(points, 1):
-            record = {"event": "epoch", "epoch": epoch, "seconds": seconds, "frames": epoch * epoch_frames,
-                      "heldout_accuracy": accuracy, **more}  # fmt: skip
+            record = {
+                "event": "epoch",
+                "epoch": epoch,
+                "seconds": seconds,
+                "frames": epoch * epoch_frames,
+                "heldout_accuracy": accuracy,
+                **more,
+            }
             stream.write(json.dumps(record) + "\n")
     if finished:
         (path / "model.safetensors").touch()
@@ -102,9 +121,7 @@ def test_what_people_read(three: list[Path]) -> None:
     assert "drops: " in text
 
 
-@pytest.mark.parametrize(
-    ("method", "baseline"), [("asgd", "sgd"), ("sandblaster", "sgd"), ("synchronous", "one")]
-)  # fmt: skip
+@pytest.mark.parametrize(("method", "baseline"), [("asgd", "sgd"), ("sandblaster", "sgd"), ("synchronous", "one")])
 def test_one_simulated_worker_is_the_baseline_if_it_is_plain_sgd(tmp_path: Path, method: str, baseline: str) -> None:
     training = {"world": "simulated", "workers": 1, "simulation": {"method": method}}
     one = a_run(tmp_path / "one", "simulated", 1, [(100, 0.30)], identity={"training": training})
@@ -191,9 +208,17 @@ def test_the_talks_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "tenths", "text"),
-    [(0, False, "0:00"), (59.5, False, "1:00"), (216, False, "3:36"), (59.96, True, "1:00.0"), (2.79, True, "0:02.8"),
-     (3599.4, False, "59:59"), (3816, False, "1:03:36"), (90000, False, "25:00:00")],
-)  # fmt: skip
+    [
+        (0, False, "0:00"),
+        (59.5, False, "1:00"),
+        (216, False, "3:36"),
+        (59.96, True, "1:00.0"),
+        (2.79, True, "0:02.8"),
+        (3599.4, False, "59:59"),
+        (3816, False, "1:03:36"),
+        (90000, False, "25:00:00"),
+    ],
+)
 def test_clock(seconds: float, tenths: bool, text: str) -> None:
     assert clock(seconds, tenths) == text
 

@@ -59,8 +59,10 @@ def test_files_with_ids_of_different_formats_are_compared_by_the_ids(tmp_path: P
 def test_words_of_a_ctm_are_divided_by_the_times_of_an_stm(tmp_path: Path) -> None:
     texts = read(tmp_path, ref_stm=STM, hyp_ctm=CTM)
     assert texts.hypotheses[0] == {
-        "rec-A-0.00-2.00": "hello there", "rec-A-4.00-6.00": "how were you", "rec-B-0.00-3.00": "fine",
-    }  # fmt: skip
+        "rec-A-0.00-2.00": "hello there",
+        "rec-A-4.00-6.00": "how were you",
+        "rec-B-0.00-3.00": "fine",
+    }
     assert texts.references[0]["rec-A-0.00-2.00"] == "hello there", "the label is not a word"
     assert texts.speakers == {"rec-A-0.00-2.00": "anna", "rec-A-4.00-6.00": "anna", "rec-B-0.00-3.00": "carl"}
     assert (counts(texts).length, counts(texts).errors) == (6, 1)
@@ -138,7 +140,7 @@ def test_faulty_alternatives_are_named(text: str, says: str) -> None:
         ({"ref": "SPEAKER r 1 0.0 1.0 <NA> <NA> a <NA>\n"}, {"hyp": "a\n"}, "ref: is RTTM"),
         ({"ref": 'File type = "ooTextFile"\n'}, {"hyp": "a\n"}, "ref: is a TextGrid"),
     ],
-)  # fmt: skip
+)
 def test_a_file_of_an_unknown_or_mixed_format_is_an_error(
     tmp_path: Path, ref: dict[str, str], hyp: dict[str, str], says: str
 ) -> None:

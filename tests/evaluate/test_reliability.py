@@ -20,8 +20,11 @@ def test_by_hand() -> None:
     assert found.nce == pytest.approx(0.3187, abs=1e-4)
     assert (found.words, found.correct) == (4, 0.75)
     assert [(each.low, each.words, each.correct) for each in found.bins] == [
-        (0.4, 1, 0.0), (0.5, 1, 1.0), (0.8, 1, 1.0), (0.9, 1, 1.0),
-    ]  # fmt: skip
+        (0.4, 1, 0.0),
+        (0.5, 1, 1.0),
+        (0.8, 1, 1.0),
+        (0.9, 1, 1.0),
+    ]
 
 
 def test_its_ends() -> None:

@@ -99,9 +99,14 @@ def a_report() -> Report:
         NASTY, wave_N, 16000, np.random.default_rng(0).normal(size=(98, 40)), 10.0, segments, segments
     )
     return Report(
-        f"digits {NASTY}", "recipes/run.sh digits a=1 && true", systems, volumes=[SplitVolume("train", 1234, 5, 1.234)],
-        picture=picture, config_yaml=f"corpus: digits\nname: '{NASTY}'\n", environment=environment_facts(),
-    )  # fmt: skip
+        f"digits {NASTY}",
+        "recipes/run.sh digits a=1 && true",
+        systems,
+        volumes=[SplitVolume("train", 1234, 5, 1.234)],
+        picture=picture,
+        config_yaml=f"corpus: digits\nname: '{NASTY}'\n",
+        environment=environment_facts(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +182,11 @@ def test_the_effects_of_asynchrony_are_shown(tmp_path: Path) -> None:
     checker, page = check(tmp_path / "r.html"), (tmp_path / "r.html").read_text(encoding="utf-8")
     for piece in (
         "2 shards, 2,829 versions. Minibatches: 8,490 used, 12 too stale, 3 refused, 21 returned",
-        "Restarted shards: 2.", "05,10060.0 %60.31.200.1536", "2,829 minibatches, mean 1.05, 95 % at most 2",
+        "Restarted shards: 2.",
+        "05,10060.0 %60.31.200.1536",
+        "2,829 minibatches, mean 1.05, 95 % at most 2",
         "943 minibatches, mean",
-    ):  # fmt: skip
+    ):
         assert piece in checker.text, piece
     curve = Curve("dnn", 1, (50.0, 100.0, 200.0, 300.0), (500, 1000, 2000, 3000), (0.2, 0.35, 0.4, 0.45))
     others = [Curve(name, 1, (100.0,), (1000,), (0.35,)) for name in ("cnn", "sgd")]
@@ -198,10 +205,14 @@ def test_a_page_about_characters(tmp_path: Path) -> None:
     write_report(tmp_path / "r.html", Report("t", "c", systems, metric="CER"))
     text = check(tmp_path / "r.html").text
     for piece in (
-        "0.62 % CER, dnn", "systemCER %", "160 characters in 40 utterances",
+        "0.62 % CER, dnn",
+        "systemCER %",
+        "160 characters in 40 utterances",
         "matched-pairs randomisation test on errors in characters",
-        "s3-3: 1 error in 4 characters", "speakercharactersdnn, CER %tri", "s3205.000.00",
-    ):  # fmt: skip
+        "s3-3: 1 error in 4 characters",
+        "speakercharactersdnn, CER %tri",
+        "s3205.000.00",
+    ):
         assert piece in text, piece
     assert "words" not in text.partition("Worst utterances")[2].partition("Terms")[0]
 
@@ -276,9 +287,17 @@ def test_worst_utterances_can_be_heard_and_seen(tmp_path: Path) -> None:
     )
     unknown = UnknownWords({"zebra": 2, "<b>": 5, **{f"w{n}": 1 for n in range(40)}}, 1000)
     shown["u29"] = material("u29")
-    write_report(tmp_path / "r.html", Report(
-        "t", "c", [System("dnn", found)], material=shown, suspects=suspects, unknown=unknown,
-    ))  # fmt: skip
+    write_report(
+        tmp_path / "r.html",
+        Report(
+            "t",
+            "c",
+            [System("dnn", found)],
+            material=shown,
+            suspects=suspects,
+            unknown=unknown,
+        ),
+    )
     page, checker = (tmp_path / "r.html").read_text(encoding="utf-8"), check(tmp_path / "r.html")
     sounds = [address for address in checker.addresses if address.startswith("data:audio")]
     assert len(sounds) == 21 and all(len(sound) <= 100_000 for sound in sounds)

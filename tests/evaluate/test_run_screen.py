@@ -42,15 +42,23 @@ def words_of(view: RunView, **options: Any) -> str:
 def test_everything_is_said() -> None:
     said = words_of(VIEW)
     for expected in (
-        "asgd2: dnn, world shared, 2 workers, minibatches of 256 frames", "epoch 13 of at most 20",
-        "1,250 of 5,000 minibatches", "12,345 frames/s, 12:46:40 of training",
-        "45:45 left in this epoch, at most 8:53:20 in the run", "last record 4 s ago",
-        "held-out accuracy ▁▄█ 26.00% to 37.00%", "held-out loss █▂▁ 2.9000 to 1.8000",
-        "12 best 42.00 2.5000 37.00 1.8000 40.00 0.1 12,345 1:01:01", "13 (25%) 45.00 1.2000 - - - - 12,000 15:15",
-        "epoch 13 1,240 7 3 11 1", "whole run 61,240 17 13 21 2",
-        "staleness of 50 minibatches in epoch 13: mean 1.20, 95 % up to 3", "% of minibatches 20.0 60.0 0.0 20.0",
-        "0 5 25.0 90.0 5.0 5.0 7", "1 15 75.0 80.0 10.0 10.0 2",
-    ):  # fmt: skip
+        "asgd2: dnn, world shared, 2 workers, minibatches of 256 frames",
+        "epoch 13 of at most 20",
+        "1,250 of 5,000 minibatches",
+        "12,345 frames/s, 12:46:40 of training",
+        "45:45 left in this epoch, at most 8:53:20 in the run",
+        "last record 4 s ago",
+        "held-out accuracy ▁▄█ 26.00% to 37.00%",
+        "held-out loss █▂▁ 2.9000 to 1.8000",
+        "12 best 42.00 2.5000 37.00 1.8000 40.00 0.1 12,345 1:01:01",
+        "13 (25%) 45.00 1.2000 - - - - 12,000 15:15",
+        "epoch 13 1,240 7 3 11 1",
+        "whole run 61,240 17 13 21 2",
+        "staleness of 50 minibatches in epoch 13: mean 1.20, 95 % up to 3",
+        "% of minibatches 20.0 60.0 0.0 20.0",
+        "0 5 25.0 90.0 5.0 5.0 7",
+        "1 15 75.0 80.0 10.0 10.0 2",
+    ):
         assert expected in said, expected
 
 
@@ -82,8 +90,9 @@ def test_a_run_without_shards() -> None:
 
 def test_nothing_yet() -> None:
     assert text_of(RunView("new")).splitlines() == [
-        "new", "nothing recorded yet; waiting for the first record (Ctrl-C to quit)"
-    ]  # fmt: skip
+        "new",
+        "nothing recorded yet; waiting for the first record (Ctrl-C to quit)",
+    ]
 
 
 def test_a_run_that_is_silent() -> None:

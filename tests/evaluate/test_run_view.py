@@ -14,9 +14,16 @@ from speech3.evaluate.run_watch import Counts, RunView, follow, run_view
 
 TRAINING = {"world": "shared", "workers": 2, "minibatch": 32, "max_epochs": 4, "schedule": "halving"}
 RUN = {"model": {"family": "dnn"}, "training": TRAINING}
-SHARED = {"versions": 5, "staleness": [2, 2, 1], "restarts": 1, "bytes_per_minibatch": {"up": 6.0, "down": 8.0},
-          "shards": [{"minibatches": 5, "compute_s": 9.0, "sync_s": 0.5, "wait_s": 0.5, "busy": 1},
-                     {"minibatches": 15, "compute_s": 8.0, "sync_s": 1.0, "wait_s": 1.0, "busy": 2}]}  # fmt: skip
+SHARED = {
+    "versions": 5,
+    "staleness": [2, 2, 1],
+    "restarts": 1,
+    "bytes_per_minibatch": {"up": 6.0, "down": 8.0},
+    "shards": [
+        {"minibatches": 5, "compute_s": 9.0, "sync_s": 0.5, "wait_s": 0.5, "busy": 1},
+        {"minibatches": 15, "compute_s": 8.0, "sync_s": 1.0, "wait_s": 1.0, "busy": 2},
+    ],
+}
 
 
 def epoch(number: int, world: str = "shared", **more: Any) -> dict[str, Any]:

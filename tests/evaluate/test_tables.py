@@ -42,8 +42,16 @@ def test_json_has_exactly_the_documented_keys(paths: tuple[str, str]) -> None:
     result = CliRunner().invoke(app, [*paths, "--json"])
     values = json.loads(result.stdout)
     assert list(values) == [
-        "wer", "cer", "substitutions", "deletions", "insertions", "words", "ser", "wer_ci95", "missing",
-    ]  # fmt: skip
+        "wer",
+        "cer",
+        "substitutions",
+        "deletions",
+        "insertions",
+        "words",
+        "ser",
+        "wer_ci95",
+        "missing",
+    ]
     assert (values["substitutions"], values["deletions"], values["insertions"], values["words"]) == (2, 3, 2, 14)
     assert values["wer"] == 0.5
     assert values["ser"] == 0.8

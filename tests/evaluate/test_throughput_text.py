@@ -14,9 +14,15 @@ WORKERS, GIGABITS = (1, 2, 4), (0.001, 10.0)
 
 
 def _costs(compute_s: float) -> Costs:
-    return Costs(100, compute_s, Sent(6_000_000, 6_000_000), {
-        2: Sent(400_000, 500_000, 0.0025), 4: Sent(400_000, 700_000, 0.0035),
-    })  # fmt: skip
+    return Costs(
+        100,
+        compute_s,
+        Sent(6_000_000, 6_000_000),
+        {
+            2: Sent(400_000, 500_000, 0.0025),
+            4: Sent(400_000, 700_000, 0.0035),
+        },
+    )
 
 
 @pytest.fixture
@@ -61,8 +67,10 @@ def test_what_is_written(found, tmp_path, monkeypatch):
     values = json.loads((tmp_path / "throughput.json").read_text())
     assert values["level_within"] == 0.02
     assert [(each["steps"], each["level"], len(each["against"])) for each in values["conclusions"]] == [
-        (4, 0, 2), (4, 0, 0), (2, 2, 0),
-    ]  # fmt: skip
+        (4, 0, 2),
+        (4, 0, 0),
+        (2, 2, 0),
+    ]
     assert list(drawn) == ["dnn: 100 % fully connected", "cnn: 25 % fully connected"]
     limits, rates = [], [rate for point in found.points for rate in (point.float32, point.ternary)]
     for name, draw in zip(("dnn", "cnn"), drawn.values(), strict=True):
@@ -71,8 +79,9 @@ def test_what_is_written(found, tmp_path, monkeypatch):
         mine = [point for point in found.points if point.network == name]
         assert [list(line.get_ydata()) for line in axes.lines] == [
             [rate(point) for point in mine if point.bandwidth == gigabits * BYTES_PER_GIGABIT]
-            for gigabits in GIGABITS for rate in (lambda p: p.ternary, lambda p: p.float32)
-        ]  # fmt: skip
+            for gigabits in GIGABITS
+            for rate in (lambda p: p.ternary, lambda p: p.float32)
+        ]
         assert [text.get_text() for text in axes.get_legend().get_texts()] == [
             f"{gigabits} Gbit/s, {gradients}" for gigabits in ("0.001", "10") for gradients in ("ternary", "float32")
         ]

@@ -73,8 +73,16 @@ def test_counted_by_hand() -> None:
     assert result.confusions == [("delete", "the", "", 1), ("insert", "", "four", 1), ("substitute", "sat", "sit", 1)]
     assert [u.name for u in result.worst(5)] == ["a", "b"]
     assert list(result.as_json()) == [
-        "wer", "cer", "substitutions", "deletions", "insertions", "words", "ser", "wer_ci95", "missing",
-    ]  # fmt: skip
+        "wer",
+        "cer",
+        "substitutions",
+        "deletions",
+        "insertions",
+        "words",
+        "ser",
+        "wer_ci95",
+        "missing",
+    ]
 
 
 def test_cer_counts_single_spaces_between_words() -> None:

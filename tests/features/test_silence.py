@@ -110,13 +110,16 @@ def test_today_zeros_shrink_the_variance_of_speech(recordings: list[np.ndarray])
         pytest.param(torch.full((8000,), 8 / 32768), id="a constant, as A-law decodes to"),
         pytest.param((noise(8000, 1, 1.0).abs() > 1.3 / 32768) * noise(8000, 2).sign() / 32768, id="some ones"),
         pytest.param(
-            ((torch.rand(8000, generator=torch.Generator().manual_seed(1)) - 0.5)
-             + (torch.rand(8000, generator=torch.Generator().manual_seed(2)) - 0.5)).round() / 32768,
+            (
+                (torch.rand(8000, generator=torch.Generator().manual_seed(1)) - 0.5)
+                + (torch.rand(8000, generator=torch.Generator().manual_seed(2)) - 0.5)
+            ).round()
+            / 32768,
             id="triangular dither",
         ),
         pytest.param(noise(8000, 3, 1.0).double().float() * 1e-3, id="what a decoder leaves in floats"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("snip_edges", [True, False])
 def test_what_is_digital_silence(silence: torch.Tensor, snip_edges: bool) -> None:
     wave_S = torch.cat([noise(8000), silence, noise(8000, 4)])

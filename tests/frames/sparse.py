@@ -37,7 +37,14 @@ def write_sparse(path: Path, frames: int = FRAMES) -> None:
         for name in ("mean", "variance"):
             writer.section(name, [bytes(8 * DIM)])
         writer.section("ids", ["\n".join(f"u{u:08d}" for u in range(len(offsets_U1) - 1)).encode()])
-        writer.close({
-            "frames": frames, "utterances": len(offsets_U1) - 1, "dim": DIM, "dtype": "<f2",
-            "senone_dtype": "<i2", "num_senones": SENONES, "info": {},
-        })  # fmt: skip
+        writer.close(
+            {
+                "frames": frames,
+                "utterances": len(offsets_U1) - 1,
+                "dim": DIM,
+                "dtype": "<f2",
+                "senone_dtype": "<i2",
+                "num_senones": SENONES,
+                "info": {},
+            }
+        )

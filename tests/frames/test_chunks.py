@@ -26,9 +26,16 @@ def corpus(tmp_path):
 
 def _chunks(packed, *, chunk=9, streams=4, left=2, right=4, subsampling=3, seed=1, **more):
     return Chunks(
-        packed, left=left, right=right, chunk=chunk, streams=streams, subsampling=subsampling, seed=seed,
-        device=torch.device("cpu"), **more,
-    )  # fmt: skip
+        packed,
+        left=left,
+        right=right,
+        chunk=chunk,
+        streams=streams,
+        subsampling=subsampling,
+        seed=seed,
+        device=torch.device("cpu"),
+        **more,
+    )
 
 
 def _utterance(packed, label):
@@ -87,8 +94,10 @@ def test_a_minibatch_depends_on_its_number_alone(corpus):
         one.draw(2, number)
     for number in reversed(range(len(one))):
         for a, b in zip(one.draw(2, number), other.draw(2, number), strict=True):
-            assert torch.equal(a.feats_BTF if a is not None and hasattr(a, "feats_BTF") else a,
-                               b.feats_BTF if hasattr(b, "feats_BTF") else b)  # fmt: skip
+            assert torch.equal(
+                a.feats_BTF if a is not None and hasattr(a, "feats_BTF") else a,
+                b.feats_BTF if hasattr(b, "feats_BTF") else b,
+            )
 
 
 @pytest.mark.parametrize("speed", [0.8, 1.0, 1.25])

@@ -28,9 +28,16 @@ def corpus(tmp_path, request):
 
 def _sequences(packed, *, chunk=8, streams=3, left=2, right=4, seed=1, row_minibatches=4, **more):
     return Sequences(
-        packed, left=left, right=right, chunk=chunk, streams=streams, seed=seed, device=torch.device("cpu"),
-        row_minibatches=row_minibatches, **more,
-    )  # fmt: skip
+        packed,
+        left=left,
+        right=right,
+        chunk=chunk,
+        streams=streams,
+        seed=seed,
+        device=torch.device("cpu"),
+        row_minibatches=row_minibatches,
+        **more,
+    )
 
 
 def _targets(inputs, senones_N):

@@ -24,9 +24,16 @@ def packed(tmp_path):
 
 def source(packed, minibatch=200, seed=1, **more):
     return WholeUtterances(
-        packed, left=LEFT, right=RIGHT, minibatch=minibatch, subsampling=SUBSAMPLING, seed=seed,
-        device=torch.device("cpu"), targets=list, **more,
-    )  # fmt: skip
+        packed,
+        left=LEFT,
+        right=RIGHT,
+        minibatch=minibatch,
+        subsampling=SUBSAMPLING,
+        seed=seed,
+        device=torch.device("cpu"),
+        targets=list,
+        **more,
+    )
 
 
 def utterances(minibatch):

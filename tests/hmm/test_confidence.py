@@ -22,9 +22,12 @@ def truth(hmm: Hmm, drawn: Drawn) -> Gmm:
 def test_is_what_the_formula_says(hmm: Hmm) -> None:
     ids = hmm.lexicon.phone_ids
     alignment = Alignment(
-        np.array([ids["SIL"], ids["a"], ids["b"], ids["c"]], np.int32), np.array([-1, 0, 0, 1], np.int32),
-        np.array([0, 2, 5, 9, 12], np.int32), np.array([0, 1, 0, 1, 2, 0, 1, 2, 2, 0, 1, 2], np.int8), 0.0,
-    )  # fmt: skip
+        np.array([ids["SIL"], ids["a"], ids["b"], ids["c"]], np.int32),
+        np.array([-1, 0, 0, 1], np.int32),
+        np.array([0, 2, 5, 9, 12], np.int32),
+        np.array([0, 1, 0, 1, 2, 0, 1, 2, 2, 0, 1, 2], np.int8),
+        0.0,
+    )
     loglikes = np.random.default_rng(0).standard_normal((12, hmm.num_pdfs)).astype(np.float32)
     pdfs, below = alignment.pdfs(hmm), []
     for begin, end in ((2, 5), (5, 9), (9, 12)):

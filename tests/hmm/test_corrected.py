@@ -45,9 +45,13 @@ def test_boundaries_move_and_keep_their_order() -> None:
     lexicon = Lexicon((Pronunciation("ta", ("t", "a")),))
     silence, t, a = (lexicon.phone_ids[name] for name in (lexicon.silence_phones[0], "t", "a"))
     alignment = Alignment(
-        np.array([silence, t, a, silence], np.int32), np.array([-1, 0, 0, -1], np.int32),
-        np.array([0, 10, 13, 30, 40], np.int32), np.zeros(40, np.int8), 0.0, np.array([0, 9.6, 13.2, 30.5, 40]),
-    )  # fmt: skip
+        np.array([silence, t, a, silence], np.int32),
+        np.array([-1, 0, 0, -1], np.int32),
+        np.array([0, 10, 13, 30, 40], np.int32),
+        np.zeros(40, np.int8),
+        0.0,
+        np.array([0, 9.6, 13.2, 30.5, 40]),
+    )
     clock = FrameClock(0.01, 0.0)
     late = Offsets({PAIR: 0.012, ("silence", "stop"): -0.005}, 1, 0, 1, 2)
     edges = moved(alignment, lexicon, clock, late).edges

@@ -42,9 +42,11 @@ def test_few_gaussians_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) 
     offset = np.concatenate([[0], np.cumsum(generator.integers(1, 9, 50))])
     total, feats_TD = int(offset[-1]), generator.standard_normal((70, 6)).astype(np.float32)
     gmm = Gmm(
-        offset, normalized(generator.uniform(0.1, 1, total), offset), generator.standard_normal((total, 6)),
+        offset,
+        normalized(generator.uniform(0.1, 1, total), offset),
+        generator.standard_normal((total, 6)),
         generator.uniform(0.5, 2, (total, 6)),
-    )  # fmt: skip
+    )
     chosen = np.array([3, 49, 0, 7, 8])
     whole, some = gmm.loglikes(feats_TD), gmm.loglikes(feats_TD, chosen)
     np.testing.assert_allclose(some, whole[:, chosen], atol=1e-5)

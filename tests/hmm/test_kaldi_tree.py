@@ -36,16 +36,20 @@ def _leaf(pdf: int) -> bytes:
 
 
 _SPOKEN = _question(
-    0, [0, 1, 4],
+    0,
+    [0, 1, 4],
     _question(1, [3], _question(-1, [0, 1], _leaf(3), _leaf(4)), _table(-1, _leaf(7), _leaf(8), _leaf(9))),
     _leaf(10),
-)  # fmt: skip
+)
 _LAST = _table(2, _leaf(11), _leaf(12), b"NULL ", _leaf(5), _leaf(6))
 BINARY = (
-    b"\0BContextDependency " + integer(3) + integer(1) + b"ToPdf "
+    b"\0BContextDependency "
+    + integer(3)
+    + integer(1)
+    + b"ToPdf "
     + _question(1, [1], _table(-1, _leaf(0), _leaf(1), _leaf(2)), _question(1, [2, 3], _SPOKEN, _LAST))
     + b"EndContextDependency "
-)  # fmt: skip
+)
 
 
 def by_hand(left: int, phone: int, right: int, state: int) -> int | None:
@@ -143,6 +147,8 @@ def test_ours_for_kaldi_and_back(lexicon: Lexicon, tmp_path: Path) -> None:
     np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
     assert (tmp_path / "phones.txt").read_text() == "<eps> 0\nSIL 1\na 2\nb 3\n#0 4\n"
     assert (tmp_path / "dict" / "lexiconp.txt").read_text() == "ab 1 a b\nba 1 b a\n<unk> 1 SIL\n"
-    kinds = {name: (tmp_path / "dict" / f"{name}.txt").read_text().split() for name in
-             ("silence_phones", "nonsilence_phones", "optional_silence", "extra_questions")}  # fmt: skip
+    kinds = {
+        name: (tmp_path / "dict" / f"{name}.txt").read_text().split()
+        for name in ("silence_phones", "nonsilence_phones", "optional_silence", "extra_questions")
+    }
     assert list(kinds.values()) == [["SIL"], ["a", "b"], ["SIL"], []]

@@ -119,10 +119,13 @@ def test_scores_are_summed_posteriors_over_summed_priors():
     loop = LoopPhones(np.array([True, False]), np.array([1, 0, 1, 1]), *np.zeros((3, 2, 1), np.float32))
     logits, log_prior = rng.normal(0, 5, (7, 4)), np.log([0.1, 0.2, 0.3, 0.4])
     posterior = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    wanted = np.stack([
-        posterior[:, 1] - log_prior[1],
-        np.logaddexp.reduce(posterior[:, [0, 2, 3]], axis=1) - np.logaddexp.reduce(log_prior[[0, 2, 3]]),
-    ], axis=1)  # fmt: skip
+    wanted = np.stack(
+        [
+            posterior[:, 1] - log_prior[1],
+            np.logaddexp.reduce(posterior[:, [0, 2, 3]], axis=1) - np.logaddexp.reduce(log_prior[[0, 2, 3]]),
+        ],
+        axis=1,
+    )
     found = loop.scores(logits.astype(np.float32), log_prior)[:, :, 0]
     np.testing.assert_allclose(found - found[:, :1], wanted - wanted[:, :1], atol=1e-4)
 

@@ -24,9 +24,13 @@ CONFIG = HmmConfig.model_validate({"mono": {"iterations": 8, "gaussians": 20, "m
 def _found(starts: list[int], edges: list[float], words: list[int]) -> Alignment:
     count = len(words)
     return Alignment(
-        np.zeros(count, np.int32), np.array(words, np.int32), np.array(starts, np.int32), np.zeros(starts[-1], np.int8),
-        0.0, np.array(edges),
-    )  # fmt: skip
+        np.zeros(count, np.int32),
+        np.array(words, np.int32),
+        np.array(starts, np.int32),
+        np.zeros(starts[-1], np.int8),
+        0.0,
+        np.array(edges),
+    )
 
 
 def test_boundaries_beside_silence_stay_and_phones_keep_their_length() -> None:
@@ -57,10 +61,12 @@ def test_a_phone_is_divided_as_is_likeliest() -> None:
     states = _divided(loglikes, column, starts)
     for phone, (begin, end) in enumerate([(0, 7), (7, 12)]):
         best = max(
-            ([0] * i + [1] * (j - i) + [2] * (end - begin - j)
-             for i, j in itertools.combinations(range(1, end - begin), 2)),
+            (
+                [0] * i + [1] * (j - i) + [2] * (end - begin - j)
+                for i, j in itertools.combinations(range(1, end - begin), 2)
+            ),
             key=lambda split: sum(loglikes[begin + t, column[phone, k]] for t, k in enumerate(split)),
-        )  # fmt: skip
+        )
         assert states[begin:end].tolist() == best
 
 

@@ -33,14 +33,23 @@ from speech3.hmm.workers import Workers
 from speech3.language.lexicon import Lexicon
 from speech3.runtime import Metrics, read_metrics
 
-STAGE = {"iterations": 6, "leaves": 18, "gaussians": 30, "max_iteration_increase": 4, "realign": [3],
-         "min_leaf_frames": 20, "transform": [2, 4]}  # fmt: skip
-CONFIG = HmmConfig.model_validate({
-    "mono": {"iterations": 8, "gaussians": 20, "max_iteration_increase": 6},
-    "tri": {key: value for key, value in STAGE.items() if key != "transform"},
-    "lda": {**STAGE, "dim": 6, "context": 1},
-    "sat": {**STAGE, "least_frames": 100, "prior_frames": 20},
-})  # fmt: skip
+STAGE = {
+    "iterations": 6,
+    "leaves": 18,
+    "gaussians": 30,
+    "max_iteration_increase": 4,
+    "realign": [3],
+    "min_leaf_frames": 20,
+    "transform": [2, 4],
+}
+CONFIG = HmmConfig.model_validate(
+    {
+        "mono": {"iterations": 8, "gaussians": 20, "max_iteration_increase": 6},
+        "tri": {key: value for key, value in STAGE.items() if key != "transform"},
+        "lda": {**STAGE, "dim": 6, "context": 1},
+        "sat": {**STAGE, "least_frames": 100, "prior_frames": 20},
+    }
+)
 
 
 def trained(lexicon: Lexicon, hmm: Hmm, tmp_path: Path, jobs: int) -> tuple[GmmSystem, Projection, SatSystem]:
@@ -65,10 +74,13 @@ def test_sat_fits_better_and_one_process_gives_what_two_give(lexicon: Lexicon, h
     lda, projection, sat = trained(lexicon, hmm, tmp_path, jobs=1)
     assert projection.matrix.shape == (6, 18) and not lda.failed and not sat.system.failed
     likes = {
-        name: [r["loglike_per_frame"] for r in read_metrics(tmp_path / "metrics.jsonl")
-               if r["event"] == "gmm" and r["system"] == name][-1]
+        name: [
+            r["loglike_per_frame"]
+            for r in read_metrics(tmp_path / "metrics.jsonl")
+            if r["event"] == "gmm" and r["system"] == name
+        ][-1]
         for name in ("lda", "sat")
-    }  # fmt: skip
+    }
     assert likes["sat"] > likes["lda"] + 0.5
     assert set(sat.estimated.transforms) == {"s0", "s1", "s2", "s3"}
     assert "fewer than 100" in sat.estimated.without["s4"]

@@ -117,8 +117,11 @@ def test_saved_and_loaded(biphones: Hmm, hmm: Hmm, tmp_path: Path) -> None:
     back = load_hmm(tmp_path / "new")
     assert (back.topology, back.subsampling, back.tree.states) == (FIRST_AND_LOOP, 3, 2)
     hmm.save(tmp_path / "old")  # as models were before there were topologies
-    about = {key: value for key, value in read_json(tmp_path / "old" / "hmm.json").items()
-             if key not in ("topology", "subsampling")}  # fmt: skip
+    about = {
+        key: value
+        for key, value in read_json(tmp_path / "old" / "hmm.json").items()
+        if key not in ("topology", "subsampling")
+    }
     write_json(tmp_path / "old" / "hmm.json", about)
     back = load_hmm(tmp_path / "old")
     assert (back.topology, back.subsampling) == (THREE_STATES, 1)

@@ -17,11 +17,19 @@ from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
 from speech3.runtime import Metrics, read_metrics
 
-CONFIG = HmmConfig.model_validate({
-    "mono": {"iterations": 12, "gaussians": 20, "max_iteration_increase": 8},
-    "tri": {"iterations": 6, "leaves": 18, "gaussians": 30, "max_iteration_increase": 4, "realign": [2, 4],
-            "min_leaf_frames": 20},
-})  # fmt: skip
+CONFIG = HmmConfig.model_validate(
+    {
+        "mono": {"iterations": 12, "gaussians": 20, "max_iteration_increase": 8},
+        "tri": {
+            "iterations": 6,
+            "leaves": 18,
+            "gaussians": 30,
+            "max_iteration_increase": 4,
+            "realign": [2, 4],
+            "min_leaf_frames": 20,
+        },
+    }
+)
 
 
 def _alignments(share: WorkerShare) -> dict[str, Alignment]:

@@ -44,8 +44,10 @@ def test_matrices_come_back_as_float32_whatever_they_were(archive: Path) -> None
 def test_kaldi_io_reads_it_with_its_own_precision(archive: Path) -> None:
     found = dict(_kaldi_io.read_mat_scp(str(archive)))
     assert {key: value.dtype for key, value in found.items()} == {
-        "a": np.dtype(np.float64), "zoë-1": np.dtype(np.float32), "数字": np.dtype(np.float32)
-    }  # fmt: skip
+        "a": np.dtype(np.float64),
+        "zoë-1": np.dtype(np.float32),
+        "数字": np.dtype(np.float32),
+    }
     for key, value in found.items():
         np.testing.assert_array_equal(value, MATRICES[key])
 

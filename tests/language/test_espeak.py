@@ -27,8 +27,15 @@ def test_phones_and_words() -> None:
     assert rate_hz == 22050
     assert samples.dtype == np.float32 and 0.1 < np.abs(samples).max() <= 1
     assert [(ipa, word) for _, ipa, word in events] == [
-        ("s", 0), ("ɪ", 0), ("k", 0), ("s", 0), ("n", 1), ("aɪ", 1), ("n", 1), ("", -1),
-    ]  # fmt: skip
+        ("s", 0),
+        ("ɪ", 0),
+        ("k", 0),
+        ("s", 0),
+        ("n", 1),
+        ("aɪ", 1),
+        ("n", 1),
+        ("", -1),
+    ]
     starts_s = [start_s for start_s, _, _ in events]
     assert starts_s == sorted(starts_s) and starts_s[0] >= 0 and starts_s[-1] < len(samples) / rate_hz
 
@@ -91,8 +98,10 @@ def test_rate_pitch_and_range_matter() -> None:
 
 def test_pronounce() -> None:
     assert espeak.pronounce(["Two, three!", "", "one"], "en-us") == [
-        [["t", "ˈuː"], ["θ", "ɹ", "ˈiː"]], [], [["w", "ˌʌ", "n"]],
-    ]  # fmt: skip
+        [["t", "ˈuː"], ["θ", "ɹ", "ˈiː"]],
+        [],
+        [["w", "ˌʌ", "n"]],
+    ]
     assert espeak.pronounce(["Nacht"], "de") == [[["n", "ˈa", "x", "t"]]]
 
 

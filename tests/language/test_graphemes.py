@@ -91,8 +91,14 @@ def test_letters_that_occur_once_lose_no_word(capsys: pytest.CaptureFixture[str]
     counts = {"mama": 20, "leo": 20, "jazz": 1, "má": 3, "10": 2, "na-leo": 4}
     words = guess_pronunciations([*counts, "qoma"], counts, None, None, spelled=True, graphemes=["eo", "ny"])
     assert words.lines == [  # the most frequent consonant for j, z and q, the most frequent vowel for o
-        "<unk> SPN", "mama m a m a", "leo l eo", "jazz m a m m", "má m a", "na-leo m a l eo", "qoma m a m a",
-    ]  # fmt: skip
+        "<unk> SPN",
+        "mama m a m a",
+        "leo l eo",
+        "jazz m a m m",
+        "má m a",
+        "na-leo m a l eo",
+        "qoma m a m a",
+    ]
     told = " ".join(capsys.readouterr().err.split())
     assert (
         "unpronounced characters in train: - in 4 words, as na-leo; digits in 2 words, as 10: write numbers as words"
@@ -110,9 +116,14 @@ def test_nothing_is_silent() -> None:
 def test_parts_are_written_as_the_word_is_and_have_one_grapheme_each() -> None:
     spell = Graphemes(("ng", "aa"), apostrophe=True)
     for word, parts in {
-        "Ngaá-ma": "Ng a á- m a", "NGAAm": "NG AA m", "ng'o": "ng ' o", "-ta:m": "-t a: m", "ma³⁵ma": "m a³⁵ m a",
-        "한국": "한 국", "": "",
-    }.items():  # fmt: skip
+        "Ngaá-ma": "Ng a á- m a",
+        "NGAAm": "NG AA m",
+        "ng'o": "ng ' o",
+        "-ta:m": "-t a: m",
+        "ma³⁵ma": "m a³⁵ m a",
+        "한국": "한 국",
+        "": "",
+    }.items():
         assert spell.parts(word) == tuple(parts.split())
         assert "".join(spell.parts(word)) == word
         assert tuple(phone for part in spell.parts(word) for phone in spell(part)) == spell(word)
@@ -127,8 +138,10 @@ def test_graphemes_file(tmp_path: Path) -> None:
 def test_scripts() -> None:
     mixed = "m\u0430ma"  # a Cyrillic letter within
     assert scripts_of({"mama": 2, "мама": 2, mixed: 1, "かな": 1, "漢": 1, "ʼʰ": 9, "12": 1}) == {
-        "Latin": (11, ["mama", mixed]), "Cyrillic": (9, ["мама", mixed]), "CJK": (3, ["かな", "漢"]),
-    }  # fmt: skip
+        "Latin": (11, ["mama", mixed]),
+        "Cyrillic": (9, ["мама", mixed]),
+        "CJK": (3, ["かな", "漢"]),
+    }
 
 
 def test_words_added_later_are_spelled_as_the_model_spells() -> None:

@@ -48,8 +48,10 @@ def test_the_weights_are_the_best() -> None:
 
     events = [
         (["<s>", *sentence[:place]], word)
-        for sentence in text for place, word in enumerate([*sentence, "</s>"]) if word != "zebra"
-    ]  # fmt: skip
+        for sentence in text
+        for place, word in enumerate([*sentence, "</s>"])
+        if word != "zebra"
+    ]
     one_T, two_T = (np.array([10 ** lm.log10_prob(*event) for event in events]) for lm in lms)
     grid = np.linspace(0, 1, 2001)[1:-1]
     expected = grid[np.argmax([np.log(weight * one_T + (1 - weight) * two_T).sum() for weight in grid])]

@@ -22,8 +22,10 @@ def test_a_compiled_lang_directory_is_a_lexicon(tmp_path: Path) -> None:
     assert lexicon == tmp_path / "phones" / "align_lexicon.txt"
     text = langdir.read_lexicon_text(lexicon)
     assert langdir.lexicon_entries(text, lexicon) == {
-        "<UNK>": [("SPN",)], "a": [("AH",), ("EY",)], "about": [("AH", "B", "AW", "T")]
-    }  # fmt: skip
+        "<UNK>": [("SPN",)],
+        "a": [("AH",), ("EY",)],
+        "about": [("AH", "B", "AW", "T")],
+    }
     (tmp_path / "phones" / "word_boundary.txt").unlink()  # phones without places may be called so
     assert "about AH_B B_I AW_I T_E" in langdir.read_lexicon_text(lexicon)
     lexicon.unlink()
@@ -71,14 +73,17 @@ def test_columns_of_numbers_are_no_phones(name: str, tmp_path: Path, capsys: pyt
     path = tmp_path / name
     found = list(langdir.lexicon_lines(SILPROB, path))
     assert [(line.word, line.values, line.phones) for line in found] == [
-        ("zero", (1.0,), ("z", "ih")), ("one", (0.3,), ("w", "ah"))
-    ]  # fmt: skip
+        ("zero", (1.0,), ("z", "ih")),
+        ("one", (0.3,), ("w", "ah")),
+    ]
     assert f"{name}: four numbers after a word: the first is used" in " ".join(capsys.readouterr().err.split())
     if name != "lexiconp.txt":  # each of whose lines has a probability
         found = list(langdir.lexicon_lines(MFA, path))
         assert [(line.values, line.phones) for line in found] == [
-            ((0.99,), ("z", "ih", "r", "ow")), ((0.5,), ("z", "iy")), ((), ("w", "ah", "n"))
-        ]  # fmt: skip
+            ((0.99,), ("z", "ih", "r", "ow")),
+            ((0.5,), ("z", "iy")),
+            ((), ("w", "ah", "n")),
+        ]
     assert langdir.lexicon_entries("zero 0.9 z ih\none 1.0 w\n", path) == {"zero": [("z", "ih")], "one": [("w",)]}
 
 
@@ -119,9 +124,11 @@ def test_comments_and_variants_as_in_cmudict() -> None:
         "TOMATO T AH0 HH AE1 # food\nTOMATO(2) T SH\nSMILE(2) SH\n"
     )
     assert langdir.lexicon_entries(text, Path("lexicon.txt")) == {
-        "!SIL": [("SIL",)], "#HASH-MARK": [("HH", "AE1", "SH")], "TOMATO": [("T", "AH0", "HH", "AE1"), ("T", "SH")],
+        "!SIL": [("SIL",)],
+        "#HASH-MARK": [("HH", "AE1", "SH")],
+        "TOMATO": [("T", "AH0", "HH", "AE1"), ("T", "SH")],
         "SMILE(2)": [("SH",)],
-    }  # fmt: skip
+    }
 
 
 def test_noises_are_those_of_kaldi_and_of_the_lists_beside_the_lexicon(tmp_path: Path) -> None:

@@ -39,8 +39,12 @@ def test_words_and_first_letters_sum_to_one_and_so_do_further_letters(order: int
     for history in between:
         assert sum(prob(lm, history, unit) for unit in starts) == pytest.approx(1, abs=1e-9), history
     further = [unit for unit in model.words if is_further(unit)]
-    begun = [(first, *inner) for first in ("a￭", "b￭") for n in range(4)
-             for inner in itertools.product(("￭a￭", "￭b￭"), repeat=n)]  # fmt: skip
+    begun = [
+        (first, *inner)
+        for first in ("a￭", "b￭")
+        for n in range(4)
+        for inner in itertools.product(("￭a￭", "￭b￭"), repeat=n)
+    ]
     for history in (*begun, *(("<s>", "ab", *spelled) for spelled in begun)):
         assert sum(prob(lm, history, unit) for unit in further) == pytest.approx(1, abs=1e-9), history
 

@@ -59,9 +59,13 @@ def test_letters(word: str, spelling: str) -> None:
 def test_a_script_that_the_language_does_not_read_is_seen() -> None:
     pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
     for lang, own, foreign in (
-        ("en-us", "hello", "привет"), ("de", "straße", "привет"), ("ru", "привет", "你好"),
-        ("cy", "llanfair", "你好"), ("yue", "香港", "привет"), ("en-us", "w", "γειά"),
-    ):  # fmt: skip
+        ("en-us", "hello", "привет"),
+        ("de", "straße", "привет"),
+        ("ru", "привет", "你好"),
+        ("cy", "llanfair", "你好"),
+        ("yue", "香港", "привет"),
+        ("en-us", "w", "γειά"),
+    ):
         said = espeak.pronounce([own, foreign], espeak.voice_of(lang))
         assert [spelled_out(groups, word) for groups, word in zip(said, (own, foreign), strict=True)] == [False, True]
 
@@ -75,8 +79,12 @@ def test_another_language_is_seen() -> None:
 def test_stand_ins() -> None:
     trained = {"e": 10, "aː5": 7, "aː2": 9, "i": 4, "u": 4}
     assert stand_ins(["é", "aː3", "iu", "e", "χ"], trained) == {
-        "é": ("e",), "aː3": ("aː2",), "iu": ("i", "u"), "e": ("e",), "χ": (),
-    }  # fmt: skip
+        "é": ("e",),
+        "aː3": ("aː2",),
+        "iu": ("i", "u"),
+        "e": ("e",),
+        "χ": (),
+    }
 
 
 def test_rare_phones_go_to_others_and_unheard_ones_leave_no_word() -> None:
@@ -96,9 +104,10 @@ def test_a_conversion_is_learnt() -> None:
         rules = {"x": ("K", "S"), "h": (), "t": ("T",), "m": ("M",)}
         following = (*phones[1:], "#")
         return tuple(
-            p for phone, after in zip(phones, following, strict=True)
+            p
+            for phone, after in zip(phones, following, strict=True)
             for p in rules.get(phone, ("A1",) if after == "m" else ("A0",))
-        )  # fmt: skip
+        )
 
     words = [tuple(str(p) for p in rng.choice(list("xhtma"), rng.integers(2, 7))) for _ in range(400)]
     conversion = pronounce.learn([(word, convert_one(word)) for word in words[:300]])

@@ -20,9 +20,15 @@ def draw(frames, streams, inputs, cells, *, peep=False, proj=0, dtype=torch.floa
     generator = torch.Generator().manual_seed(seed)
     outputs = proj or cells
     shapes = [
-        (frames, streams, inputs), (streams, outputs), (streams, cells), (4 * cells, inputs), (4 * cells, outputs),
-        (4 * cells,), (3, cells) if peep else None, (outputs, cells) if proj else None,
-    ]  # fmt: skip
+        (frames, streams, inputs),
+        (streams, outputs),
+        (streams, cells),
+        (4 * cells, inputs),
+        (4 * cells, outputs),
+        (4 * cells,),
+        (3, cells) if peep else None,
+        (outputs, cells) if proj else None,
+    ]
     tensors = [shape and torch.randn(shape, generator=generator, dtype=torch.float64) * scale for shape in shapes]
     return [None if tensor is None else tensor.to(dtype).requires_grad_() for tensor in tensors]
 

@@ -22,9 +22,13 @@ def results(device: str, shape: tuple[int, ...], clip: float, *, peep: bool, pro
         return (scale * torch.randn(size, generator=generator)).to(device).requires_grad_()
 
     leaves = [
-        drawn(frames, streams, inputs, scale=1.0), drawn(streams, outputs), drawn(streams, cells),
-        drawn(4 * cells, inputs), drawn(4 * cells, outputs), drawn(4 * cells),
-    ]  # fmt: skip
+        drawn(frames, streams, inputs, scale=1.0),
+        drawn(streams, outputs),
+        drawn(streams, cells),
+        drawn(4 * cells, inputs),
+        drawn(4 * cells, outputs),
+        drawn(4 * cells),
+    ]
     w_peep, w_hr = drawn(3, cells) if peep else None, drawn(outputs, cells) if proj else None
     found = clipped_lstm(*leaves, clip=clip, weight_peep_3C=w_peep, weight_hr_RC=w_hr)
     leaves += [weight for weight in (w_peep, w_hr) if weight is not None]

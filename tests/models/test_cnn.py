@@ -21,8 +21,11 @@ from speech3.train import train
 
 SMALL = CnnConfig(
     convolutions=(ConvolutionConfig(maps=8, kernel=(3, 4), pool=2), ConvolutionConfig(maps=12, kernel=(2, 3))),
-    layers=1, width=16, left_context=3, right_context=4,
-)  # fmt: skip
+    layers=1,
+    width=16,
+    left_context=3,
+    right_context=4,
+)
 
 
 class _MapsLast(nn.Module):
@@ -284,13 +287,22 @@ def corpus(tmp_path):
 
 def test_a_run_learns_and_a_killed_one_ends_as_one_that_was_not(corpus, monkeypatch):
     model = CnnConfig(
-        channels=2, convolutions=(ConvolutionConfig(maps=8, kernel=(3, 3), pool=2),), layers=1, width=16,
-        left_context=1, right_context=1, normalization="batch", dropout=0.1,
-    )  # fmt: skip
+        channels=2,
+        convolutions=(ConvolutionConfig(maps=8, kernel=(3, 3), pool=2),),
+        layers=1,
+        width=16,
+        left_context=1,
+        right_context=1,
+        normalization="batch",
+        dropout=0.1,
+    )
     config = TrainConfig(
-        frames=str(corpus), hmm=str(corpus / "hmm"), seed=1, model=model,
+        frames=str(corpus),
+        hmm=str(corpus / "hmm"),
+        seed=1,
+        model=model,
         training=TrainingConfig(minibatch=64, learning_rate=0.3, max_epochs=4, checkpoint_s=0),
-    )  # fmt: skip
+    )
     about = train(config, corpus / "whole")
     assert about["heldout_accuracy"] > 0.85 and about["model"]["family"] == "cnn"
 

@@ -14,8 +14,15 @@ from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn
 
 FEAT_DIM, SENONES = 6, 7
-TDNN = {"family": "tdnn", "layers": 2, "width": 9, "bottleneck": 4, "prefinal": 5, "subsampling": 3,
-        "two_outputs": True}  # fmt: skip
+TDNN = {
+    "family": "tdnn",
+    "layers": 2,
+    "width": 9,
+    "bottleneck": 4,
+    "prefinal": 5,
+    "subsampling": 3,
+    "two_outputs": True,
+}
 CONVOLUTIONS = [{"maps": 4, "kernel": [2, 3], "stride": 2}, {"maps": 5, "kernel": [1, 2]}]
 MODELS: dict[str, dict[str, Any]] = {
     "dnn": {"family": "dnn", "layers": 3, "width": 12},

@@ -56,10 +56,12 @@ def test_dnn_in_closed_form(tmp_path):
     assert info.flops == 2 * matrices
     assert info.parameters == matrices + (64 + 64 + S) + 2 * 2 * 64
     assert [(layer.kind, layer.output, layer.flops) for layer in info.layers] == [
-        ("fully connected", (64,), 2 * 9 * F * 64), ("batch normalisation", (64,), 0),
-        ("fully connected", (64,), 2 * 64 * 64), ("batch normalisation", (64,), 0),
+        ("fully connected", (64,), 2 * 9 * F * 64),
+        ("batch normalisation", (64,), 0),
+        ("fully connected", (64,), 2 * 64 * 64),
+        ("batch normalisation", (64,), 0),
         ("fully connected", (S,), 2 * 64 * S),
-    ]  # fmt: skip
+    ]
     assert info.layers[0].shapes == {"weight": (64, 9 * F), "bias": (64,)}
     assert (info.system, info.senones, info.feat_dim, info.gaussians) == ("dnn", S, F, None)
     assert (info.left_context, info.right_context) == (5, 3)
@@ -85,9 +87,12 @@ def test_what_the_features_look_at_is_waited_for(tmp_path):
 
 def test_cnn_in_closed_form():
     config = CnnConfig.model_validate(
-        {"convolutions": [{"maps": 8, "kernel": (9, 9), "pool": 3}, {"maps": 16, "kernel": (4, 3)}], "layers": 1,
-         "width": 32}
-    )  # fmt: skip
+        {
+            "convolutions": [{"maps": 8, "kernel": (9, 9), "pool": 3}, {"maps": 16, "kernel": (4, 3)}],
+            "layers": 1,
+            "width": 32,
+        }
+    )
     found = {layer.name: layer for layer in layers_of(build(config, F, S, seed=1))}
     first, second, hidden, output = found.values()
     # 40 bins x 11 frames; 32 x 3 after the first kernel, 10 x 3 after the maximum of three, 7 x 1 after the second
@@ -99,8 +104,16 @@ def test_cnn_in_closed_form():
 @pytest.mark.parametrize("projection", [0, 48])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_lstm_in_closed_form(tmp_path, projection, bidirectional):
-    config = LstmConfig(layers=2, cells=64, projection=projection, bidirectional=bidirectional, peepholes=True,
-                        delay=0 if bidirectional else 5, input_layers=(32,), right_context=2)  # fmt: skip
+    config = LstmConfig(
+        layers=2,
+        cells=64,
+        projection=projection,
+        bidirectional=bidirectional,
+        peepholes=True,
+        delay=0 if bidirectional else 5,
+        input_layers=(32,),
+        right_context=2,
+    )
     info = model_info(saved(tmp_path, config, fbank40_d2()))
     out = projection or 64
     both = 1 + bidirectional

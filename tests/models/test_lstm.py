@@ -33,10 +33,14 @@ def _inputs(feats_TBF, *, left=0, right=0, lengths=None, begins=None, own=None, 
     scored_TB = torch.arange(own)[:, None] < lengths_B
     steps_A = (torch.arange(steps)[:, None] < lengths_B).flatten().nonzero().squeeze(1)
     return SequenceInputs(
-        padded.unfold(0, left + 1 + right, 1).transpose(2, 3), lengths_B,
-        torch.tensor([True] * streams if begins is None else begins), scored_TB.flatten().nonzero().squeeze(1), own,
-        place, steps_A,
-    )  # fmt: skip
+        padded.unfold(0, left + 1 + right, 1).transpose(2, 3),
+        lengths_B,
+        torch.tensor([True] * streams if begins is None else begins),
+        scored_TB.flatten().nonzero().squeeze(1),
+        own,
+        place,
+        steps_A,
+    )
 
 
 def _stock(model, bidirectional, projection):
@@ -212,10 +216,16 @@ def test_an_utterance_is_scored_as_its_frames_are_held_out(tmp_path, keys, insid
     labels = {u: np.full(len(x), i) for i, (u, x) in enumerate(feats.items())}
     write_frames(tmp_path / "x", feats, labels, SENONES, utterances=list(feats))
     source = Sequences(
-        open_packed(tmp_path / "x"), left=model.left_context, right=model.right_context, delay=model.delay,
-        chunk=40 if model.bidirectional else 8, streams=2, seed=1, device=torch.device("cpu"),
+        open_packed(tmp_path / "x"),
+        left=model.left_context,
+        right=model.right_context,
+        delay=model.delay,
+        chunk=40 if model.bidirectional else 8,
+        streams=2,
+        seed=1,
+        device=torch.device("cpu"),
         targets_inside=inside,
-    )  # fmt: skip
+    )
     found = {u: [] for u in range(5)}
     for inputs, senones_N in source.sequential(16 if not model.bidirectional else 80):
         with torch.no_grad():

@@ -22,9 +22,14 @@ pytest.importorskip("onnxruntime")
 FEAT_DIM, SENONES = 6, 7
 LENGTHS = (1, 2, 9, 40)
 CNN = {
-    "family": "cnn", "channels": 2, "left_context": 2, "right_context": 2, "layers": 1, "width": 12,
+    "family": "cnn",
+    "channels": 2,
+    "left_context": 2,
+    "right_context": 2,
+    "layers": 1,
+    "width": 12,
     "convolutions": [{"maps": 4, "kernel": [2, 2], "pool": 2}, {"maps": 5, "kernel": [1, 3]}],
-}  # fmt: skip
+}
 WINDOWS = {
     "relu": {"family": "dnn", "layers": 2, "width": 12},
     "sigmoid": {"family": "dnn", "layers": 1, "width": 12, "activation": "sigmoid", "left_context": 0},

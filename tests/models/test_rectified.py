@@ -96,8 +96,14 @@ def test_dropout_keeps_the_mean_in_bf16():
     with torch.autocast("cpu", torch.bfloat16):
         plain = rectified(y.bfloat16(), copy.deepcopy(norm))
         for bypassed in (None, torch.zeros_like(y).bfloat16()):
-            z = rectified(y.bfloat16(), copy.deepcopy(norm), keep_BD=keep_BD.bfloat16(), scale=scale,
-                          bypassed_BTD=bypassed, share=0.5)  # fmt: skip
+            z = rectified(
+                y.bfloat16(),
+                copy.deepcopy(norm),
+                keep_BD=keep_BD.bfloat16(),
+                scale=scale,
+                bypassed_BTD=bypassed,
+                share=0.5,
+            )
             assert z.dtype == torch.bfloat16
             assert (z.double() / plain.double()).mean().item() == pytest.approx(scale, rel=3e-4)
     exact = rectified(y, copy.deepcopy(norm), keep_BD=keep_BD, scale=scale)

@@ -212,9 +212,12 @@ def test_presets_can_be_split():
 @pytest.mark.parametrize(
     ("config", "members", "message"),
     [
-        (DnnConfig(layers=1, width=3, **CONTEXT), 4,
-         r"training.model_partitions=4: layer layers.hidden.0 of the dnn has 3 units \(model.width\), divided into "
-         r"1 \+ 1 \+ 1, so 1 of the devices would have none; set training.model_partitions=3 at most"),
+        (
+            DnnConfig(layers=1, width=3, **CONTEXT),
+            4,
+            r"training.model_partitions=4: layer layers.hidden.0 of the dnn has 3 units \(model.width\), divided into "
+            r"1 \+ 1 \+ 1, so 1 of the devices would have none; set training.model_partitions=3 at most",
+        ),
         (DnnConfig(layers=1, width=5, **CONTEXT), 4, r"5 units \(model.width\), divided into 2 \+ 2 \+ 1, so 1 of"),
         (DnnConfig(layers=1, width=60, **CONTEXT), 12, r"layer output of the dnn has 11 units \(the senones"),
         (CnnConfig(channels=1, convolutions=MAPS), 6, r"convolutions.0.convolution .*\(model.convolutions\[0\].maps\)"),
@@ -222,7 +225,7 @@ def test_presets_can_be_split():
         (TdnnLstmConfig(), 2, r"=2: a model of family tdnn_lstm cannot be split .*cells \(layers.0\)"),
         (TdnnConfig(layers=1), 2, r"=2: a model of family tdnn cannot be split .*bottleneck .* semi-orthogonal"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_split_is_said(config, members, message):
     with pytest.raises(Speech3Error, match=message):
         split_model(build(config, DIM, SENONES, seed=1), 0, members, None)

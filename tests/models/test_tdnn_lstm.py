@@ -14,8 +14,15 @@ from speech3.models.tdnn import Tdnn, TdnnLstm, TimeDelay
 
 BINS, SENONES, CELLS = 11, 7, 5
 CONVOLUTIONS = [{"maps": 4, "kernel": [3, 5], "stride": 2}, {"maps": 5, "kernel": [2, 3]}]
-SIZES = {"family": "tdnn_lstm", "time_layers": 2, "width": 12, "bottleneck": 5, "cells": CELLS, "layers": 2,
-         "convolutions": CONVOLUTIONS}  # fmt: skip
+SIZES = {
+    "family": "tdnn_lstm",
+    "time_layers": 2,
+    "width": 12,
+    "bottleneck": 5,
+    "cells": CELLS,
+    "layers": 2,
+    "convolutions": CONVOLUTIONS,
+}
 
 
 def model_of(**changes) -> TdnnLstm:
@@ -50,8 +57,12 @@ def test_equals_nn_lstm_on_a_time_delay_network(convolutions, subsampling):
     assert (model.left_context, model.right_context) == (tdnn.left_context, tdnn.right_context)
     stock = nn.LSTM(12, CELLS, 2)
     for number, layer in enumerate(model.layers):
-        for kind, value in (("weight_ih", layer.ahead.weight_ih), ("weight_hh", layer.ahead.weight_hh),
-                            ("bias_ih", layer.ahead.bias), ("bias_hh", torch.zeros(4 * CELLS))):  # fmt: skip
+        for kind, value in (
+            ("weight_ih", layer.ahead.weight_ih),
+            ("weight_hh", layer.ahead.weight_hh),
+            ("bias_ih", layer.ahead.bias),
+            ("bias_hh", torch.zeros(4 * CELLS)),
+        ):
             getattr(stock, f"{kind}_l{number}").data.copy_(value)
     feats_TF = torch.randn(61, BINS)
     frame_T = torch.arange(-tdnn.left_context, 60 + subsampling + tdnn.right_context).clamp(0, 60)

@@ -49,9 +49,15 @@ def _aligned(
         system = train_monophone(workers, lexicon, config, np.random.default_rng(1), Metrics(out / "metrics"))
         system = along_boundaries(workers, system, config, Refinement(clock, DataWaves(train)))
     aligned = align_utterances(
-        system.hmm, system.gmm, words[test.path], feats[test.path], beam=15, retry_beam=60, jobs=1,
+        system.hmm,
+        system.gmm,
+        words[test.path],
+        feats[test.path],
+        beam=15,
+        retry_beam=60,
+        jobs=1,
         refinement=Refinement(clock, DataWaves(test)),
-    )  # fmt: skip
+    )
     assert len(aligned.bad) <= 0.01 * len(feats[test.path])
     return {key: phone_segments(a, lexicon, clock) for key, a in aligned.alignments.items()}
 

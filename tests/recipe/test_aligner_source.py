@@ -130,9 +130,11 @@ def test_all_formats_hold_the_same_times(aligned: tuple[Path, subprocess.Complet
     about = json.loads((out / "anna" / "r01.json").read_text(encoding="utf-8"))["utterances"][0]
     rows = list(csv.DictReader((out / "anna" / "r01.csv").open(encoding="utf-8")))
     words = read_ctm(out / "words.ctm")["anna_r01"]
-    assert [w["word"] for w in about["words"]] == [w.label for w in words] == [
-        row["Label"] for row in rows if row["Type"] == "words"
-    ]  # fmt: skip
+    assert (
+        [w["word"] for w in about["words"]]
+        == [w.label for w in words]
+        == [row["Label"] for row in rows if row["Type"] == "words"]
+    )
     assert [w["start"] for w in about["words"]] == pytest.approx([w.start_s for w in words], abs=6e-4)
     assert all(0 <= w["confidence"] <= 1 for w in about["words"])
     elan = {tier.name: tier.annotations for tier in read_elan(out / "anna" / "r01.eaf")}
@@ -157,9 +159,11 @@ def test_the_page_shows_what_is_to_be_checked(aligned: tuple[Path, subprocess.Co
 
 
 def test_run_again_only_what_changed_is_aligned(
-    corpus: tuple[Path, dict[str, list[Segment]]], aligned: tuple[Path, subprocess.CompletedProcess[str]],
-    tmp_path: Path, speech3: Run,
-) -> None:  # fmt: skip
+    corpus: tuple[Path, dict[str, list[Segment]]],
+    aligned: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    speech3: Run,
+) -> None:
     folder, out = tmp_path / "recordings", tmp_path / "aligned"
     shutil.copytree(corpus[0], folder)
     model = aligned[0] / "model"

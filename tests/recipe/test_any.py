@@ -17,10 +17,17 @@ pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed
 Run = Callable[..., subprocess.CompletedProcess[str]]
 WORDS = ("mtoto", "anasoma", "kitabu", "leo", "mama", "samaki")
 TINY = (
-    "hmm.mono.phone_iterations=4", "hmm.mono.iterations=8", "hmm.aligner.phone_iterations=2",
-    "hmm.aligner.iterations=2", "hmm.tri.iterations=4", "training.max_epochs=2", "model=dnn_small", "model.width=64",
-    "jobs=1", "decode_mono=true",
-)  # fmt: skip
+    "hmm.mono.phone_iterations=4",
+    "hmm.mono.iterations=8",
+    "hmm.aligner.phone_iterations=2",
+    "hmm.aligner.iterations=2",
+    "hmm.tri.iterations=4",
+    "training.max_epochs=2",
+    "model=dnn_small",
+    "model.width=64",
+    "jobs=1",
+    "decode_mono=true",
+)
 
 
 @pytest.fixture(scope="module")

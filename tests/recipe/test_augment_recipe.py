@@ -25,8 +25,10 @@ def would(out: Path, *overrides: str) -> list[str]:
 @pytest.mark.slow
 def test_the_network_learns_from_clean_and_augmented_speech(speech3, tiny, mine: Path) -> None:
     clean = open_packed(mine / "frames" / "tri" / "train.frames")
-    before = {name: np.array(clean.frames_NF[begin:end]) for name, begin, end in zip(
-        clean.utterances, clean.offsets_U1[:-1], clean.offsets_U1[1:], strict=True)}  # fmt: skip
+    before = {
+        name: np.array(clean.frames_NF[begin:end])
+        for name, begin, end in zip(clean.utterances, clean.offsets_U1[:-1], clean.offsets_U1[1:], strict=True)
+    }
     options = (*tiny, "augment=noisy", "augment.reverb_prob=0.5")
     process = speech3("recipe", "digits", "--out", mine, *options)
     assert process.returncode == 0, process.stderr
@@ -69,8 +71,12 @@ def test_what_it_changes(tiny, experiment: Path) -> None:
     assert would(experiment, *tiny, "augment=rooms") == ["data/augment", "features/augmented", *FRAMES]
     assert would(experiment, *tiny, "augment=null") == []
     assert would(experiment, *tiny, "augment=rooms", "features=fbank40") == [
-        "data/augment", "features/fbank40", "features/augmented", "train/tri_fbank40.frames", *FRAMES[1:],
-    ]  # fmt: skip
+        "data/augment",
+        "features/fbank40",
+        "features/augmented",
+        "train/tri_fbank40.frames",
+        *FRAMES[1:],
+    ]
     whole = would(experiment, *tiny, "augment=rooms", "lfmmi={}")
     assert whole.index("features/augmented") > whole.index("features/fbank40_utt")
     assert "train/lfmmi.frames" in whole

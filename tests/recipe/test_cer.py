@@ -34,8 +34,9 @@ def test_scores_lines_and_tables(experiment: Experiment, monkeypatch: pytest.Mon
     assert (found["cer"], found["wer"], found["cer_ci95"]) == (0.25, 0.5, [0.25, 0.25])
     table = (experiment.out / "score" / "dnn" / "per_speaker").read_text().splitlines()
     assert [line.split() for line in table[:2]] == [
-        ["speaker", "characters", "correct", "sub", "del", "ins", "cer"], ["s0", "4", "3", "0", "1", "0", "25.00"],
-    ]  # fmt: skip
+        ["speaker", "characters", "correct", "sub", "del", "ins", "cer"],
+        ["s0", "4", "3", "0", "1", "0", "25.00"],
+    ]
 
 
 def test_a_second_language_model_has_a_line_of_its_own(

@@ -81,9 +81,15 @@ def test_what_another_family_changes(tiny: Sequence[str], experiment: Path) -> N
         training = [f"train/{system}", f"decode/{system}", "score", "report"]
         assert _would(experiment, *others, f"model={model}") == training
     assert _would(experiment, *others, "model=lstm", "realign=1") == [
-        "train/lstm", "train/lstm_realigned1.align", "train/lstm.frames", "train/lstm_realigned1",
-        "decode/lstm", "decode/lstm_realigned1", "score", "report",
-    ]  # fmt: skip
+        "train/lstm",
+        "train/lstm_realigned1.align",
+        "train/lstm.frames",
+        "train/lstm_realigned1",
+        "decode/lstm",
+        "decode/lstm_realigned1",
+        "score",
+        "report",
+    ]
 
 
 @pytest.mark.parametrize("recipe", recipes())

@@ -24,9 +24,12 @@ def test_later_splits_get_the_statistics_of_the_first(tmp_path: Path, cmvn: str)
         (data / "wav.scp").write_text("u u.wav\n")
         (data / "utt2spk").write_text("u s\n")
     experiment = SimpleNamespace(
-        splits=("train", "dev"), presets={"mine": FeatureConfig(cmvn=cmvn)}, jobs=1,
-        data=lambda split: tmp_path / "data" / split, features=lambda preset, split: tmp_path / preset / split,
-    )  # fmt: skip
+        splits=("train", "dev"),
+        presets={"mine": FeatureConfig(cmvn=cmvn)},
+        jobs=1,
+        data=lambda split: tmp_path / "data" / split,
+        features=lambda preset, split: tmp_path / preset / split,
+    )
     extract_features(experiment, "mine")
     train, dev = (ArkReader(tmp_path / "mine" / split / "feats.scp")["u"] for split in ("train", "dev"))
     assert abs(train.mean()) < 1e-4

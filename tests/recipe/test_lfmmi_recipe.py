@@ -113,8 +113,13 @@ def test_features_of_one_name_and_models_made_here_are_refused(tmp_path: Path):
     with pytest.raises(MismatchError, match=r"mfcc13_d2, \S+mfcc13_d2\.yaml"):
         planned_steps(e)
     with pytest.raises(Speech3Error, match=r"lm\.arpa=\S+: is made by this recipe; copy it"):
-        open_experiment("minilibri", tmp_path / "out", tmp_path / "in",
-                        ["lm.order=null", f"lm.arpa={tmp_path}/out/lm/lm.arpa.gz"], "")  # fmt: skip
+        open_experiment(
+            "minilibri",
+            tmp_path / "out",
+            tmp_path / "in",
+            ["lm.order=null", f"lm.arpa={tmp_path}/out/lm/lm.arpa.gz"],
+            "",
+        )
     with pytest.raises(Speech3Error, match=r"^model\.channels=3: features of 40 values"):
         planned_steps(
             open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["model=cnn", "features=fbank40_utt"], "")
@@ -164,10 +169,16 @@ def test_networks_that_do_not_fit_their_features_or_senones_are_refused_before_a
 
 
 SMALL = (
-    "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.model.layers=2", "lfmmi.model.width=64",
-    "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.passes=4",
-    "lfmmi.training.minibatch=1200", "lfmmi.least_minutes=0.1",
-)  # fmt: skip
+    "lfmmi.leaves=70",
+    "lfmmi.longer_histories=20",
+    "lfmmi.model.layers=2",
+    "lfmmi.model.width=64",
+    "lfmmi.model.bottleneck=16",
+    "lfmmi.model.prefinal=32",
+    "lfmmi.passes=4",
+    "lfmmi.training.minibatch=1200",
+    "lfmmi.least_minutes=0.1",
+)
 
 
 @pytest.mark.slow
@@ -177,8 +188,16 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL)
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
-    assert ran == ["features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi",
-                   "decode/lfmmi", "score", "report"]  # fmt: skip
+    assert ran == [
+        "features/fbank40_utt",
+        "hmm/lfmmi",
+        "graph/lfmmi_hmm",
+        "train/lfmmi.frames",
+        "train/lfmmi",
+        "decode/lfmmi",
+        "score",
+        "report",
+    ]
     assert re.search(r"^digits lfmmi WER \d+\.\d\d \[", process.stdout, re.M)
     assert re.search(r"^  4 passes over \d minutes of speech \(lfmmi\.passes\)$", process.stderr, re.M)
     epochs = [record for record in read_metrics(mine / "lfmmi" / "metrics.jsonl") if record["event"] == "epoch"]

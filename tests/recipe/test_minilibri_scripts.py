@@ -29,9 +29,13 @@ def run(script: str, home: Path, *arguments: str, fails: str = "nothing") -> tup
     (home / "speech3").chmod(0o755)
     (home / "calls").touch()
     environment = {
-        **os.environ, "CALLS": str(home / "calls"), "FAILS": fails, "VIRTUAL_ENV": str(home), "PYTHONPATH": str(ROOT),
+        **os.environ,
+        "CALLS": str(home / "calls"),
+        "FAILS": fails,
+        "VIRTUAL_ENV": str(home),
+        "PYTHONPATH": str(ROOT),
         "PATH": f"{home}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }  # fmt: skip
+    }
     command = [ROOT / "recipes" / "minilibri" / script, "--source", "x", "--out", home / "out", *arguments]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return process.returncode, process.stderr, (home / "calls").read_text().splitlines()

@@ -186,8 +186,7 @@ def test_a_killed_run_resumes(
 @pytest.mark.parametrize("stage", ["data", "features", "hmm", "train", "decode"])
 def test_ctrl_c(mine: Path, started: Start, speech3: Run, tiny: Sequence[str], stage: str) -> None:
     """All processes get the signal, as from a terminal; only one prints a message."""
-    changes = {"data": ["corpus_options.train=200"],
-               "train": ["training.max_epochs=500", "training.schedule=constant"]}  # fmt: skip
+    changes = {"data": ["corpus_options.train=200"], "train": ["training.max_epochs=500", "training.schedule=constant"]}
     options = ("recipe", "digits", "--out", mine, *tiny, *changes.get(stage, []))
     begun = {"train": "epoch 1:"}.get(stage, "running")
     process = started(*options, *(() if stage in ("data", "train") else ("--from", stage, "--to", stage)))

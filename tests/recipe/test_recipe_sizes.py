@@ -19,15 +19,21 @@ def test_sizes_at_two_hours_are_those_measured_and_grow_from_there() -> None:
     assert open_sizes(recipe)
     found = {hours: with_sizes(recipe, hours, 16).model_dump() for hours in (0.05, 2, 5, 100, 1000)}
     sizes = {
-        hours: (each["model"]["width"], each["lfmmi"]["model"]["width"], each["lfmmi"]["model"]["bottleneck"],
-                *(each["training"][key] for key in ("minibatch", "max_epochs", "workers", "world")))
+        hours: (
+            each["model"]["width"],
+            each["lfmmi"]["model"]["width"],
+            each["lfmmi"]["model"]["bottleneck"],
+            *(each["training"][key] for key in ("minibatch", "max_epochs", "workers", "world")),
+        )
         for hours, each in found.items()
-    }  # fmt: skip
+    }
     assert sizes == {
-        0.05: (256, 256, 64, 256, 14, 1, "sgd"), 2: (512, 384, 96, 256, 14, 1, "sgd"),
-        5: (704, 480, 120, 256, 14, 1, "sgd"), 100: (1856, 1024, 160, 1024, 11, 8, "shared"),
+        0.05: (256, 256, 64, 256, 14, 1, "sgd"),
+        2: (512, 384, 96, 256, 14, 1, "sgd"),
+        5: (704, 480, 120, 256, 14, 1, "sgd"),
+        100: (1856, 1024, 160, 1024, 11, 8, "shared"),
         1000: (2048, 1536, 160, 1024, 8, 8, "shared"),
-    }  # fmt: skip
+    }
     assert not open_sizes(with_sizes(recipe, 1, 1)) and with_sizes(recipe, 1000, 2).training.workers == 2
 
 

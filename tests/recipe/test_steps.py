@@ -28,10 +28,18 @@ class Kitchen:
     def steps(self) -> list[Step]:
         needs = {"chop": [], "cook/soup": ["chop"], "cook/bread": [], "eat": ["cook/soup", "cook/bread"]}
         return [
-            Step(name, self._work(name), config, [self._dish(name)], needs[name],
-                 [self.market] if name == "chop" else [], owns=self._dish(name).parent, elastic=["cooks"])
+            Step(
+                name,
+                self._work(name),
+                config,
+                [self._dish(name)],
+                needs[name],
+                [self.market] if name == "chop" else [],
+                owns=self._dish(name).parent,
+                elastic=["cooks"],
+            )
             for name, config in self.config.items()
-        ]  # fmt: skip
+        ]
 
     def _dish(self, name: str) -> Path:
         return self.out / name.replace("/", "_") / "dish"
@@ -88,9 +96,7 @@ def test_a_finished_step_is_not_run_again(done: Kitchen) -> None:
 
 def test_a_changed_config_reruns_what_depends_on_it(done: Kitchen) -> None:
     done.config["cook/bread"] = 2
-    assert done.why() == {
-        "chop": "", "cook/soup": "", "cook/bread": "config 1 -> 2", "eat": "cook/bread runs again"
-    }  # fmt: skip
+    assert done.why() == {"chop": "", "cook/soup": "", "cook/bread": "config 1 -> 2", "eat": "cook/bread runs again"}
     assert done.run() == ["cook/bread", "eat"]
     assert done.run() == []
     done.config["cook/bread"] = 1
@@ -148,9 +154,13 @@ def test_a_missing_output_reruns_what_depends_on_it(done: Kitchen) -> None:
 
 @pytest.mark.parametrize(
     ("stages", "ran"),
-    [(("cook", None), ["cook/soup", "cook/bread", "eat"]), (("eat", None), ["eat"]),
-     (("cook", "cook"), ["cook/soup", "cook/bread"]), ((None, "cook"), [])],
-)  # fmt: skip
+    [
+        (("cook", None), ["cook/soup", "cook/bread", "eat"]),
+        (("eat", None), ["eat"]),
+        (("cook", "cook"), ["cook/soup", "cook/bread"]),
+        ((None, "cook"), []),
+    ],
+)
 def test_from_and_to(done: Kitchen, stages: tuple[str | None, str | None], ran: Sequence[str]) -> None:
     assert done.run(*stages) == ran
 
@@ -162,10 +172,14 @@ def test_to_stops_early_and_the_rest_follows(kitchen: Kitchen) -> None:
 
 @pytest.mark.parametrize(
     ("from_stage", "to_stage", "message"),
-    [("cok", None, "no stage 'cok'; the stages are: chop, cook, eat"), (None, "ea", "no stage 'ea'"),
-     ("eat", "chop", "--from eat comes after --to chop"), ("eat", None, r"--from eat: chop .* \(not done yet\)"),
-     ("cook/soup", None, "no stage 'cook/soup'")],
-)  # fmt: skip
+    [
+        ("cok", None, "no stage 'cok'; the stages are: chop, cook, eat"),
+        (None, "ea", "no stage 'ea'"),
+        ("eat", "chop", "--from eat comes after --to chop"),
+        ("eat", None, r"--from eat: chop .* \(not done yet\)"),
+        ("cook/soup", None, "no stage 'cook/soup'"),
+    ],
+)
 def test_stages_that_cannot_be_asked_for(
     kitchen: Kitchen, from_stage: str | None, to_stage: str | None, message: str
 ) -> None:
@@ -346,8 +360,11 @@ def test_describe(done: Kitchen) -> None:
     done.config["eat"] = 2
     expected = {"eat": "; about 5 min", "chop": "; about 9 min"}
     assert describe_plan(make_plan(done.steps(), done.out, None, None), expected).splitlines() == [
-        "chop: done", "cook/soup: done", "cook/bread: done", "eat: would run (config 1 -> 2); about 5 min"
-    ]  # fmt: skip
+        "chop: done",
+        "cook/soup: done",
+        "cook/bread: done",
+        "eat: would run (config 1 -> 2); about 5 min",
+    ]
     assert done.ran == ALL
 
 
@@ -357,16 +374,24 @@ def _with(kitchen: Kitchen, config: object) -> list[Step]:
 
 @pytest.mark.parametrize(
     ("before", "after", "why"),
-    [({"model": {"width": 64, "layers": 2}, "seed": 1}, {"model": {"width": 32, "layers": 2}, "seed": 1},
-      "model.width 64 -> 32"),
-     ({"features": {"deep": {"cmvn": "speaker"}}}, {"features": {"deep": {"cmvn": None}}},
-      "features.deep.cmvn speaker -> null"),
-     ({"seed": 1, "lm": 2}, {"seed": 2, "lm": 3}, "seed 1 -> 2, lm 2 -> 3"),
-     ({"lm": {}}, {"lm": {"order": 3}}, "lm.order null -> 3"),
-     ({"speed_perturb": (0.9, 1.1)}, {"speed_perturb": (0.9,)}, "speed_perturb [0.9, 1.1] -> [0.9]"),
-     ({"lang": "a" * 50}, {"lang": "b"}, f"lang {'a' * 40}... -> b"),
-     (dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2), "a 1 -> 2, b 1 -> 2, c 1 -> 2, and 2 more")],
-)  # fmt: skip
+    [
+        (
+            {"model": {"width": 64, "layers": 2}, "seed": 1},
+            {"model": {"width": 32, "layers": 2}, "seed": 1},
+            "model.width 64 -> 32",
+        ),
+        (
+            {"features": {"deep": {"cmvn": "speaker"}}},
+            {"features": {"deep": {"cmvn": None}}},
+            "features.deep.cmvn speaker -> null",
+        ),
+        ({"seed": 1, "lm": 2}, {"seed": 2, "lm": 3}, "seed 1 -> 2, lm 2 -> 3"),
+        ({"lm": {}}, {"lm": {"order": 3}}, "lm.order null -> 3"),
+        ({"speed_perturb": (0.9, 1.1)}, {"speed_perturb": (0.9,)}, "speed_perturb [0.9, 1.1] -> [0.9]"),
+        ({"lang": "a" * 50}, {"lang": "b"}, f"lang {'a' * 40}... -> b"),
+        (dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2), "a 1 -> 2, b 1 -> 2, c 1 -> 2, and 2 more"),
+    ],
+)
 def test_the_key_that_changed(kitchen: Kitchen, before: object, after: object, why: str) -> None:
     run_plan(make_plan(_with(kitchen, before), kitchen.out, None, None), kitchen.out)
     assert make_plan(_with(kitchen, before), kitchen.out, None, None)[-1].why == ""

@@ -87,7 +87,5 @@ def test_too_few_open_files_for_so_many_processes_is_an_error() -> None:
         "    print(list(parallel_map(str, list(range(64)), 20, 'toy', start_at_once=True)))"
     )
     script = Path(__file__).parent  # any directory: the program is read from standard input otherwise
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=script, timeout=60
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=script, timeout=60)
     assert done.returncode == 1 and "MachineError: too many open files: 24 are allowed; allow more" in done.stderr

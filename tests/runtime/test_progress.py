@@ -36,8 +36,10 @@ def test_the_first_line_comes_early(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     list(progress(range(30), 30, "a second each"))
     assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "a second each: 5/30", "a second each: 15/30", "a second each: 25/30",
-    ]  # fmt: skip
+        "a second each: 5/30",
+        "a second each: 15/30",
+        "a second each: 25/30",
+    ]
 
 
 def test_the_time_left_is_not_judged_by_the_first_item(
@@ -47,8 +49,9 @@ def test_the_time_left_is_not_judged_by_the_first_item(
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     list(progress(range(20), 20, "compiled"))
     assert capsys.readouterr().err.splitlines() == [
-        "compiled: 1/20, 0.1/s", "compiled: 11/20, 1.0/s, 9 s left",
-    ]  # fmt: skip
+        "compiled: 1/20, 0.1/s",
+        "compiled: 11/20, 1.0/s, 9 s left",
+    ]
 
 
 def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

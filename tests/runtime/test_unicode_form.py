@@ -68,7 +68,7 @@ READERS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "sentences": ("{0}\n", lambda path: [word for word in read_sentences(path).words if word.startswith("z")]),
     "Kaldi's words.txt": ("{0} 0\n", lambda path: list(read_symbol_table(path, ""))),
     "Kaldi's text": ("u1 {0}\n", lambda path: [read_text(path)["u1"]]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -56,8 +56,9 @@ def test_the_graph_has_the_probabilities_of_the_alignment():
     assert {pdf: graph.loops_J[j] for pdf, j in state.items()} == pytest.approx(stay)
     arcs = {
         (graph.first_J[i] if i else -1, int(graph.first_J[graph.out_dst_A[a]])): graph.out_weight_A[a]
-        for i in range(graph.num_states) for a in range(graph.out_ptr_J1[i], graph.out_ptr_J1[i + 1])
-    }  # fmt: skip
+        for i in range(graph.num_states)
+        for a in range(graph.out_ptr_J1[i], graph.out_ptr_J1[i + 1])
+    }
     assert arcs == pytest.approx({(-1, 0): 1, (0, 1): 3 / 5 * 2 / 3, (0, 2): 3 / 5 / 3, (1, 0): 1 / 3 / 2})
     assert (graph.loops_J[0], graph.initial_J.sum()) == (0, pytest.approx(1))
 
@@ -143,10 +144,14 @@ SILENT = np.array([True, True, False, False])
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"boost": 0.7}, {"smbr": True}, {"smbr": True, "cross_entropy": 0.3}, {"boost": 0.7, "silence_S": SILENT},
+        {},
+        {"boost": 0.7},
+        {"smbr": True},
+        {"smbr": True, "cross_entropy": 0.3},
+        {"boost": 0.7, "silence_S": SILENT},
         {"smbr": True, "silence_S": SILENT},
     ],
-)  # fmt: skip
+)
 def test_losses_have_the_gradients_of_their_values(changes):
     """By finite differences in float64; float32, as in training, gives nearly the same."""
     loss, said_N, y_BTS = loss_of(toy_graph(), **changes), drawn_senones(3, 5), outputs(3, 5)

@@ -31,14 +31,13 @@ def computed(device: str, dtype: torch.dtype, changes: dict[str, Any]) -> tuple[
     return loss.detach().double().cpu(), int(correct), gradient.double().cpu()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "limit"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["float64", "float32"]
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["float64", "float32"])
 @pytest.mark.parametrize("changes", [{"boost": 0.1}, {"smbr": True, "cross_entropy": 0.1}], ids=["mmi", "smbr"])
 def test_loss_and_gradient(dtype: torch.dtype, limit: float, changes: dict[str, Any], gpu: str) -> None:
     (loss, correct, gradient), (loss64, correct64, gradient64) = (
-        computed(gpu, dtype, changes), computed("cpu", torch.float64, changes)
-    )  # fmt: skip
+        computed(gpu, dtype, changes),
+        computed("cpu", torch.float64, changes),
+    )
     assert float((loss - loss64).abs()) < limit
     assert correct == correct64
     assert float((gradient - gradient64).norm() / gradient64.norm()) < limit

@@ -38,14 +38,13 @@ def computed(device: str, dtype: torch.dtype, scale: float = 2.0) -> tuple[Tenso
     return loss.detach().double().cpu(), int(correct), gradients.double().cpu()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "limit"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["float64", "float32"]
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["float64", "float32"])
 @pytest.mark.parametrize("scale", [0.0, 2.0, 15.0])
 def test_loss_and_gradient(dtype: torch.dtype, limit: float, scale: float, gpu: str) -> None:
     (loss, correct, gradients), (loss64, correct64, gradients64) = (
-        computed(gpu, dtype, scale), computed("cpu", torch.float64, scale)
-    )  # fmt: skip
+        computed(gpu, dtype, scale),
+        computed("cpu", torch.float64, scale),
+    )
     assert float((loss - loss64).abs() / loss64.abs()) < limit
     assert scale == 0 or correct == correct64
     for found, expected in zip(gradients, gradients64, strict=True):

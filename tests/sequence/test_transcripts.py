@@ -25,9 +25,14 @@ from speech3.sequence.lfmmi import (
 
 # "x" and "x y" before "y z" and "z": the sequence x y z can be read in two ways.
 LEXICON = Lexicon(
-    (Pronunciation("one", ("x",)), Pronunciation("one", ("x", "y"), 0.5), Pronunciation("two", ("y", "z")),
-     Pronunciation("two", ("z",), 0.1), Pronunciation("three", ("z", "x")))
-)  # fmt: skip
+    (
+        Pronunciation("one", ("x",)),
+        Pronunciation("one", ("x", "y"), 0.5),
+        Pronunciation("two", ("y", "z")),
+        Pronunciation("two", ("z",), 0.1),
+        Pronunciation("three", ("z", "x")),
+    )
+)
 PHONES = len(LEXICON.phones)
 LEAK = 0.1
 

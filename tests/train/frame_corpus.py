@@ -34,9 +34,11 @@ def write(root: Path) -> None:
 def config(corpus: Path, device: str, model: str, **training: Any) -> TrainConfig:
     small = {"minibatch": 96, "max_epochs": 3, "learning_rate": 0.05, "schedule": "constant", "device": device}
     return TrainConfig(
-        frames=str(corpus), hmm=str(corpus), model=ModelConfig(**MODELS[model]),
+        frames=str(corpus),
+        hmm=str(corpus),
+        model=ModelConfig(**MODELS[model]),
         training=TrainingConfig.model_validate(small | training),
-    )  # fmt: skip
+    )
 
 
 def learnt(out: Path) -> list[float]:

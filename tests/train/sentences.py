@@ -23,8 +23,13 @@ def write(root: Path, impossible: int = 0) -> None:
     """
     rng = np.random.default_rng(0)
     centers = rng.normal(0, 1.5, (PHONES + 1, DIM))
-    hmm = Hmm(LEXICON, context_free_tree(np.arange(2 * PHONES).reshape(PHONES, 2)), np.full(2 * PHONES, 0.5),
-              FIRST_AND_LOOP, 3)  # fmt: skip
+    hmm = Hmm(
+        LEXICON,
+        context_free_tree(np.arange(2 * PHONES).reshape(PHONES, 2)),
+        np.full(2 * PHONES, 0.5),
+        FIRST_AND_LOOP,
+        3,
+    )
     said = {}
     for name, count in (("train", 40), ("heldout", 6)):
         feats, labels = {}, {}
@@ -52,6 +57,8 @@ def config_of(corpus: Path, model: Any = (), **training: Any) -> TrainConfig:
              "precision": "float32"}  # fmt: skip
     network = {"family": "tdnn", "layers": 2, "width": 24, "bottleneck": 8, "prefinal": 16}
     return TrainConfig(
-        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), model=ModelConfig(**{**network, **dict(model)}),
+        frames=str(corpus / "frames"),
+        hmm=str(corpus / "hmm"),
+        model=ModelConfig(**{**network, **dict(model)}),
         training=TrainingConfig.model_validate(preset.model_dump() | small | training),
-    )  # fmt: skip
+    )

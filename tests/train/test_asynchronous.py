@@ -49,14 +49,24 @@ def corpus(tmp_path_factory):
 
 def _config(corpus, model=(), init=None, asgd=(), **training):
     """100 minibatches an epoch."""
-    values = {"minibatch": 16, "learning_rate": 0.1, "max_epochs": 3, "schedule": "constant", "world": "simulated",
-              "workers": 2, "asgd": {"warm_start": 0.5, **dict(asgd)},
-              "simulation": {"compute_s": 0.01, "sync_s": 0.001}, **training}  # fmt: skip
+    values = {
+        "minibatch": 16,
+        "learning_rate": 0.1,
+        "max_epochs": 3,
+        "schedule": "constant",
+        "world": "simulated",
+        "workers": 2,
+        "asgd": {"warm_start": 0.5, **dict(asgd)},
+        "simulation": {"compute_s": 0.01, "sync_s": 0.001},
+        **training,
+    }
     return TrainConfig(
-        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
+        frames=str(corpus / "frames"),
+        hmm=str(corpus / "hmm"),
+        init=init and str(init),
         training=TrainingConfig(**values),
         model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
-    )  # fmt: skip
+    )
 
 
 def _epochs(out):
@@ -172,8 +182,16 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_a_run_of_two_shards_resumes_in_the_middle_of_an_epoch(corpus, tmp_path):
     """Ctrl-C, going on, SIGKILL of everything, going on to the end: one epoch in three lives."""
-    config = _config(corpus, {"width": 256}, world="shared", minibatch=1, max_epochs=1, checkpoint_s=0,
-                     learning_rate=0.01, asgd={"warm_start": 0.05, "sync_every": 1})  # fmt: skip
+    config = _config(
+        corpus,
+        {"width": 256},
+        world="shared",
+        minibatch=1,
+        max_epochs=1,
+        checkpoint_s=0,
+        learning_rate=0.01,
+        asgd={"warm_start": 0.05, "sync_every": 1},
+    )
     out, script, at = tmp_path / "out", tmp_path / "script.py", 80  # of the warm start
     script.write_text(_SCRIPT.format(path=tiny.PATH))
     tiny.Gate(tmp_path).close("epoch1")
@@ -222,8 +240,13 @@ def test_synchronous_processes_train(corpus, tmp_path):
 
 def test_a_simulation_is_the_same_every_time(corpus, tmp_path):
     config = _config(corpus, workers=3, asgd={"max_staleness": 1, "momentum": 0.3})
-    config = config.model_copy(update={"training": config.training.model_copy(
-        update={"simulation": config.training.simulation.model_copy(update={"jitter": 0.5})})})  # fmt: skip
+    config = config.model_copy(
+        update={
+            "training": config.training.model_copy(
+                update={"simulation": config.training.simulation.model_copy(update={"jitter": 0.5})}
+            )
+        }
+    )
     about = train(config, tmp_path / "one")
     train(config, tmp_path / "two")
     _same(tmp_path / "one", tmp_path / "two")
@@ -267,8 +290,14 @@ def test_a_table_with_a_worker_that_dies(corpus, tmp_path):
 @pytest.mark.parametrize("method", ["asgd", "synchronous"])
 def test_a_simulation_resumes_inside_an_epoch(corpus, tmp_path, monkeypatch, method):
     """Not bit for bit, for what was out is computed again: but every minibatch is counted once over both lives."""
-    config = _config(corpus, workers=3, checkpoint_s=0, max_epochs=2, evaluations=4,
-                     simulation={"compute_s": 0.01, "sync_s": 0.001, "method": method})  # fmt: skip
+    config = _config(
+        corpus,
+        workers=3,
+        checkpoint_s=0,
+        max_epochs=2,
+        evaluations=4,
+        simulation={"compute_s": 0.01, "sync_s": 0.001, "method": method},
+    )
     save, saves = RunDirectory.save, []
 
     def killed(directory, state, *arguments):
@@ -293,8 +322,12 @@ def test_a_simulation_resumes_inside_an_epoch(corpus, tmp_path, monkeypatch, met
 )
 def test_a_run_resumes_with_another_number_of_workers(corpus, tmp_path, monkeypatch, capsys, method, first, then):
     """It says so, and every minibatch is counted once; a finished run is not taken for one of other workers."""
-    keys = {"checkpoint_s": 0, "max_epochs": 2, "lbfgs": {"iterations": 2},
-            "simulation": {"compute_s": 0.01, "sync_s": 0.001, "method": method}}  # fmt: skip
+    keys = {
+        "checkpoint_s": 0,
+        "max_epochs": 2,
+        "lbfgs": {"iterations": 2},
+        "simulation": {"compute_s": 0.01, "sync_s": 0.001, "method": method},
+    }
     save = RunDirectory.save
 
     def killed(directory, state, *arguments):

@@ -12,18 +12,31 @@ from speech3.train.curves import Asynchrony, asynchrony, staleness_mean, stalene
 def epoch(number: int, staleness: list[int], *minibatches: int, **more: Any) -> dict[str, Any]:
     shards = [{"minibatches": n, "compute_s": 2.0 * n, "sync_s": 0.5, "wait_s": 0.25, "busy": 3} for n in minibatches]
     counts = {"used": sum(minibatches) - 2, "stale": 1, "refused": 1, "returned": 4}
-    return {"event": "epoch", "epoch": number, "staleness": staleness, "shards": shards, "minibatches": counts,
-            "versions": 5, "restarts": 1} | more  # fmt: skip
+    return {
+        "event": "epoch",
+        "epoch": number,
+        "staleness": staleness,
+        "shards": shards,
+        "minibatches": counts,
+        "versions": 5,
+        "restarts": 1,
+    } | more
 
 
 def test_epochs_are_added() -> None:
     plain = {"event": "epoch", "epoch": 1, "heldout_accuracy": 0.3}
     found = asynchrony([plain, epoch(2, [1, 2], 10, 30), {"event": "heldout"}, epoch(3, [0, 1, 4], 20, 20, 20)])
     assert found == Asynchrony(
-        {"used": 96, "stale": 2, "refused": 2, "returned": 8}, versions=10, restarts=2, staleness=(1, 3, 4),
-        shards=(ShardReport(30, 60.0, 1.0, 0.5, 6), ShardReport(50, 100.0, 1.0, 0.5, 6),
-                ShardReport(20, 40.0, 0.5, 0.25, 3)),
-    )  # fmt: skip
+        {"used": 96, "stale": 2, "refused": 2, "returned": 8},
+        versions=10,
+        restarts=2,
+        staleness=(1, 3, 4),
+        shards=(
+            ShardReport(30, 60.0, 1.0, 0.5, 6),
+            ShardReport(50, 100.0, 1.0, 0.5, 6),
+            ShardReport(20, 40.0, 0.5, 0.25, 3),
+        ),
+    )
     assert found.dropped == 4
     assert found.shares == (0.3, 0.5, 0.2)
     assert found.shards[0].sync_share == pytest.approx(1.5 / 61.5)

@@ -29,9 +29,11 @@ def _train(home: Path, cmvn: str = "cmvn: speaker", augment: dict | None = None,
     (home / "frames" / "features.yaml").write_text(f"{{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, {cmvn}}}")
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(home / "hmm")
     config = TrainConfig(
-        frames=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=8),
+        frames=str(home / "frames"),
+        hmm=str(home / "hmm"),
+        model=DnnConfig(layers=1, width=8),
         training=TrainingConfig(**{"max_epochs": 2, "minibatch": 64, **training}),
-    )  # fmt: skip
+    )
     train(config, home / "out")
     return home / "out"
 
@@ -89,8 +91,15 @@ def test_scores_take_the_place_of_their_absence(tmp_path):
     write_card(out, [TESTED])
     once = (out / "MODEL_CARD.md").read_text()
     assert _rows(once, "test set")[1] == [
-        "dev of it", "20", "1,234", "12.34", "[10.20, 14.60]", "4.56", "[3.00, 6.00]", "acoustic scale 0.1, beam 15"
-    ]  # fmt: skip
+        "dev of it",
+        "20",
+        "1,234",
+        "12.34",
+        "[10.20, 14.60]",
+        "4.56",
+        "[3.00, 6.00]",
+        "acoustic scale 0.1, beam 15",
+    ]
     assert "not measured" not in once and "speech3 tune" not in once
     write_card(out, [TESTED])
     assert (out / "MODEL_CARD.md").read_text() == once
@@ -124,11 +133,14 @@ def test_a_restart_takes_the_card_away(tmp_path, monkeypatch):
     monkeypatch.setattr("speech3.train.run._Run.finish", lambda self: {})
     train(
         TrainConfig(
-            frames=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=9),
+            frames=str(tmp_path / "frames"),
+            hmm=str(tmp_path / "hmm"),
+            model=DnnConfig(layers=1, width=9),
             training=TrainingConfig(max_epochs=1),
         ),
-        out, restart=True,
-    )  # fmt: skip
+        out,
+        restart=True,
+    )
     assert not (out / "MODEL_CARD.md").exists()
 
 
@@ -151,9 +163,12 @@ def test_a_simulated_run(tmp_path):
 def test_a_run_that_began_with_a_model_and_made_it_no_better(tmp_path):
     out = _train(tmp_path, max_epochs=20, learning_rate=0.3)
     config = TrainConfig(
-        frames=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=8), init=str(out),
+        frames=str(tmp_path / "frames"),
+        hmm=str(tmp_path / "hmm"),
+        model=DnnConfig(layers=1, width=8),
+        init=str(out),
         training=TrainingConfig(max_epochs=1, learning_rate=1e-9, schedule="constant"),
-    )  # fmt: skip
+    )
     about = train(config, tmp_path / "second")
     card = (tmp_path / "second" / "MODEL_CARD.md").read_text()
     assert (

@@ -39,12 +39,14 @@ def test_it_diverges_without_and_trains_with_it(corpus, tmp_path, seed):
     results = {}
     for clip in (math.inf, 3.0):
         config = TrainConfig(
-            frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed,
+            frames=str(corpus / "frames"),
+            hmm=str(corpus / "hmm"),
+            seed=seed,
             model=LstmConfig(layers=1, cells=8, peepholes=True, cell_clip=clip),
             training=TrainingConfig(
                 minibatch=160, sequence=20, learning_rate=1.0, momentum=0.9, schedule="constant", max_epochs=2
             ),
-        )  # fmt: skip
+        )
         results[clip] = train(config, tmp_path / str(clip))["history"][-1]
     assert results[3.0]["heldout_accuracy"] > 0.95 and results[3.0]["heldout_loss"] < 0.2
     assert results[math.inf]["heldout_loss"] > 0.5 and results[math.inf]["heldout_accuracy"] < 0.85

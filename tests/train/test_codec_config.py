@@ -39,10 +39,14 @@ def test_what_is_no_codec(codec):
 
 @pytest.mark.parametrize(
     ("codec", "training"),
-    [("ternary", {"world": "sgd"}), ("bf16", {"world": "ddp"}), ("topk", {"world": "ddp"}),
-     ("bf16", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="synchronous")}),
-     ("ternary", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="sandblaster")})],
-)  # fmt: skip
+    [
+        ("ternary", {"world": "sgd"}),
+        ("bf16", {"world": "ddp"}),
+        ("topk", {"world": "ddp"}),
+        ("bf16", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="synchronous")}),
+        ("ternary", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="sandblaster")}),
+    ],
+)
 def test_a_world_without_that_codec(codec, training):
     with pytest.raises(Speech3Error, match=rf"training.codec={codec}: this world supports only none.*world shared"):
         check_workers(TrainingConfig(codec=codec, **training))

@@ -92,10 +92,14 @@ def record(event: str, epoch: int, frames: int, accuracy: float | None, **more: 
 def test_records_become_points_in_order() -> None:
     records = [
         {"event": "before", "epoch": 0, "heldout_accuracy": 0.1, "train_accuracy": None},
-        record("heldout", 1, 50, 0.2), {"event": "start"}, record("heldout", 1, 75, float("nan")),
-        record("heldout", 1, 100, 0.29), record("epoch", 1, 100, 0.3, workers=3),
-        record("heldout", 2, 150, None), record("epoch", 2, 200, 0.4, workers=3),
-    ]  # fmt: skip
+        record("heldout", 1, 50, 0.2),
+        {"event": "start"},
+        record("heldout", 1, 75, float("nan")),
+        record("heldout", 1, 100, 0.29),
+        record("epoch", 1, 100, 0.3, workers=3),
+        record("heldout", 2, 150, None),
+        record("epoch", 2, 200, 0.4, workers=3),
+    ]
     assert curve_of("x", records) == Curve("x", 3, (0, 5, 10, 20), (0, 50, 100, 200), (0.1, 0.2, 0.3, 0.4))
     assert curve_of("x", [record("epoch", 1, 100, 0.3)], workers=2) == Curve("x", 2, (10,), (100,), (0.3,))
     assert curve_of("x", [{"event": "gmm", "iteration": 1}]) is None

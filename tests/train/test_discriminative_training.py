@@ -21,8 +21,15 @@ from speech3.train.parts import minibatches
 TDNN = {"family": "tdnn", "layers": 1, "width": 24, "bottleneck": 8, "prefinal": 16, "subsampling": 1}
 TDNN_LSTM = {"family": "tdnn_lstm", "time_layers": 1, "width": 24, "bottleneck": 8, "layers": 1, "cells": 12}
 FAMILIES = {**frame_corpus.MODELS, "tdnn": TDNN, "tdnn_lstm": TDNN_LSTM}
-SMALL = {"minibatch": 180, "sequence": 30, "max_epochs": 2, "learning_rate": 0.3, "schedule": "constant",
-         "frequency_warp": 0.0, "speeds": ()}  # fmt: skip
+SMALL = {
+    "minibatch": 180,
+    "sequence": 30,
+    "max_epochs": 2,
+    "learning_rate": 0.3,
+    "schedule": "constant",
+    "frequency_warp": 0.0,
+    "speeds": (),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +49,11 @@ def config_of(home, family="dnn", **training):
     config = frame_corpus.config(home / "corpus", "cpu", "dnn")
     return config.model_copy(
         update={
-            "model": ModelConfig(**FAMILIES[family]), "init": str(home / family),
+            "model": ModelConfig(**FAMILIES[family]),
+            "init": str(home / family),
             "training": TrainingConfig.model_validate(preset | SMALL | training),
         }
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("objective", ["mmi", "smbr"])
@@ -70,16 +78,20 @@ def test_every_family_is_continued(home, tmp_path, family, objective):
     "training",
     [
         {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
-        {"world": "simulated", "workers": 2,
-         "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
-        {"world": "simulated", "workers": 2, "gradient_clip": None, "lbfgs": {"iterations": 3},
-         "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "sandblaster"}},
+        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {
+            "world": "simulated",
+            "workers": 2,
+            "gradient_clip": None,
+            "lbfgs": {"iterations": 3},
+            "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "sandblaster"},
+        },
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
         {"optimizer": "adamw", "learning_rate": 0.003},
     ],
     ids=["asgd simulated", "synchronous", "sandblaster", "shared", "ddp", "adamw"],
-)  # fmt: skip
+)
 def test_every_world_continues_it(home, tmp_path, training):
     about = train(config_of(home, **training), tmp_path / "out")
     history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]

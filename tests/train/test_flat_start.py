@@ -17,10 +17,15 @@ from speech3.sequence.lfmmi import make_denominator, random_phones, word_labels
 from speech3.train import train
 
 DIM = 8
-LEXICON = Lexicon((
-    Pronunciation("one", ("a", "b")), Pronunciation("one", ("a", "c")), Pronunciation("two", ("d", "a")),
-    Pronunciation("three", ("b", "c", "d")), Pronunciation("four", ("c", "b")),
-))  # fmt: skip
+LEXICON = Lexicon(
+    (
+        Pronunciation("one", ("a", "b")),
+        Pronunciation("one", ("a", "c")),
+        Pronunciation("two", ("d", "a")),
+        Pronunciation("three", ("b", "c", "d")),
+        Pronunciation("four", ("c", "b")),
+    )
+)
 PHONES = len(LEXICON.phones)
 
 
@@ -55,9 +60,11 @@ def _config(root, **training):
     small = {"minibatch": 600, "max_epochs": 6, "speeds": (), "learning_rate": 0.01}
     network = {"family": "tdnn", "layers": 1, "width": 32, "bottleneck": 8, "prefinal": 16, "two_outputs": True}
     return TrainConfig(
-        frames=str(root / "frames"), hmm=str(root / "hmm"), model=ModelConfig(**network),
+        frames=str(root / "frames"),
+        hmm=str(root / "hmm"),
+        model=ModelConfig(**network),
         training=TrainingConfig.model_validate(preset | small | training),
-    )  # fmt: skip
+    )
 
 
 def test_finds_the_boundaries_of_phones(corpus, tmp_path):
@@ -70,7 +77,7 @@ def test_finds_the_boundaries_of_phones(corpus, tmp_path):
     scorer = NetworkScorer(network, log_prior_P, pseudo_likelihoods=True)
     found = align_utterances(
         hmm, scorer, Transcripts(words, {}), feats, beam=15, retry_beam=60, jobs=1, acoustic_scale=1.0
-    ).alignments  # fmt: skip
+    ).alignments
     # The pronunciation that was used, too. A silence of one output may stand where there is none.
     silence, off = LEXICON.silence, []
     for utterance, alignment in found.items():

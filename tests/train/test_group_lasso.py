@@ -37,11 +37,19 @@ def _records(out, event):
         ("dnn", {}),
         ("cnn", {"optimizer": "adamw", "learning_rate": 0.01, "group_lasso": 0.3, "average": 2}),
         ("lstm", {"group_lasso": 0.02}),
-        ("dnn", {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05},
-                 "schedule": "cosine", "asgd": {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0}}),
+        (
+            "dnn",
+            {
+                "world": "simulated",
+                "workers": 3,
+                "simulation": {"compute_s": 1.0, "sync_s": 0.05},
+                "schedule": "cosine",
+                "asgd": {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0},
+            },
+        ),
     ],
     ids=["sgd", "adamw", "lstm", "simulated"],
-)  # fmt: skip
+)
 def test_the_result_is_smaller_and_computes_the_same(corpus, tmp_path, model, training, capsys):
     about = train(_config(corpus, model, **training), tmp_path)
     *_, last = _records(tmp_path, "epoch")

@@ -51,10 +51,13 @@ def home(tmp_path):
 def _config(home, data="frames", hmm="hmm", init=None, model=(), seed=1, **training):
     values = {"minibatch": 64, "learning_rate": 0.2, "max_epochs": 2, **training}
     return TrainConfig(
-        frames=str(home / data), hmm=str(home / hmm), init=init and str(home / init), seed=seed,
+        frames=str(home / data),
+        hmm=str(home / hmm),
+        init=init and str(home / init),
+        seed=seed,
         training=TrainingConfig(**values),
         model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
-    )  # fmt: skip
+    )
 
 
 def _begin(home, monkeypatch, config, out="new"):

@@ -42,8 +42,12 @@ def _config(corpus, family, **training):
     """As from a file: the keys that depend on the objective are left out."""
     base = config_of(corpus, **training)
     values = {"max_epochs": 6, **base.training.model_dump(), **training}
-    return TrainConfig(frames=base.frames, hmm=base.hmm, model=ModelConfig(**FAMILIES[family]),
-                       training=TrainingConfig.model_validate(values))  # fmt: skip
+    return TrainConfig(
+        frames=base.frames,
+        hmm=base.hmm,
+        model=ModelConfig(**FAMILIES[family]),
+        training=TrainingConfig.model_validate(values),
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -148,8 +152,9 @@ def test_frame_cross_entropy_at_a_third_of_the_frames(corpus, tmp_path):
     rng = np.random.default_rng(0)
     for name in ("train", "heldout"):
         labels = {f"u{i}": np.repeat(rng.integers(0, OUTPUTS, 8), 6) for i in range(20)}
-        feats = {u: (np.eye(OUTPUTS)[x] + rng.normal(0, 0.1, (48, OUTPUTS))).astype(np.float32)
-                 for u, x in labels.items()}  # fmt: skip
+        feats = {
+            u: (np.eye(OUTPUTS)[x] + rng.normal(0, 0.1, (48, OUTPUTS))).astype(np.float32) for u, x in labels.items()
+        }
         write_frames(tmp_path / f"{name}.frames", feats, labels, OUTPUTS, utterances=list(feats))
     base = config_of(corpus, objective="cross_entropy", max_epochs=8)
     model = ModelConfig(**FAMILIES["dnn"], subsampling=3)

@@ -31,14 +31,13 @@ def corpus(tmp_path_factory):
         {"optimizer": "adamw"},
         {"optimizer": "sgd", "learning_rate": 0.3, "momentum": 0.9, "weight_decay": 0.0},
         {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
-        {"world": "simulated", "workers": 2,
-         "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
         pytest.param({"world": "cluster"}, marks=pytest.mark.slow),
     ],
     ids=["sgd", "adamw", "momentum", "asgd simulated", "synchronous", "shared", "ddp", "cluster"],
-)  # fmt: skip
+)
 def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatch):
     if training.get("world") == "cluster":
         pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
@@ -61,13 +60,12 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
     [
         {},
         {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
-        {"world": "simulated", "workers": 2,
-         "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
     ],
     ids=["sgd", "asgd simulated", "synchronous", "shared", "ddp"],
-)  # fmt: skip
+)
 def test_chunks_without_a_path_are_counted_in_every_world(tmp_path, training, capsys):
     write(root := tmp_path / "corpus", impossible=3)
     train(config_of(root, max_epochs=2, **training), tmp_path / "out")
@@ -94,8 +92,10 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
     rng = np.random.default_rng(0)
     for name in ("train", "heldout"):
         labels = {f"u{i}": np.repeat(rng.integers(0, 2 * PHONES, 8), 6) for i in range(20)}
-        feats = {u: (np.eye(2 * PHONES)[x] + rng.normal(0, 0.1, (48, 2 * PHONES))).astype(np.float32)
-                 for u, x in labels.items()}  # fmt: skip
+        feats = {
+            u: (np.eye(2 * PHONES)[x] + rng.normal(0, 0.1, (48, 2 * PHONES))).astype(np.float32)
+            for u, x in labels.items()
+        }
         write_frames(senones / f"{name}.frames", feats, labels, 2 * PHONES, utterances=list(feats))
     config = config_of(corpus, {"subsampling": 3}, objective="cross_entropy", max_epochs=8)
     about = train(config.model_copy(update={"frames": str(senones)}), tmp_path / "out")

@@ -22,10 +22,18 @@ from speech3.train.parts import make_parts
 MODELS: dict[str, dict[str, Any]] = {
     **frame_corpus.MODELS,
     "tc_dnn_blstm_dnn": {
-        "family": "lstm", "layers": 1, "cells": 16, "bidirectional": True, "lookahead": 5, "input_layers": [24],
-        "output_layers": [20], "normalization": "batch", "projection": 8, "dropout": 0.1,
+        "family": "lstm",
+        "layers": 1,
+        "cells": 16,
+        "bidirectional": True,
+        "lookahead": 5,
+        "input_layers": [24],
+        "output_layers": [20],
+        "normalization": "batch",
+        "projection": 8,
+        "dropout": 0.1,
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -40,9 +40,11 @@ def _config(corpus, model=None, **training):
               "gradient_clip": 0.5, "world": "shared", "workers": 1, "model_partitions": 2,
               "asgd": {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0, "momentum": 0.5}, **training}  # fmt: skip
     return TrainConfig(
-        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), training=TrainingConfig(**values),
+        frames=str(corpus / "frames"),
+        hmm=str(corpus / "hmm"),
+        training=TrainingConfig(**values),
         model=model or DnnConfig(layers=2, width=25, left_context=2, right_context=2, normalization="batch"),
-    )  # fmt: skip
+    )
 
 
 SCRIPT = """

@@ -44,9 +44,11 @@ def corpus(tmp_path):
 
 def _config(home, **training):
     return TrainConfig(
-        frames=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=32),
+        frames=str(home / "frames"),
+        hmm=str(home / "hmm"),
+        model=DnnConfig(layers=1, width=32),
         training=TrainingConfig(minibatch=64, max_epochs=4, **training),
-    )  # fmt: skip
+    )
 
 
 def test_a_run_says_its_phone_errors(corpus):
@@ -110,10 +112,18 @@ def test_what_is_decoded_is_drawn_and_bounded(corpus, monkeypatch):
 
 def test_the_report_has_a_figure_and_a_table(tmp_path):
     records = [
-        {"event": "epoch", "epoch": n, "seconds": 10.0 * n, "frames": 1000 * n, "heldout_accuracy": 0.4 + n / 100,
-         "heldout_loss": loss, "train_loss": 1.0, "heldout_per": per}
+        {
+            "event": "epoch",
+            "epoch": n,
+            "seconds": 10.0 * n,
+            "frames": 1000 * n,
+            "heldout_accuracy": 0.4 + n / 100,
+            "heldout_loss": loss,
+            "train_loss": 1.0,
+            "heldout_per": per,
+        }
         for n, (loss, per) in enumerate(((2.0, 0.5), (1.8, 0.3125), (1.9, 0.25)), 1)
-    ]  # fmt: skip
+    ]
     without = [{key: value for key, value in each.items() if key != "heldout_per"} for each in records]
     systems = [
         System(name, score({"u": "a"}, {"u": "a"}), metrics=kept, network={**kept[1], "best_epoch": 2})

@@ -239,9 +239,12 @@ def test_a_folder_of_recordings_is_enough(
         pretrain(recordings, run, _config("pretraining.clusters=9"))
     # Features of another dimension than those of the acoustic model are named.
     other = TrainConfig(
-        frames=str(tmp_path), hmm=str(tmp_path), init=str(run), training=TrainingConfig(max_epochs=1),
+        frames=str(tmp_path),
+        hmm=str(tmp_path),
+        init=str(run),
+        training=TrainingConfig(max_epochs=1),
         model=ModelConfig(**_config().model.model_dump()),
-    )  # fmt: skip
+    )
     write(tmp_path)
     with pytest.raises(Speech3Error, match=rf"trained on 40 feature bins per frame, .*train.frames has {DIM}"):
         train(other, tmp_path / "am")

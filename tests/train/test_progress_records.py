@@ -31,12 +31,21 @@ def config(tmp_path: Path) -> TrainConfig:
         feats = {u: (x[:, None] + rng.normal(0, 0.2, (FRAMES, 3))).astype(np.float32) for u, x in labels.items()}
         write_frames(tmp_path / "frames" / f"{name}.frames", feats, labels, 4, utterances=list(feats), info={})
     PdfsOnly(4, "made by hand").save(tmp_path / "hmm")
-    training = {"minibatch": FRAMES, "max_epochs": 2, "world": "simulated", "workers": 2, "asgd": {"warm_start": 0.5},
-                "simulation": {"compute_s": 0.01, "sync_s": 0.001}, "checkpoint_s": 0}  # fmt: skip
+    training = {
+        "minibatch": FRAMES,
+        "max_epochs": 2,
+        "world": "simulated",
+        "workers": 2,
+        "asgd": {"warm_start": 0.5},
+        "simulation": {"compute_s": 0.01, "sync_s": 0.001},
+        "checkpoint_s": 0,
+    }
     return TrainConfig(
-        frames=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=8),
+        frames=str(tmp_path / "frames"),
+        hmm=str(tmp_path / "hmm"),
+        model=DnnConfig(layers=1, width=8),
         training=TrainingConfig(**training),
-    )  # fmt: skip
+    )
 
 
 def progress_of(out: Path) -> list[dict[str, Any]]:

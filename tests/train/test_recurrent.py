@@ -27,8 +27,9 @@ def corpus(tmp_path_factory):
     centers = rng.normal(0, 2.5, (SENONES, DIM)) + 10
     for name, count in (("train", 40), ("heldout", 8)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 40).astype(np.int32) for i in range(count)}
-        feats = {u: (centers[np.roll(x, -2)] + rng.normal(0, 0.3, (40, DIM))).astype(np.float32)
-                 for u, x in labels.items()}  # fmt: skip
+        feats = {
+            u: (centers[np.roll(x, -2)] + rng.normal(0, 0.3, (40, DIM))).astype(np.float32) for u, x in labels.items()
+        }
         write_frames(root / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
     write_text(root / "frames" / "features.yaml", f"kind: fbank\nnum_mel_bins: {DIM}\nsample_frequency: 8000\n")
     PdfsOnly(SENONES, "made by hand").save(root / "hmm")
@@ -36,12 +37,23 @@ def corpus(tmp_path_factory):
 
 
 def _config(corpus, model=(), init=None, **training):
-    values = {"minibatch": 40, "sequence": 10, "learning_rate": 0.5, "momentum": 0.9, "max_epochs": 10,
-              "schedule": "constant", "gradient_clip": 1.0, **training}  # fmt: skip
+    values = {
+        "minibatch": 40,
+        "sequence": 10,
+        "learning_rate": 0.5,
+        "momentum": 0.9,
+        "max_epochs": 10,
+        "schedule": "constant",
+        "gradient_clip": 1.0,
+        **training,
+    }
     return TrainConfig(
-        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
-        training=TrainingConfig(**values), model=LstmConfig(**{"layers": 1, "cells": 16, **dict(model)}),
-    )  # fmt: skip
+        frames=str(corpus / "frames"),
+        hmm=str(corpus / "hmm"),
+        init=init and str(init),
+        training=TrainingConfig(**values),
+        model=LstmConfig(**{"layers": 1, "cells": 16, **dict(model)}),
+    )
 
 
 def _accuracy(corpus, directory):
@@ -95,9 +107,13 @@ def test_workers_carry_their_states_on(corpus, tmp_path, world, monkeypatch):
     monkeypatch.setattr(Carried, "take", watched)
     simulation = {"compute_s": 0.01, "sync_s": 0.001, "method": "synchronous" if world == "synchronous" else "asgd"}
     config = _config(
-        corpus, world={"synchronous": "simulated"}.get(world, world), workers=2, simulation=simulation,
-        asgd={"warm_start": 1.0, "sync_every": 1, "push_scale": 0.5}, max_epochs=3,
-    )  # fmt: skip
+        corpus,
+        world={"synchronous": "simulated"}.get(world, world),
+        workers=2,
+        simulation=simulation,
+        asgd={"warm_start": 1.0, "sync_every": 1, "push_scale": 0.5},
+        max_epochs=3,
+    )
     about = train(config, tmp_path / "out")
     assert about["heldout_accuracy"] > 0.5
     records = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]

@@ -58,9 +58,12 @@ def _hmm(*phones):
 def _config(corpus, model=(), seed=1, **training):
     values = {"minibatch": 64, "learning_rate": 0.2, "max_epochs": 4, **training}
     return TrainConfig(
-        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed, training=TrainingConfig(**values),
+        frames=str(corpus / "frames"),
+        hmm=str(corpus / "hmm"),
+        seed=seed,
+        training=TrainingConfig(**values),
         model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
-    )  # fmt: skip
+    )
 
 
 def _same(first, second):
@@ -336,8 +339,9 @@ def test_an_epoch_that_makes_it_worse_is_taken_back(corpus, monkeypatch):
     assert len(taken) == 3  # constant, then halved, then no gain
     for name, array in taken[0].items():
         np.testing.assert_array_equal(taken[1][name], array)
-    np.testing.assert_array_equal(load_tensors(corpus / "out" / "model.safetensors")[0]["output.weight"],
-                                  taken[0]["output.weight"])  # fmt: skip
+    np.testing.assert_array_equal(
+        load_tensors(corpus / "out" / "model.safetensors")[0]["output.weight"], taken[0]["output.weight"]
+    )
 
 
 def test_a_diverging_run_says_where(corpus):

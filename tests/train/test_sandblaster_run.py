@@ -19,11 +19,19 @@ DIM, SENONES = 6, 6
 
 def _config(root="none", **training):
     return TrainConfig(
-        frames=f"{root}/frames", hmm=f"{root}/hmm",
-        model={"family": "dnn", "layers": 1, "width": 16, "normalization": "batch", "dropout": 0.1,
-               "left_context": 1, "right_context": 1},
+        frames=f"{root}/frames",
+        hmm=f"{root}/hmm",
+        model={
+            "family": "dnn",
+            "layers": 1,
+            "width": 16,
+            "normalization": "batch",
+            "dropout": 0.1,
+            "left_context": 1,
+            "right_context": 1,
+        },
         training=TrainingConfig(**{"world": "sandblaster", "schedule": "constant", "minibatch": 64, **training}),
-    )  # fmt: skip
+    )
 
 
 def test_the_preset_is_of_this_world():

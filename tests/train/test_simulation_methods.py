@@ -40,12 +40,18 @@ def conf(frames, tmp_path):
 def test_keys_of_a_preset_go_before_the_configs_and_overrides_before_both(conf):
     found = preset_methods(conf, ["training.minibatch=64"], ["asgd", "terngrad_ddp", "sandblaster", "sgd"])
     assert [(each.name, each.alone) for each in found] == [
-        ("sgd", True), ("asgd", False), ("terngrad_ddp", False), ("sandblaster", False),
-    ]  # fmt: skip
+        ("sgd", True),
+        ("asgd", False),
+        ("terngrad_ddp", False),
+        ("sandblaster", False),
+    ]
     training = {each.name: each.config.training for each in found}
     assert {name: each.simulation.method for name, each in training.items()} == {
-        "sgd": "synchronous", "asgd": "asgd", "terngrad_ddp": "synchronous", "sandblaster": "sandblaster",
-    }  # fmt: skip
+        "sgd": "synchronous",
+        "asgd": "asgd",
+        "terngrad_ddp": "synchronous",
+        "sandblaster": "sandblaster",
+    }
     assert training["terngrad_ddp"].codec == CodecConfig(kind="ternary", float_below=8192, clip=2.0)
     assert [each.max_epochs for each in training.values()] == [7, 10, 7, 7]  # only asgd.yaml says how many
     assert {(each.world, each.evaluations, each.minibatch) for each in training.values()} == {("simulated", 3, 64)}
@@ -96,8 +102,12 @@ def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
     by_name = {name.split("_rate")[0]: training for name, training in trained.items()}
     # A minibatch of sandblaster's is four times the baseline's.
     assert {name: each.simulation.compute_s for name, each in by_name.items()} == {
-        "sgd": 0.01, "asgd2": 0.01, "asgd4": 0.01, "sandblaster2": 0.04, "sandblaster4": 0.04,
-    }  # fmt: skip
+        "sgd": 0.01,
+        "asgd2": 0.01,
+        "asgd4": 0.01,
+        "sandblaster2": 0.04,
+        "sandblaster4": 0.04,
+    }
     assert [each.simulation.failures for each in by_name.values()] == [(), (), ((3, 1.0),), (), ((3, 1.0),)]
 
 

@@ -40,14 +40,22 @@ def test_records_become_scalars(tmp_path: Path) -> None:
     writer.write(epoch(1, staleness=[5, 10, 5], shards=shards, minibatches=counts))
     found = scalars(tmp_path)  # before it is closed: people watch a run that goes on
     assert found == {
-        "accuracy/heldout": [(0, 0.0), (500, 0.125), (1000, 0.25)], "accuracy/train": [(1000, 0.5)],
-        "loss/heldout": [(1000, 2.0)], "loss/train": [(1000, 1.5)], "training/learning_rate": [(1000, 0.125)],
+        "accuracy/heldout": [(0, 0.0), (500, 0.125), (1000, 0.25)],
+        "accuracy/train": [(1000, 0.5)],
+        "loss/heldout": [(1000, 2.0)],
+        "loss/train": [(1000, 1.5)],
+        "training/learning_rate": [(1000, 0.125)],
         "training/frames_per_s": [(500, 500.0), (1000, 500.0)],
-        "staleness/mean": [(1000, 1.0)], "staleness/p95": [(1000, 2.0)],
-        "minibatches/stale": [(1000, 2.0)], "minibatches/refused": [(1000, 1.0)], "minibatches/returned": [(1000, 5.0)],
-        "shard_share/0": [(1000, 0.75)], "shard_share/1": [(1000, 0.25)],
-        "shard_sync_share/0": [(1000, 0.25)], "shard_sync_share/1": [(1000, 0.25)],
-    }  # fmt: skip
+        "staleness/mean": [(1000, 1.0)],
+        "staleness/p95": [(1000, 2.0)],
+        "minibatches/stale": [(1000, 2.0)],
+        "minibatches/refused": [(1000, 1.0)],
+        "minibatches/returned": [(1000, 5.0)],
+        "shard_share/0": [(1000, 0.75)],
+        "shard_share/1": [(1000, 0.25)],
+        "shard_sync_share/0": [(1000, 0.25)],
+        "shard_sync_share/1": [(1000, 0.25)],
+    }
     writer.close()
 
 

@@ -25,10 +25,12 @@ WORLDS: dict[str, dict[str, Any]] = {
     "shared_adagrad": {**SHARDS, "asgd": {"warm_start": 0.25, "adagrad": 0.05}},
     "simulated": VIRTUAL,
     "synchronous_ternary": {
-        **VIRTUAL, "simulation": VIRTUAL["simulation"] | {"method": "synchronous"}, "codec": {"kind": "ternary"},
+        **VIRTUAL,
+        "simulation": VIRTUAL["simulation"] | {"method": "synchronous"},
+        "codec": {"kind": "ternary"},
     },
     "sandblaster": {"world": "sandblaster", "workers": 2, "schedule": "constant", "learning_rate": 0.1},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
