@@ -225,7 +225,7 @@ def speakers(
     `speech3 decode exp/minilibri/sat data/calls_speakers exp/calls`
 
     Each utterance is recognised in one pass and compared with the others by the transform that would adapt the model to
-    its speaker. Utterances of a few words tell little, and often stay apart. What DIR/utt2spk says is not used.
+    its speaker. Utterances of a few words tell little, and may be grouped wrongly. What DIR/utt2spk says is not used.
     """
     from speech3.corpora import read_speech
     from speech3.data import write_datadir
