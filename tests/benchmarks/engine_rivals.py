@@ -31,7 +31,7 @@ from speech3.models.linear import gemm_library
 from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.parts import BuildParts, make_parts
-from speech3.train.run import open_worlds
+from speech3.train.run import open_run_backends
 
 RATE = 0.01  # low, or a loop over one minibatch would fit it perfectly, which leads to denormal numbers
 UTTERANCE_FRAMES, HELDOUT_FRAMES = 500, 512
@@ -127,7 +127,7 @@ def world(case: Case, directory: Path, name: str, workers: int, sync_every: int 
     """A world that computes the first minibatches of a new epoch in each round; measures a `Progress`."""
     config = case.config(directory, name, workers, sync_every=sync_every)
     parts = make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
-    alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, gemm_library()))
+    alone, opened = open_run_backends(config, directory / "simulation.json", parts, BuildParts(config, gemm_library()))
     assert opened is not None
     tensors, total = alone.snapshot().tensors, len(parts.source)
     round_, epoch = min(workers * case.minibatches, total), 0

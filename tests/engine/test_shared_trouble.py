@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
+import torch
 
 from speech3.config import AsgdConfig
 from speech3.engine.backends import processes as workers
@@ -89,7 +90,7 @@ def test_shards_on_a_gpu_exit_by_themselves(monkeypatch):
 def test_a_process_has_its_gpu_before_it_builds_anything(monkeypatch):
     """Otherwise it would use the first GPU as well."""
     done = []
-    monkeypatch.setattr(workers.torch.cuda, "set_device", lambda name: done.append(name))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda name: done.append(name))
     workers.run_task(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cuda:1"), None, os.getppid())
     workers.run_task(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cpu"), None, os.getppid())
     assert done == ["cuda:1", ("built", None), ("built", None)]
