@@ -189,6 +189,7 @@ def laid_out(root: Path, train: int | None = None, test: int | None = None) -> N
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
+@pytest.mark.slow
 def test_real_speech_in_that_layout(tmp_path: Path) -> None:
     root = tmp_path / "LibriSpeech"
     laid_out(root)

@@ -175,6 +175,7 @@ def _all_hear_of_a_loss_that_is_not_finite(rank, mesh):
         assert not loss.isfinite()
 
 
+@pytest.mark.slow
 def test_split_models_compute_what_the_whole_model_does(tmp_path):
     torch.multiprocessing.spawn(_member, (str(tmp_path / "store"),), nprocs=3)
 
