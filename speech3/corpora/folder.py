@@ -84,10 +84,14 @@ def stem(path: Path) -> str:
     return unicodedata.normalize("NFC", path.stem)
 
 
-def _recording_of(transcript: Path) -> str:
-    """The name of the recording that a transcript belongs to: of `a.wav` for ``a.txt`` and ``a.wav.txt``."""
-    name = Path(stem(transcript))
-    return name.stem if name.suffix.lower() in AUDIO else str(name)
+def _recording_of(transcript: Path, recorded: Container[str]) -> str:
+    """The name of the recording that a transcript belongs to: ``a.wav`` has ``a.txt`` or ``a.wav.txt``.
+
+    `recorded`: the names of the recordings, folded; ``a.mp3.txt`` belongs to ``a.mp3.wav`` if that is one.
+    """
+    name = stem(transcript)
+    whole = name.casefold() in recorded or Path(name).suffix.lower() not in AUDIO
+    return name if whole else Path(name).stem
 
 
 def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], list[Fault]]:
@@ -105,11 +109,12 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
     texts.sort(key=lambda path: TRANSCRIPTS.index(path.suffix.lower()))
     beside: dict[tuple[Path, str], Path] = {}
     anywhere: dict[str, list[Path]] = {}
-    for path in texts:
-        beside.setdefault((path.parent, _recording_of(path)), path)
-        anywhere.setdefault(_recording_of(path).casefold(), []).append(path)
-    # The transcript of each recording: beside it, or else the only one of its name.
     alone = Counter(stem(path).casefold() for path in audio)
+    for path in texts:
+        name = _recording_of(path, alone)
+        beside.setdefault((path.parent, name), path)
+        anywhere.setdefault(name.casefold(), []).append(path)
+    # The transcript of each recording: beside it, or else the only one of its name.
     faults = [_misnamed(path) for path in everything if not _is_utf8(path)]
     items: dict[str, Item] = {}
     for path in audio:
@@ -187,17 +192,18 @@ def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recor
     def skip(kind: str, path: Path, problem: str, remedy: str) -> None:
         faults.append(Fault(kind, str(path), "", problem, remedy))
 
-    taken = {(path.parent, _recording_of(path)) for path in used}
+    taken = {(path.parent, _recording_of(path, recorded)) for path in used}
     for path in files:
         if path.suffix.lower() in _NOT_READ:
             skip("format not read", path, "is not read", "convert it, for instance: ffmpeg -i IN -ac 1 OUT.wav")
     for path in texts:
         if path in used:
             continue
-        if (path.parent, _recording_of(path)) in taken:
+        name = _recording_of(path, recorded)
+        if (path.parent, name) in taken:
             problem = "is not used, since .eaf is preferred to .TextGrid, and both to .txt and .lab"
             skip("second transcript", path, problem, "remove the one that is wrong")
-        elif _recording_of(path).casefold() in recorded:
+        elif name.casefold() in recorded:
             problem = "is not beside the recording of its name, and it is not clear that it belongs to it"
             skip("unclear recording", path, problem, "put both side by side")
         else:
@@ -375,9 +381,7 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
         found.skip("times in text", item.transcript, problem, _WORDS_ONLY)
         return
     if what := other_format(item.transcript, text.split("\n")):
-        found.skip(
-            "format not read", item.transcript, f"is {what}", "write only what is said, or make a TextGrid of it"
-        )
+        found.skip("format not read", item.transcript, f"is {what}", _WORDS_ONLY)
         return
     if clock := _CLOCK.search(text):
         problem = f"has times, such as {clock[0]}, which would count as words or noises"

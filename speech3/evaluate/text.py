@@ -215,7 +215,7 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
                 f" {paths[other]}; pass both files with ids, or both without, or set --format plain to score all words"
             )
     if all(map(_have_spaced_ids, files)):
-        id_ = " ".join(files[0][0].split()[:2])
+        id_ = " ".join(next(line for line in files[0] if line.strip()).split()[:2])
         raise FormatError(
             f"{paths[0]}: its lines seem to begin with utterance ids that contain a space (`{id_}`); write ids without"
             " spaces (utt_1), or set --format plain to score all words"

@@ -128,7 +128,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
         ([*SIMULATED, "training.asgd.warm_start=5"],
          r"training\.asgd\.warm_start=5: warm start lasts the whole run \(training\.max_epochs=2\); shorten it"),
         ([*SIMULATED, "--workers", "3", "training.simulation.compute_s=[0.1,0.2]"],
-         r"training\.simulation\.compute_s: 2 times for training\.workers=3"),
+         r"training\.simulation\.compute_s: 2 times for training\.workers=3; set one for all workers"),
         ([*SIMULATED, "--workers", "2", "training.simulation.compute_s=[0.1,0]"],
          r"training\.simulation: compute_s=\(0\.1, 0\.0\): .*above 0 seconds"),
         ([*SIMULATED, "training.simulation.compute_s=-1"], r"training\.simulation: compute_s=-1\.0: .*above 0 seconds"),

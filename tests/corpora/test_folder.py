@@ -64,6 +64,14 @@ def test_text_files_named_with_the_suffix_of_the_recording(tmp_path: Path) -> No
     assert texts(data) == {"a": "leo a", "b": "leo b"} and not faults
 
 
+def test_recordings_that_were_converted_keep_their_transcripts(tmp_path: Path) -> None:
+    for name in ("a.mp3", "b"):
+        recording(tmp_path / f"{name}.wav")
+        write(tmp_path / f"{name}.txt", f"leo {name[0]}")
+    data, faults = read_folder(tmp_path)
+    assert sorted(texts(data).values()) == ["leo a", "leo b"] and not faults
+
+
 def test_speakers_from_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, name in (("Kofi", "one_1"), ("Kofi", "one_2"), ("Ama B", "one_1")):
         recording(tmp_path / folder / f"{name}.wav")

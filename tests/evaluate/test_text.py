@@ -65,7 +65,7 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
         ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 has 2"),
         ("s1-u1 a b\ns1-u2 c\n", "a b\nc\n", "auto", "file0: .*s1-u1.*file1"),
         ("a b\nc\n", "s1-u1 a b\ns1-u2 c\n", "auto", "file1: .*s1-u1.*file0"),
-        ("utt 1 a\nutt 2 b\n", "utt 1 a\nutt 2 c\n", "auto", "file0: .*contain a space .`utt 1`"),
+        ("\nutt 1 a\nutt 2 b\n", "utt 1 a\nutt 2 c\n", "auto", "file0: .*contain a space .`utt 1`"),
         ("u1 a\nu2 b\n", "v1 a\nv2 b\n", "auto", "fewer than half of their utterance ids agree"),
     ],
 )
