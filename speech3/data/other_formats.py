@@ -59,7 +59,8 @@ def other_format(path: Path | str, lines: Sequence[str]) -> str:
 
 def _is_table(lines: Sequence[str], mark: str) -> bool:
     head = lines[0].split(mark) if lines else []
-    known = sum(name.strip(' "').lower() in _TABLE_HEADS.split() for name in head)
+    names = _TABLE_HEADS.split()
+    known = sum(name.strip(' "').lower() in names for name in head)
     return known > 1 and all(line.count(mark) >= len(head) - 1 for line in lines)
 
 

@@ -73,7 +73,7 @@ def resample(samples: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def is_rate(rate_hz: int) -> bool:
-    """Is it a rate at which speech is recorded, and not one in kHz or a damaged number?"""
+    """Whether speech is recorded at this rate; a rate in kHz or a damaged number is outside the limits."""
     return _MIN_HZ <= rate_hz <= _MOST_HZ
 
 

@@ -43,6 +43,6 @@ def _in_home() -> bool:
 
 
 def _writable(place: Path) -> bool:
-    """Is the directory writable, or can it be made?"""
+    """Whether the directory is writable, or can be made."""
     there = next(path for path in (place, *place.parents) if path.exists())
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
