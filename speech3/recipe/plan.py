@@ -8,7 +8,7 @@ of GPUs.
 """
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -33,6 +33,7 @@ from speech3.recipe.experiment import (
     LFMMI_HMM,
     SAT,
     SAT_DNN,
+    SAT_LFMMI,
     SELF,
     UNTRANSCRIBED,
     Experiment,
@@ -255,34 +256,52 @@ def _transformed_steps(e: Experiment) -> list[Step]:
 
 
 def _adapted_steps(e: Experiment) -> list[Step]:
-    """The steps after decoding with `sat`: its adapted features, and the network that learns from them."""
-    from speech3.recipe import evaluation, speakers
+    """The steps after decoding with `sat`: its adapted features, and the networks that learn from them."""
+    from speech3.recipe import speakers
 
     if SAT not in e.gmms:
         return []
     features = Step(f"{ADAPTED_STAGE}/features", partial(speakers.write_adapted_features, e), None,
                     [e.features(SAT, split) / "feats.scp" for split in e.splits], [f"decode/{SAT}"],
                     owns=e.features(SAT, "train").parent, bulky=True)  # fmt: skip
-    if not e.adapted:
-        return [features]
-    network, (settings, keys) = SAT_DNN, e.decoding
+    steps = [features]
+    if SAT_DNN in e.adapted:
+        aligned, packed = f"{ADAPTED_STAGE}/align", f"{ADAPTED_STAGE}/{SAT_DNN}.frames"
+        steps += [
+            Step(aligned, partial(speakers.align_adapted, e), None,
+                 [e.alignment(SAT, split) / "ali.ark" for split in (e.train, "dev")], [features.name]),
+            Step(packed, partial(speakers.pack_adapted, e), e.training.dtype,
+                 [e.frames(SAT_DNN) / f"{name}.frames" for name in ("train", "heldout")], [aligned],
+                 owns=e.frames(SAT_DNN), keys=("training.dtype",), bulky=True),
+            Step(train_step(SAT_DNN), partial(speakers.train_adapted, e),
+                 [e.recipe.model.model_dump(), _training_settings(e), e.recipe.seed],
+                 [e.model(SAT_DNN) / "model.safetensors"], [packed], owns=e.model(SAT_DNN),
+                 keys=("model", "training", "seed"), open_keys=_open_training(e), elastic=_elastic("")),
+            _adapted_decoding(e, SAT_DNN),
+        ]  # fmt: skip
+    if SAT_LFMMI in e.adapted:
+        lfmmi, packed = e.recipe.lfmmi, f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames"
+        assert lfmmi is not None
+        steps += [
+            Step(packed, partial(speakers.pack_adapted_lfmmi, e), lfmmi.training.dtype,
+                 [e.frames(SAT_LFMMI) / f"{name}.frames" for name in ("train", "heldout")],
+                 [features.name, "hmm/lfmmi", _extracted(lfmmi.features)],
+                 owns=e.frames(SAT_LFMMI), keys=("lfmmi.training.dtype",), bulky=True),
+            _lfmmi_training(e, SAT_LFMMI, partial(speakers.train_adapted_lfmmi, e), [packed]),
+            _adapted_decoding(e, SAT_LFMMI),
+        ]  # fmt: skip
+    return steps
+
+
+def _adapted_decoding(e: Experiment, system: str) -> Step:
+    from speech3.recipe import evaluation
+
+    settings, keys = e.decoding
     rescoring = ["graph/rescore"] if isinstance(e.recipe.lm.rescore, int) else []
-    aligned, packed = f"{ADAPTED_STAGE}/align", f"{ADAPTED_STAGE}/{network}.frames"
-    return [
-        features,
-        Step(aligned, partial(speakers.align_adapted, e), None,
-             [e.alignment(SAT, split) / "ali.ark" for split in (e.train, "dev")], [features.name]),
-        Step(packed, partial(speakers.pack_adapted, e), e.training.dtype,
-             [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")], [aligned],
-             owns=e.frames(network), keys=("training.dtype",), bulky=True),
-        Step(train_step(network), partial(speakers.train_adapted, e),
-             [e.recipe.model.model_dump(), _training_settings(e), e.recipe.seed],
-             [e.model(network) / "model.safetensors"], [packed], owns=e.model(network),
-             keys=("model", "training", "seed"), open_keys=_open_training(e), elastic=_elastic("")),
-        Step(decode_step(network), partial(evaluation.decode_system, e, network), settings,
-             [e.out / "decode" / network / "test" / "hyp.txt"],
-             [train_step(network), f"graph/{SAT}", *rescoring], owns=e.out / "decode" / network, keys=keys),
-    ]  # fmt: skip
+    return Step(decode_step(system), partial(evaluation.decode_system, e, system), settings,
+                [e.out / "decode" / system / "test" / "hyp.txt"],
+                [train_step(system), f"graph/{e.hmm_of(system)}", *rescoring], owns=e.out / "decode" / system,
+                keys=keys)  # fmt: skip
 
 
 def _bmmi_step(e: Experiment) -> Step:
@@ -397,9 +416,6 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     check_frequencies(system.model, e.presets[system.features], f"lfmmi.features={system.features}", "lfmmi.")
     _check_convolutions(system.model, e.presets[system.features], "lfmmi.")
     hmm, frames = e.model(LFMMI_HMM), [e.frames(LFMMI) / f"{name}.frames" for name in ("train", "heldout")]
-    not_computed = [f"lfmmi.training.{key}" for key in NOT_COMPUTED]
-    if system.passes is not None:
-        not_computed.append("lfmmi.training.max_epochs")  # passes replaces it
     flat = e.bootstrap == FLAT  # otherwise tri has needed these
     questions, tree_features = (_questions(e), [_extracted(e.recipe.hmm.features)]) if flat else ([], [])
     return {
@@ -413,14 +429,25 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
             Step(f"train/{LFMMI}.frames", partial(stages.pack_lfmmi_frames, e, e.frames(LFMMI)),
                  _packing(e, system.training.dtype), frames, ["hmm/lfmmi", *_packed(e, system.features)],
                  owns=e.frames(LFMMI), keys=("lfmmi.training.dtype", *_augmenting(e)), bulky=True),
-            Step(f"train/{LFMMI}", partial(stages.train_lfmmi, e),
-                 [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
-                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", *_pretrained(e, LFMMI)],
-                 _started(e, LFMMI), owns=e.model(LFMMI),
-                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"),
-                 open_keys=[*open_sizes(e.recipe), *not_computed], elastic=_elastic("lfmmi.")),
+            _lfmmi_training(e, LFMMI, partial(stages.train_lfmmi, e),
+                            [f"train/{LFMMI}.frames", *_pretrained(e, LFMMI)], _started(e, LFMMI)),
         ],
     }  # fmt: skip
+
+
+def _lfmmi_training(
+    e: Experiment, system: str, train: Callable[[], None], needs: list[str], started: Sequence[Path] = ()
+) -> Step:
+    lfmmi = e.recipe.lfmmi
+    assert lfmmi is not None
+    not_computed = [f"lfmmi.training.{key}" for key in NOT_COMPUTED]
+    if lfmmi.passes is not None:
+        not_computed.append("lfmmi.training.max_epochs")  # passes replaces it
+    return Step(train_step(system), train,
+                [lfmmi.model.model_dump(), lfmmi.training.model_dump(), lfmmi.passes, e.recipe.seed],
+                [e.model(system) / "model.safetensors"], needs, list(started), owns=e.model(system),
+                keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"),
+                open_keys=[*open_sizes(e.recipe), *not_computed], elastic=_elastic("lfmmi."))  # fmt: skip
 
 
 def _self_steps(e: Experiment) -> dict[str, list[Step]]:
@@ -548,12 +575,13 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, workers)
         if e.label_source(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
-    if e.adapted:
+    if SAT in e.gmms:
         assert recipe.hmm.lda is not None
         width = 2 if e.training.dtype == "float16" else 4
         adapted = FeatureConfig(num_mel_bins=recipe.hmm.lda.dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
-        rate = _PASS["dnn"] * _larger("dnn", recipe.model, adapted, round(triphone_leaves(hours)))
         found[f"{ADAPTED_STAGE}/features"] = Cost(size=all_hours * _bytes(adapted, 4))
+    if SAT_DNN in e.adapted:
+        rate = _PASS["dnn"] * _larger("dnn", recipe.model, adapted, round(triphone_leaves(hours)))
         found[f"{ADAPTED_STAGE}/align"] = Cost(_HMM["align"] * (hours + speech.dev), 0)
         # Utterances of training are packed with and without their speaker's transform.
         found[f"{ADAPTED_STAGE}/{SAT_DNN}.frames"] = Cost(size=(2 * hours + speech.dev) * _bytes(adapted, width))
@@ -569,8 +597,18 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         leaves = system.leaves or round(0.625 * triphone_leaves(hours))
         rate = _PASS[LFMMI] * _larger(LFMMI, system.model, preset, leaves)
         found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
+        if SAT_LFMMI in e.adapted:  # twice the speech, half the passes; without augmented copies
+            size = (2 * hours + speech.dev) * (_bytes(preset, width) + _bytes(adapted, width))
+            found[f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames"] = Cost(size=size)
+            found[train_step(SAT_LFMMI)] = Cost(rate * hours * passes, system.training.workers)
     for system_name in e.systems:
-        family = LFMMI if system_name == SELF else system_name if system_name in _DECODING else recipe.model.system
+        family = (
+            LFMMI
+            if system_name in (SELF, SAT_LFMMI)
+            else system_name
+            if system_name in _DECODING
+            else recipe.model.system
+        )
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
         found[decode_step(system_name)] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
     return {name: cost for name, cost in found.items() if cost.seconds or cost.size}
