@@ -250,10 +250,19 @@ class CnnTdnnConfig(TdnnConfig):
         ),
         min_length=1,
     )
+    adapted: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda values: values == 0,  # older runs have no such key
+        description="last values of a frame, which are features adapted to speakers: the affine layer reads them, of"
+        " three frames, beside what the convolutions make of the others; they are neither warped nor masked",
+    )
 
     @model_validator(mode="after")
     def _sees_every_frame(self) -> "CnnTdnnConfig":
         _layers_see_every_frame(self.convolutions, self.frames_per_output)
+        if self.adapted and self.convolutions[0].kernel[1] < 3:
+            raise ValueError("adapted: is read of three frames, so convolutions.0.kernel needs at least 3 in time")
         return self
 
 

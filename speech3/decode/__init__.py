@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         tune_recognizer,
     )
     from speech3.decode.rescoring import RescoreOptions, rescore, write_times
-    from speech3.decode.score_fusion import features_of_all, same_features, with_mean_scores
+    from speech3.decode.score_fusion import SideBySide, features_of_all, same_features, with_mean_scores
     from speech3.decode.search import Decoding, without_words
     from speech3.decode.speaker_groups import find_speakers
     from speech3.decode.speaker_passes import (
@@ -116,6 +116,7 @@ __all__ = [
     "Recognizer",
     "RescoreOptions",
     "Result",
+    "SideBySide",
     "Spelling",
     "TrainedModel",
     "Transcription",

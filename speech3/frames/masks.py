@@ -31,21 +31,23 @@ class MelColumns:
 
     bins: int
     before: int = 0  # values of a block before the bins: energy
-    after: int = 0  # values after them: pitch
+    after: int = 0  # values after them: pitch, or features adapted to speakers
 
     @property
     def block(self) -> int:
         return self.before + self.bins + self.after
 
 
-def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
+def mel_columns(config: FeatureConfig, dim: int, key: str, adapted: int = 0) -> MelColumns:
     """Where the mel bins are in features of `dim` values per frame; `config` as an extraction wrote it (with its rate).
 
-    `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``.
+    `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``. `adapted`: how many
+    values after the bins are adapted to speakers; these features are given.
     """
-    columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
+    after = config.pitch.dim if config.pitch else adapted
+    columns = MelColumns(config.num_mel_bins, int(config.use_energy), after)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
-    if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
+    if config.kind != ("given" if adapted else "fbank") or not config.sample_frequency or dim != columns.block * blocks:
         raise SettingError(
             f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values per frame;"
             " switch it off (0, or [] for speeds)"
@@ -88,9 +90,9 @@ class FrequencyWarp:
         return torch.cat(warped)
 
 
-def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "") -> FrequencyWarp:
+def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "", adapted: int = 0) -> FrequencyWarp:
     """The warp for features of `config` by at most `most`; other parameters and errors as `mel_columns`."""
-    columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}")
+    columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}", adapted)
     return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns)
 
 
@@ -104,6 +106,8 @@ class SpecAugment:
         float32: replaces masked values.
     columns
         Where the mel bins are; None: no frequency masks. Derivatives are masked together with their bins.
+    kept
+        Number of values at the end of a frame that no mask hides.
     """
 
     mean_F: Tensor
@@ -112,6 +116,7 @@ class SpecAugment:
     frequency_masks: int = 0
     frequency_mask_bins: int = 0
     columns: MelColumns | None = None
+    kept: int = 0
 
     def draw(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Random numbers in [0, 1), (B, K, 2), for the widths and places of time masks and of frequency masks."""
@@ -141,6 +146,8 @@ class SpecAugment:
             hidden_BM = hidden(frequency_BK2, np.full(count, self.frequency_mask_bins), bins_B, bins)
             hidden_BF[:, :, before : before + bins] = hidden_BM[:, None]
             hidden_BTF = hidden_BTF | to_device(torch.from_numpy(hidden_BF.reshape(count, 1, dim)), feats_BTF.device)
+        if self.kept:
+            hidden_BTF = hidden_BTF & (torch.arange(dim, device=feats_BTF.device) < dim - self.kept)
         return torch.where(hidden_BTF, to_device(self.mean_F, feats_BTF.device), feats_BTF)
 
 
@@ -157,7 +164,9 @@ def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, s
     return inside_BKX.any(axis=1)
 
 
-def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_F: Tensor) -> SpecAugment | None:
+def spec_augment(
+    training: TrainingConfig, features: FeatureConfig | None, mean_F: Tensor, adapted: int = 0
+) -> SpecAugment | None:
     """The masks that a training config asks for, or None.
 
     Parameters
@@ -166,6 +175,8 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
         The config of the features; needed for frequency masks only.
     mean_F
         Mean of the features over all frames.
+    adapted
+        How many values at the end of a frame are adapted to speakers: these are not masked.
 
     Raises
     ------
@@ -175,7 +186,7 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
     columns = None
     if training.frequency_masks:
         assert features is not None
-        columns = mel_columns(features, len(mean_F), f"training.frequency_masks={training.frequency_masks}")
+        columns = mel_columns(features, len(mean_F), f"training.frequency_masks={training.frequency_masks}", adapted)
         if training.frequency_mask_bins >= columns.bins:
             raise SettingError(
                 f"training.frequency_mask_bins={training.frequency_mask_bins}: there are {columns.bins} bins, and a"
@@ -185,4 +196,4 @@ def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_
         return None
     time = training.time_masks, training.time_mask_frames
     frequency = training.frequency_masks, training.frequency_mask_bins
-    return SpecAugment(mean_F.float(), *time, *frequency, columns)
+    return SpecAugment(mean_F.float(), *time, *frequency, columns, adapted)

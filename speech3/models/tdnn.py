@@ -55,13 +55,16 @@ class AffineFront(nn.Module):
 class ConvolutionalFront(nn.Module):
     """Convolutions, each with batch normalisation and ReLU, then an affine layer over all frequencies and maps.
 
-    It is an error if a kernel is larger than its input.
+    The last ``adapted`` values of a frame bypass the convolutions: the affine layer reads them of the frame that an
+    output is centred on and of its two neighbours. It is an error if a kernel is larger than its input.
     """
 
     def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
         super().__init__()
         self.before = self.after = 0
-        convolutions, bins, channels, step = [], feat_dim, 1, config.frames_per_output
+        self.adapted, self.step = config.adapted, config.frames_per_output
+        self.bins = feat_dim - self.adapted
+        convolutions, bins, channels, step = [], self.bins, 1, self.step
         for number, each in enumerate(config.convolutions):
             rows, times = each.kernel
             if rows > bins:
@@ -78,13 +81,16 @@ class ConvolutionalFront(nn.Module):
             convolutions.append(NormalizedConvolution(convolution, generator))
             bins, channels = (bins - rows) // each.stride + 1, each.maps
         self.convolutions = nn.Sequential(*convolutions)
-        self.affine = Linear(bins * channels, config.width)
+        self.affine = Linear(bins * channels + STEP * config.adapted, config.width)
         glorot(self.affine, gain_of("relu"), generator)
         self.norm = BatchNorm(config.width)
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        x_BTKC = self.convolutions(x_BTF.unsqueeze(3))
-        return rectified(self.affine(x_BTKC.flatten(2)), self.norm)
+        x_BTD = self.convolutions(x_BTF[:, :, : self.bins, None]).flatten(2)
+        if self.adapted:
+            near_BTFX = x_BTF[:, self.before - 1 :, self.bins :].unfold(1, STEP, self.step)[:, : x_BTD.shape[1]]
+            x_BTD = torch.cat([x_BTD, near_BTFX.flatten(2)], 2)
+        return rectified(self.affine(x_BTD), self.norm)
 
 
 class NormalizedConvolution(nn.Module):

@@ -238,9 +238,7 @@ def decode_system(e: Experiment, system: str) -> None:
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
     recognizer: TrainedModel = load_recognizer(e.model(system))
-    plain = [ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test")]
-    dev: Mapping[str, np.ndarray] = plain[0]
-    test: Mapping[str, np.ndarray] = plain[1]
+    dev, test = (e.feats(system, split) for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
     metric = e.recipe.metric
     config = e.recipe.decode.model_copy(update={"metric": metric})
@@ -249,9 +247,9 @@ def decode_system(e: Experiment, system: str) -> None:
     # Tune on dev; a system that adapts to speakers decodes in passes.
     earlier_s = 0.0
     if system == SAT:
-        passes = speakers.passes_on_dev(e, plain[0])
+        passes = speakers.passes_on_dev(e, dev)
         found, dev = (passes.last, passes.feats) if passes.helps else (passes.first, dev)
-        recognizer, test, earlier_s = speakers.passes_on_test(e, plain[1])
+        recognizer, test, earlier_s = speakers.passes_on_test(e, test)
     else:
         found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))
     best = found.best

@@ -27,7 +27,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, read_yaml, shipped
+import numpy as np
+
+from speech3.config import (
+    CnnTdnnConfig,
+    FeatureConfig,
+    RecipeConfig,
+    TrainingConfig,
+    load_config,
+    load_preset,
+    read_yaml,
+    shipped,
+)
 from speech3.corpora import (
     aishell,
     an4,
@@ -43,8 +54,9 @@ from speech3.corpora import (
     yesno,
 )
 from speech3.data import lengths_s, read_datadir
-from speech3.decode import DECODE_SETTINGS
+from speech3.decode import DECODE_SETTINGS, SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
+from speech3.io import ArkReader
 from speech3.recipe.sizes import described, open_sizes, with_sizes
 from speech3.recipe.starts import LFMMI, Start, find_starts, with_architectures
 from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
@@ -66,7 +78,9 @@ CORPORA: dict[str, Callable[..., None]] = {
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
-SAT_DNN, ADAPTED_STAGE = "sat_dnn", "adapted"  # the network on SAT's adapted features, and the stage of its steps
+ADAPTED_STAGE = "adapted"  # the stage of what comes after decoding with sat
+SAT_DNN, SAT_LFMMI = "sat_dnn", "sat_lfmmi"  # networks on SAT's adapted features; LF-MMI's reads mel bins, too
+ADAPTED = (SAT_DNN, SAT_LFMMI)
 GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
@@ -91,11 +105,11 @@ def without_mel_bins(training: TrainingConfig) -> TrainingConfig:
 def train_step(system: str) -> str:
     if system in GMMS:
         return f"hmm/{system}"
-    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system == SAT_DNN else 'train'}/{system}"
+    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system in ADAPTED else 'train'}/{system}"
 
 
 def decode_step(system: str) -> str:
-    if system == SAT_DNN:
+    if system in ADAPTED:
         return f"{ADAPTED_STAGE}/{system}.decode"
     return "self/decode" if system == SELF else f"decode/{system}"
 
@@ -151,9 +165,14 @@ class Experiment:
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """The network on SAT's adapted features: of the recipe's model, if that is a DNN."""
-        with_it = SAT in self.gmms and self.networks and self.recipe.model.system == "dnn"
-        return (SAT_DNN,) if with_it else ()
+        """The networks on SAT's adapted features: of the recipe's model, if that is a DNN, and with LF-MMI."""
+        if SAT not in self.gmms:
+            return ()
+        lfmmi = self.recipe.lfmmi
+        # A trained network, with which LF-MMI could start, has no weights for adapted features.
+        beside = lfmmi and isinstance(lfmmi.model, CnnTdnnConfig) and LFMMI not in self.starts
+        dnn = self.networks and self.recipe.model.system == "dnn"
+        return (*((SAT_DNN,) if dnn else ()), *((SAT_LFMMI,) if beside else ()))
 
     @property
     def gmms(self) -> tuple[str, ...]:
@@ -210,7 +229,7 @@ class Experiment:
         """The directory in `out` with the HMM and the decoding graphs of a system."""
         if system not in self.trained:
             return system
-        return LFMMI_HMM if system in (LFMMI, SELF) else SAT if system == SAT_DNN else "tri"
+        return LFMMI_HMM if system in (LFMMI, SELF, SAT_LFMMI) else SAT if system == SAT_DNN else "tri"
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
@@ -347,8 +366,14 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        own = (LFMMI, SELF, FLAT, SAT_DNN)
+        own = (LFMMI, SELF, FLAT, *ADAPTED)
         return self.out / "frames" / (network if network in own else self.frames_name(network))
+
+    def feats(self, system: str, split: str) -> Mapping[str, np.ndarray]:
+        """The features that a system reads; for `SAT_LFMMI` mel bins, and after them the adapted features."""
+        presets = [self.feature_preset(system), *([SAT] if system == SAT_LFMMI else [])]
+        parts = [ArkReader(self.features(preset, split) / "feats.scp") for preset in presets]
+        return parts[0] if len(parts) == 1 else SideBySide(parts)
 
     def frames_name(self, network: str) -> str:
         """Name of a network's frames: the source of its labels and, unless the recipe's file has them, its features."""
@@ -357,7 +382,7 @@ class Experiment:
         return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
-        if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
+        if system in (LFMMI, SELF, FLAT, SAT_LFMMI) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         if system == SAT_DNN:
             return SAT

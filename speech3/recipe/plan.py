@@ -19,6 +19,7 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     SAT,
+    SAT_DNN,
     SELF,
     UNTRANSCRIBED,
     Experiment,
@@ -369,29 +370,37 @@ def _lfmmi_steps(e: Experiment) -> list[Step]:
     assert system is not None
     check_frequencies(system.model, e.presets[system.features], f"lfmmi.features={system.features}", "lfmmi.")
     _check_convolutions(system.model, e.presets[system.features], "lfmmi.")
-    replaced = [] if system.passes is None else ["lfmmi.training.max_epochs"]  # passes replaces it
-    config = {
-        "lfmmi.model": system.model.model_dump(),
-        "lfmmi.training": system.training.model_dump(),
-        "lfmmi.passes": system.passes,
-        "seed": e.recipe.seed,
-    }
     out, packed = e.frames(LFMMI), f"train/{LFMMI}.frames"
     packing, needs = _packing(e, "lfmmi.training.dtype", system.training.dtype), _packed(e, system.features)
-    pack = partial(stages.pack_lfmmi_frames, e, out)
+    pack, train = partial(stages.pack_lfmmi_frames, e, out), partial(stages.train_lfmmi, e)
     return [
         Step(packed, pack, packing, _frames(out), ["hmm/lfmmi", *needs], owns=out, bulky=True),
-        _model_step(
-            train_step(LFMMI),
-            partial(stages.train_lfmmi, e),
-            e.model(LFMMI),
-            config,
-            [packed, *_pretrained(e, LFMMI)],
-            inputs=_started(e, LFMMI),
-            open_keys=[*open_sizes(e.recipe), *_not_computed("lfmmi."), *replaced],
-            elastic=_elastic("lfmmi."),
-        ),
+        _lfmmi_training(e, LFMMI, train, [packed, *_pretrained(e, LFMMI)], _started(e, LFMMI)),
     ]
+
+
+def _lfmmi_training(
+    e: Experiment, system: str, train: Callable[[], None], needs: Sequence[str], started: Sequence[Path] = ()
+) -> Step:
+    lfmmi = e.recipe.lfmmi
+    assert lfmmi is not None
+    replaced = [] if lfmmi.passes is None else ["lfmmi.training.max_epochs"]  # passes replaces it
+    config = {
+        "lfmmi.model": lfmmi.model.model_dump(),
+        "lfmmi.training": lfmmi.training.model_dump(),
+        "lfmmi.passes": lfmmi.passes,
+        "seed": e.recipe.seed,
+    }
+    return _model_step(
+        train_step(system),
+        train,
+        e.model(system),
+        config,
+        needs,
+        inputs=list(started),
+        open_keys=[*open_sizes(e.recipe), *_not_computed("lfmmi."), *replaced],
+        elastic=_elastic("lfmmi."),
+    )
 
 
 def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
@@ -404,7 +413,7 @@ def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
 
 
 def _adapted_steps(e: Experiment) -> list[Step]:
-    """The steps after decoding with `sat`: its adapted features, and the network that learns from them."""
+    """The steps after decoding with `sat`: its adapted features, and the networks that learn from them."""
     if SAT not in e.gmms:
         return []
     features, aligned = f"{ADAPTED_STAGE}/features", f"{ADAPTED_STAGE}/align"
@@ -412,14 +421,20 @@ def _adapted_steps(e: Experiment) -> list[Step]:
     run, outputs = partial(speakers.write_adapted_features, e), [path / "feats.scp" for path in files]
     steps = [Step(features, run, {}, outputs, [decode_step(SAT)], owns=files[0].parent, bulky=True)]
     for network in e.adapted:
-        run, outputs = partial(speakers.align_adapted, e), [e.alignment(SAT, s) / "ali.ark" for s in (e.train, "dev")]
-        steps.append(Step(aligned, run, {}, outputs, [features]))
         out, packed = e.frames(network), f"{ADAPTED_STAGE}/{network}.frames"
-        run, config = partial(speakers.pack_adapted, e), {"training.dtype": e.training.dtype}
-        steps.append(Step(packed, run, config, _frames(out), [aligned], owns=out, bulky=True))
-        run, training = partial(speakers.train_adapted, e), _senone_training(e)
-        steps.append(_model_step(train_step(network), run, e.model(network), needs=[packed], **training))
-        steps.append(_decode_step(e, network, [train_step(network), f"graph/{SAT}"]))
+        if network == SAT_DNN:
+            outputs = [e.alignment(SAT, split) / "ali.ark" for split in (e.train, "dev")]
+            steps.append(Step(aligned, partial(speakers.align_adapted, e), {}, outputs, [features]))
+            pack, config, needs = speakers.pack_adapted, {"training.dtype": e.training.dtype}, [aligned]
+            run, training = partial(speakers.train_adapted, e), _senone_training(e)
+            train = _model_step(train_step(network), run, e.model(network), needs=[packed], **training)
+        else:
+            assert e.recipe.lfmmi is not None
+            needs = [features, "hmm/lfmmi", _extracted(e.recipe.lfmmi.features)]
+            pack, config = speakers.pack_adapted_lfmmi, {"lfmmi.training.dtype": e.recipe.lfmmi.training.dtype}
+            train = _lfmmi_training(e, network, partial(speakers.train_adapted_lfmmi, e), [packed])
+        steps.append(Step(packed, partial(pack, e), config, _frames(out), needs, owns=out, bulky=True))
+        steps += [train, _decode_step(e, network, [train_step(network), f"graph/{e.hmm_of(network)}"])]
     return steps
 
 

@@ -8,14 +8,16 @@ OUT/features/sat/{train,dev,test}   features after LDA, MLLT and the speakers' t
 OUT/sat/align/{train,dev}           alignments of these features by SAT's adapted GMMs
 OUT/frames/sat_dnn                  packed: the utterances of training with and without their speaker's transform
 OUT/sat_dnn                         a DNN on these features, with SAT's senones and graph
+OUT/frames/sat_lfmmi, OUT/sat_lfmmi  the same for LF-MMI: mel bins, and beside the convolutions the adapted features
 """
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -24,6 +26,7 @@ from speech3.config import FeatureConfig, TrainConfig, parse, read_yaml
 from speech3.data import read_datadir
 from speech3.decode import (
     Marked,
+    SideBySide,
     TrainedModel,
     TunedPasses,
     before_last_pass,
@@ -55,10 +58,19 @@ from speech3.hmm import (
     use_projection,
 )
 from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
-from speech3.recipe.experiment import LDA, SAT, SAT_DNN, Experiment, without_mel_bins
+from speech3.recipe.experiment import LDA, LFMMI, LFMMI_HMM, SAT, SAT_DNN, SAT_LFMMI, Experiment, without_mel_bins
 from speech3.recipe.language import error_rate
-from speech3.recipe.stages import align_split, save_gmms, sized_config, training_material
-from speech3.runtime import Metrics, write_json, write_text
+from speech3.recipe.stages import (
+    TOO_SHORT,
+    align_split,
+    config_of,
+    num_phone_labels,
+    save_gmms,
+    sized_config,
+    train_group,
+    training_material,
+)
+from speech3.runtime import Metrics, read_json, say, write_json, write_text
 
 UNADAPTED = "+unadapted"  # after the names of utterances that are packed without a transform
 PASS = "test_pass{}"  # in decode/sat: the words of a pass before the last
@@ -138,7 +150,7 @@ def _projection(model: Path) -> Projection:
     return found
 
 
-def passes_on_dev(e: Experiment, dev: ArkReader) -> TunedPasses:
+def passes_on_dev(e: Experiment, dev: Mapping[str, np.ndarray]) -> TunedPasses:
     """Tune all passes of `sat` on dev, and keep the transforms of the last one."""
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
     config, speaker_of = e.recipe.decode.model_copy(update={"metric": e.recipe.metric}), speakers_of(e.data("dev"))
@@ -148,7 +160,9 @@ def passes_on_dev(e: Experiment, dev: ArkReader) -> TunedPasses:
     return found
 
 
-def passes_on_test(e: Experiment, test: ArkReader) -> tuple[TrainedModel, Mapping[str, np.ndarray], float]:
+def passes_on_test(
+    e: Experiment, test: Mapping[str, np.ndarray]
+) -> tuple[TrainedModel, Mapping[str, np.ndarray], float]:
     """Run all passes but the last over test; their words and the transforms from these are written to ``test_passN``.
 
     Returns
@@ -225,23 +239,53 @@ def pack_adapted(e: Experiment) -> None:
     on them more than it can on those of a test. Each utterance of training is therefore packed a second time without
     its speaker's transform.
     """
-    hmm, feats, out = load_hmm(e.model(SAT)), adapted_features(e), e.frames(SAT_DNN)
+    labels = {split: IntArkReader(e.alignment(SAT, split) / "ali.ark") for split in (e.train, "dev")}
+    num_pdfs = load_hmm(e.model(SAT)).num_pdfs
+    _pack_twice(e, SAT_DNN, labels, num_pdfs, e.training.dtype, {"alignment": SAT})
+    shutil.copyfile(e.features(SAT, e.train) / "features.yaml", e.frames(SAT_DNN) / "features.yaml")
+
+
+def pack_adapted_lfmmi(e: Experiment) -> None:
+    """Pack mel bins, the adapted features after them, and phones, as `pack_adapted` does."""
+    assert e.recipe.lfmmi is not None
+    labels = {split: IntArkReader(e.alignment(e.bootstrap, split) / "labels.ark") for split in (e.train, "dev")}
+    info = {"alignment": e.bootstrap, "labels": "phones"}
+    dtype, left_out = e.recipe.lfmmi.training.dtype, read_json(e.model(LFMMI_HMM) / TOO_SHORT)
+    _pack_twice(e, SAT_LFMMI, labels, num_phone_labels(e), dtype, info, e.feature_preset(LFMMI), left_out)
+    path = e.features(e.feature_preset(LFMMI), e.train) / "features.yaml"
+    config = parse(FeatureConfig, read_yaml(path), path)
+    config = config.model_copy(update={"kind": "given", "cmvn": "none", "global_stats": None})
+    write_text(e.frames(SAT_LFMMI) / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
+
+
+def _pack_twice(
+    e: Experiment,
+    system: str,
+    labels: Mapping[str, Mapping[str, np.ndarray]],
+    num_labels: int,
+    dtype: Literal["float16", "float32"],
+    info: dict[str, Any],
+    bins: str | None = None,
+    left_out: Collection[str] = (),
+) -> None:
+    """Pack train and dev; `bins`: the preset of features that come before the adapted ones."""
+    feats, info = adapted_features(e), {"corpus": e.name, "speed_perturb": list(e.recipe.speed_perturb), **info}
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        projected, labels = feats[split][0], IntArkReader(e.alignment(SAT, split) / "ali.ark")
-        names = {key: key for key in labels}
+        projected = feats[split][0]
+        names = {key: key for key in labels[split] if key not in left_out}
         if split == e.train:
-            names |= {f"{key}{UNADAPTED}": key for key in labels if projected.speaker_of[key] in projected.transforms}
-        values = ComputedMapping(names, partial(_with_or_without, projected))
-        senones = ComputedMapping(names, partial(_of_original, labels))
-        info = {"corpus": e.name, "alignment": SAT, "speed_perturb": list(e.recipe.speed_perturb)}
-        write_frames(
-            out / name, values, senones, hmm.num_pdfs, utterances=list(names), dtype=e.training.dtype, info=info
-        )
-    shutil.copyfile(e.features(SAT, e.train) / "features.yaml", out / "features.yaml")
+            names |= {f"{key}{UNADAPTED}": key for key in names if projected.speaker_of[key] in projected.transforms}
+        values: Mapping[str, np.ndarray] = ComputedMapping(names, partial(_with_or_without, projected))
+        if bins:
+            before = ArkReader(e.features(bins, split) / "feats.scp")
+            values = SideBySide([ComputedMapping(names, partial(_of_original, before)), values])
+        targets = ComputedMapping(names, partial(_of_original, labels[split]))
+        out = e.frames(system) / name
+        write_frames(out, values, targets, num_labels, utterances=list(names), dtype=dtype, info=info)
 
 
-def _of_original(labels: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    return labels[name.removesuffix(UNADAPTED)]
+def _of_original(values: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    return values[name.removesuffix(UNADAPTED)]
 
 
 def _with_or_without(projected: Projected, name: str) -> np.ndarray:
@@ -264,3 +308,14 @@ def train_adapted(e: Experiment) -> None:
         seed=e.recipe.seed,
     )
     train(config, e.model(SAT_DNN))
+
+
+def train_adapted_lfmmi(e: Experiment) -> None:
+    """Train the LF-MMI network on mel bins and adapted features, in half as many passes over twice as much."""
+    config = config_of(e, SAT_LFMMI)
+    passes = -(-config.training.max_epochs // 2)
+    say(f"  {passes} passes, since nearly every utterance is there twice: with and without its speaker's transform")
+    model = config.model.model_copy(update={"adapted": _projection(e.model(SAT)).dim})
+    training = config.training.model_copy(update={"max_epochs": passes})
+    changes = {"model": model, "training": training, "init": None}
+    train_group(config.model_copy(update=changes), e.model(SAT_LFMMI), LFMMI)

@@ -85,7 +85,7 @@ from speech3.train import copy_model_files
 
 _KEYS = re.compile(r"(?<![\w./-])(?:training|model)(?==|\.(?!safetensors)[a-z])")  # in messages, not in paths
 _MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
-_TOO_SHORT = "too_short.json"
+TOO_SHORT = "too_short.json"
 _DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
@@ -410,7 +410,7 @@ def train_lfmmi_hmm(e: Experiment) -> None:
     phones = ComputedMapping(used, lambda utterance: _alignment(labels[utterance]).phones.tolist())
     denominator = make_denominator(estimate_phone_lm(phones.values(), e.recipe.lfmmi.longer_histories), hmm)
     denominator.save(out)
-    write_json(out / _TOO_SHORT, too_short)
+    write_json(out / TOO_SHORT, too_short)
     hmm.save(out)
     _say_sizes(hmm, denominator)
 
@@ -432,13 +432,17 @@ def pack_lfmmi_frames(e: Experiment, out: Path, more: More | None = None) -> Non
     """Pack features and phones of train (with `more` utterances) and dev into the directory `out`."""
     assert e.recipe.lfmmi is not None
     preset, dtype = e.feature_preset(LFMMI), e.recipe.lfmmi.training.dtype
-    labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
-    too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
+    too_short = read_json(e.model(LFMMI_HMM) / TOO_SHORT)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         labels = IntArkReader(e.alignment(e.bootstrap, split) / "labels.ark")
         info = {"alignment": e.bootstrap, "labels": "phones"}
-        pack_split(e, split, preset, labels, labels_of_phones, out / name, dtype, info, too_short, more)
+        pack_split(e, split, preset, labels, num_phone_labels(e), out / name, dtype, info, too_short, more)
     shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
+
+
+def num_phone_labels(e: Experiment) -> int:
+    """How many labels `segment_labels` can give to a frame."""
+    return 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
 
 
 def train_lfmmi(e: Experiment) -> None:

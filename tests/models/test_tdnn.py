@@ -32,6 +32,8 @@ CONFIGS = {
     "wide context": TdnnConfig(**SIZES, context=2, bypass=0.3, two_outputs=True),
     "cnn_tdnn": CnnTdnnConfig(**SIZES, convolutions=CONVOLUTIONS, two_outputs=True),
     "cnn_tdnn at every frame": CnnTdnnConfig(**{**SIZES, "subsampling": 1}, convolutions=CONVOLUTIONS),
+    "adapted": CnnTdnnConfig(**SIZES, convolutions=CONVOLUTIONS, two_outputs=True, adapted=4),
+    "adapted at every frame": CnnTdnnConfig(**{**SIZES, "subsampling": 1}, convolutions=CONVOLUTIONS, adapted=4),
 }
 
 
@@ -60,13 +62,19 @@ def reference(model: Tdnn, config: TdnnConfig, feats: torch.Tensor) -> list[torc
     dilation = 3 // config.subsampling
     x = (feats + model.shift_F) * model.scale_F
     if isinstance(config, CnnTdnnConfig):
-        x = x[:, None]  # B, maps, time, frequency
+        bins = BINS - config.adapted
+        beside, x = x[:, :, bins:], x[:, None, :, :bins]  # B, maps, time, frequency
         for number, (block, each) in enumerate(zip(model.front.convolutions, config.convolutions, strict=True)):
             in_time = {"dilation": (dilation, 1)} if number else {}
             stride = (1 if number else config.subsampling, each.stride)
             x = functional.conv2d(x, block.convolution.weight, block.convolution.bias, stride=stride, **in_time)
             x = normed(x, block.norm).relu()
-        x = x.permute(0, 2, 3, 1).flatten(2) @ model.front.affine.weight.T + model.front.affine.bias
+        x = x.permute(0, 2, 3, 1).flatten(2)
+        # The convolutions see two frames before the one in the centre, then three more.
+        centre = 5 + config.subsampling * torch.arange(x.shape[1])
+        near = [beside[:, centre - 1], beside[:, centre], beside[:, centre + 1]]
+        x = torch.cat([x, torch.stack(near, 3).flatten(2)], 2)
+        x = x @ model.front.affine.weight.T + model.front.affine.bias
         x = x.transpose(1, 2)
     else:
         weight = model.front.affine.weight.squeeze(3)

@@ -19,7 +19,9 @@ SMALL = "iterations: 4, leaves: 80, gaussians: 100, transform: [2], realign: [3]
 SPEAKERS = (
     f"hmm.lda={{{SMALL}, dim: 20, least_minutes: 0}}",
     f"hmm.sat={{{SMALL}, least_frames: 100, decode_least_frames: 50, passes: 2}}",
-)
+    "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.passes=4", "lfmmi.model.layers=2", "lfmmi.model.width=64",
+    "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.minibatch=1200",
+)  # fmt: skip
 
 
 def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path) -> None:
@@ -51,12 +53,14 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SPEAKERS)
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
-    assert ran == ["hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat",
+    assert ran == ["features/fbank40_utt", "hmm/lda", "hmm/sat", "hmm/lfmmi", "graph/lda", "graph/sat",
+                   "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lda", "decode/sat", "decode/lfmmi",
                    "adapted/features", "adapted/align", "adapted/sat_dnn.frames", "adapted/sat_dnn",
-                   "adapted/sat_dnn.decode", "score", "report"]  # fmt: skip
+                   "adapted/sat_dnn.decode", "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi",
+                   "adapted/sat_lfmmi.decode", "score", "report"]  # fmt: skip
     rates = dict(re.findall(r"^digits (\w+) WER (\d+\.\d\d) \[", process.stdout, re.M))
-    assert list(rates) == ["mono", "tri", "lda", "sat_pass1", "sat", "dnn", "sat_dnn"]
-    assert all(float(rate) < 60 for rate in rates.values())
+    assert list(rates) == ["mono", "tri", "lda", "sat_pass1", "sat", "dnn", "sat_dnn", "sat_lfmmi", "lfmmi"]
+    assert all(float(rate) < 60 for system, rate in rates.items() if not system.endswith("lfmmi")), rates
     projection, adapted = load_projection(mine / "sat"), load_adapted(mine / "sat")
     assert projection and projection.matrix.shape == (20, 91) and projection.inputs == 39
     assert adapted.gmm.num_pdfs == len(adapted.frames) and adapted.passes == 2
@@ -82,6 +86,12 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     adapted_to = [key for key in features if read_spk2utt(mine / "sat" / "spk2utt")[key] in transforms]
     assert sorted(ids) == sorted([*features, *(f"{key}+unadapted" for key in adapted_to)])
     np.testing.assert_allclose(frames(utterance), features[utterance], rtol=1e-5, atol=1e-5)
+    beside = open_packed(mine / "frames" / "sat_lfmmi" / "train.frames")
+    bins = ArkReader(mine / "features" / "fbank40_utt" / "train" / "feats.scp")[utterance]
+    start, end = beside.offsets_U1[list(beside.utterances).index(utterance) :][:2]
+    expected = np.concatenate([bins, features[utterance]], 1)
+    np.testing.assert_allclose(beside.frames_NF[start:end], expected, rtol=1e-5, atol=1e-5)
+    assert len(list(beside.utterances)) == len(ids)
     np.testing.assert_allclose(frames(f"{utterance}+unadapted"), projection(plain[utterance]), rtol=1e-4, atol=1e-4)
     # Decoding in passes from the command line, and with transforms given.
     test = mine / "data" / "test"

@@ -82,9 +82,19 @@ def test_many_chunks_without_a_path_stop_training_with_the_reason(tmp_path):
         train(config_of(root), tmp_path / "out")
 
 
-def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp_path, monkeypatch):
-    first = both_runs(config_of(corpus), tmp_path, monkeypatch, 2)
+ADAPTED = {"family": "cnn_tdnn", "adapted": 4, "convolutions": [{"maps": 4, "kernel": [3, 3]}]}
+AUGMENTED = {"frequency_warp": 0.1, "speeds": (0.9, 1.1), "time_masks": 1, "frequency_masks": 1,
+             "frequency_mask_bins": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "training"), [({}, {}), (ADAPTED, AUGMENTED)], ids=["tdnn", "adapted"])
+def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp_path, monkeypatch, model, training):
+    (corpus / "frames" / "features.yaml").write_text("{kind: given, num_mel_bins: 4, sample_frequency: 16000}")
+    first = both_runs(config_of(corpus, model, **training), tmp_path, monkeypatch, 2)
+    (corpus / "frames" / "features.yaml").unlink()
     assert not first["log_prior"].any()
+    epochs = [record for record in read_metrics(next(tmp_path.glob("*/metrics.jsonl"))) if record["event"] == "epoch"]
+    assert epochs[-1]["heldout_loss"] < epochs[0]["heldout_loss"] < 0.9
 
 
 def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
