@@ -28,6 +28,7 @@ from speech3.recipe.experiment import (
     LFMMI,
     SAT,
     SAT_DNN,
+    SAT_LFMMI,
     SELF,
     Experiment,
     decode_step,
@@ -151,11 +152,12 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         found[f"train/{network}"] = Cost(rate * hours * copies * e.training.max_epochs, workers)
         if e.label_source(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
-    if e.adapted:
+    if SAT in e.gmms:
         assert recipe.hmm.lda is not None
         adapted = FeatureConfig(num_mel_bins=recipe.hmm.lda.dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
-        rate = _PASS["dnn"] * _larger("dnn", recipe.model, adapted, round(triphone_leaves(hours)))
         found[f"{ADAPTED_STAGE}/features"] = Cost(size=all_hours * _bytes(adapted, 4))
+    if SAT_DNN in e.adapted:
+        rate = _PASS["dnn"] * _larger("dnn", recipe.model, adapted, round(triphone_leaves(hours)))
         found[f"{ADAPTED_STAGE}/align"] = Cost(_HMM["align"] * (hours + speech.dev), 0)
         # Utterances of training are packed with and without their speaker's transform.
         found[f"{ADAPTED_STAGE}/{SAT_DNN}.frames"] = Cost(size=(2 * hours + speech.dev) * _bytes(adapted, width))
@@ -169,9 +171,14 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         leaves = system.leaves or round(0.625 * triphone_leaves(hours))
         rate = _PASS[LFMMI] * _larger(LFMMI, system.model, preset, leaves)
         found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
+        if SAT_LFMMI in e.adapted:  # twice the speech, half the passes; without augmented copies
+            values = _bytes(preset, _WIDTHS[system.training.dtype]) + _bytes(adapted, _WIDTHS[system.training.dtype])
+            found[f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames"] = Cost(size=(2 * hours + speech.dev) * values)
+            found[train_step(SAT_LFMMI)] = Cost(rate * hours * passes, system.training.workers)
     # Decoding, with tuning on dev.
     for system_name in e.systems:
-        family = LFMMI if system_name == SELF else system_name if system_name in _DECODING else recipe.model.system
+        family = LFMMI if system_name in (SELF, SAT_LFMMI) else system_name
+        family = family if family in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
         found[decode_step(system_name)] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
     return {name: cost for name, cost in found.items() if cost.seconds or cost.size}

@@ -12,8 +12,9 @@ from speech3.data.stats import lengths_s
 from speech3.errors import MismatchError, SettingError, Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.hmm.alignment.times import read_ctm
+from speech3.recipe.costs import Speech, expected_costs
 from speech3.recipe.experiment import open_experiment
-from speech3.recipe.plan import Speech, expected_costs, planned_steps
+from speech3.recipe.plan import planned_steps
 from speech3.recipe.stages import config_of
 from speech3.runtime import read_metrics
 from speech3.runtime.files import read_json
@@ -42,8 +43,17 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     names = [step.name for step in planned_steps(with_it)]
     for step in planned_steps(with_it):
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
-    new = {"features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lfmmi",
-           "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi", "adapted/sat_lfmmi.decode"}  # fmt: skip
+    new = {
+        "features/fbank40_utt",
+        "hmm/lfmmi",
+        "graph/lfmmi_hmm",
+        "train/lfmmi.frames",
+        "train/lfmmi",
+        "decode/lfmmi",
+        "adapted/sat_lfmmi.frames",
+        "adapted/sat_lfmmi",
+        "adapted/sat_lfmmi.decode",
+    }
     assert set(names) - {step.name for step in planned_steps(plain)} == new
     assert with_it.systems == (*plain.systems, "sat_lfmmi", "lfmmi")
     # It has the senones and the graph of lfmmi; there is none without SAT, or with a network to start from.
@@ -67,12 +77,29 @@ def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path
     usual = {step.name for step in planned_steps(open_experiment("digits", tmp_path, None, ["lfmmi={}"], ""))}
     assert set(names) - usual == {"hmm/flat.frames", "hmm/flat"}
     assert usual - set(names) == {
-        "features/fbank40_d2_utt", "hmm/mono", "hmm/tri", "graph/tri", "train/tri.frames", "train/dnn", "decode/tri",
+        "features/fbank40_d2_utt",
+        "hmm/mono",
+        "hmm/tri",
+        "graph/tri",
+        "train/tri.frames",
+        "train/dnn",
+        "decode/tri",
         "decode/dnn",
-        "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "adapted/features", "adapted/align",
-        "adapted/sat_dnn.frames", "adapted/sat_dnn", "adapted/sat_dnn.decode",
-        "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi", "adapted/sat_lfmmi.decode",
-    }  # fmt: skip
+        "hmm/lda",
+        "hmm/sat",
+        "graph/lda",
+        "graph/sat",
+        "decode/lda",
+        "decode/sat",
+        "adapted/features",
+        "adapted/align",
+        "adapted/sat_dnn.frames",
+        "adapted/sat_dnn",
+        "adapted/sat_dnn.decode",
+        "adapted/sat_lfmmi.frames",
+        "adapted/sat_lfmmi",
+        "adapted/sat_lfmmi.decode",
+    }
     assert experiment.alignment(experiment.bootstrap, "dev") == tmp_path / "flat" / "align" / "dev"
 
 
