@@ -226,7 +226,7 @@ def decode(
     recognizer = Recognizer.load(model, graph=graph, hot=hot, min_confidence=min_confidence)
     jobs = jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
-    given = any(each.features.kind == "given" for each in (recognizer, *more))
+    given = not all(each.features.from_audio for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
     # All passes but the last, if the model adapts to speakers.

@@ -190,6 +190,13 @@ class FeatureConfig(Config):
     )
     left_context: int = Field(0, ge=0, description="preceding frames, spliced to each frame as the last step")
     right_context: int = Field(0, ge=0, description="following frames, spliced to each frame as the last step")
+    adapted: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda values: values == 0,  # older models have no such key
+        description="last values of a frame, which the model in the directory `sat` adapts to speakers; recipes set it."
+        " With given there are no others",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -212,7 +219,13 @@ class FeatureConfig(Config):
             raise ValueError("norm_vars needs norm_means, as in Kaldi's apply-cmvn")
         if self.frame_shift > self.frame_length:
             raise ValueError("frame_shift must not exceed frame_length")
+        if self.adapted and (self.deltas or self.left_context or self.right_context):
+            raise ValueError("adapted: without deltas, left_context and right_context only")
         return self
+
+    @property
+    def from_audio(self) -> bool:
+        return self.kind != "given" or self.adapted > 0
 
     def of_values(self) -> dict[str, Any]:
         """The keys on which the features of a finished recording depend.

@@ -14,7 +14,7 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
-    from speech3.decode.apply import Transcription, features_for, say_skipped, transcribe, write_loglikes
+    from speech3.decode.apply import SideBySide, Transcription, features_for, say_skipped, transcribe, write_loglikes
     from speech3.decode.filler import phone_filler
     from speech3.decode.grammar import (
         GRAPH_LEXICON,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         tune_recognizer,
     )
     from speech3.decode.rescoring import RescoreOptions, rescore, write_times
-    from speech3.decode.score_fusion import SideBySide, features_of_all, same_features, with_mean_scores
+    from speech3.decode.score_fusion import features_of_all, same_features, with_mean_scores
     from speech3.decode.search import Decoding, without_words
     from speech3.decode.speaker_groups import find_speakers
     from speech3.decode.speaker_passes import (

@@ -18,8 +18,18 @@ from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.lattice_directory import decode_one
 from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
 from speech3.decode.search import Decoding
-from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, adapt, speaker_model
+from speech3.decode.speaker_passes import (
+    KnownSpeakers,
+    SpeakerModel,
+    adapt,
+    network_speakers,
+    passes_before_last,
+    say_speakers,
+    speaker_model,
+    write_speakers,
+)
 from speech3.decode.trained_model import (
+    SAT,
     Alternative,
     Result,
     TrainedModel,
@@ -31,8 +41,8 @@ from speech3.decode.trained_model import (
 )
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
-from speech3.features import extract, finish_features, silent_frames, static_features
-from speech3.hmm import Hmm, Segment, phone_segments
+from speech3.features import extract, finish_features, silent_frames, silent_in, static_features
+from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
 
@@ -61,19 +71,50 @@ class _Found:
     lattices: Mapping[str, WordLattice] = field(default_factory=dict)  # one, or one for each part
 
 
+class SideBySide(Mapping[str, np.ndarray]):
+    """Several features of the same utterances, (T, D); read when they are needed."""
+
+    def __init__(self, parts: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self.parts = parts
+        self.keys_ = [key for key in parts[0] if all(key in part for part in parts[1:])]
+
+    def __getitem__(self, utterance: str) -> np.ndarray:
+        feats = [part[utterance] for part in self.parts]
+        if len({len(feats_TF) for feats_TF in feats}) > 1:
+            raise MismatchError(
+                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of"
+                " the models; only models whose features have the same number of frames can score together"
+            )
+        return np.concatenate(feats, 1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys_)
+
+    def __len__(self) -> int:
+        return len(self.keys_)
+
+
 def features_for(
     recognizer: TrainedModel, data: DataDir, jobs: int, out: Path, most_bad: float = MOST_BAD
-) -> tuple[ArkReader, dict[str, str]]:
+) -> tuple[Mapping[str, np.ndarray], dict[str, str]]:
     """Extract the features that the model needs into ``out/feats``; also return why utterances have none.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
-    is refused unless the model's own features.yaml mixes them.
+    is refused unless the model's own features.yaml mixes them. For features adapted to speakers, the GMMs beside the
+    network recognise all utterances first; their features, words and transforms are in ``out/sat``.
 
     Raises
     ------
     Speech3Error
         More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on.
     """
+    if (model := network_speakers(recognizer)) and data.recordings:
+        adapted, skipped = _adapted_features(model, data, jobs, out / SAT, most_bad)
+        if recognizer.features.kind == "given":
+            return adapted, skipped
+        own = replace(recognizer, features=recognizer.features.model_copy(update={"adapted": 0}), sat=None)
+        feats, bad = features_for(own, data, jobs, out, most_bad)
+        return SideBySide([feats, adapted]), {**skipped, **bad}
     config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings and config.kind != "given":
         _warn_of_first(recognizer, data)
@@ -85,6 +126,22 @@ def features_for(
         except Speech3Error as error:
             raise error.restated(f"{data.path / 'feats.scp'}: {error}") from error
     return feats, report.skipped
+
+
+def _adapted_features(
+    model: SpeakerModel, data: DataDir, jobs: int, out: Path, most_bad: float
+) -> tuple[Projected, dict[str, str]]:
+    """The features of all utterances, adapted to the speakers by the words of all passes of the GMMs but the last."""
+    feats, skipped = features_for(model.recognizer, data, jobs, out, most_bad)
+    speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+    transforms: Mapping[str, np.ndarray] = {}
+    say(f"adapting to speakers, with {model.recognizer.directory}")
+    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent_in(out / "feats")):
+        if each.number == 1:
+            say_speakers(speaker_of, each.estimated)
+        transforms = each.estimated.transforms
+    write_speakers(out, transforms, speaker_of)
+    return Projected(feats, speaker_of, model.projection, transforms), skipped
 
 
 def _warn_of_first(recognizer: TrainedModel, data: DataDir) -> None:
@@ -104,7 +161,7 @@ def say_skipped(bad: Mapping[str, str], what: str) -> None:
         say(f"{what}: {len(bad) - _SHOWN} more")
 
 
-def write_loglikes(recognizer: TrainedModel, feats: ArkReader, out: Path, bad: dict[str, str]) -> int:
+def write_loglikes(recognizer: TrainedModel, feats: Mapping[str, np.ndarray], out: Path, bad: dict[str, str]) -> int:
     """Write ``loglikes.ark``, ``loglikes.scp`` and, if utterances are bad, ``bad.txt``; return the number of matrices.
 
     The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames; one is in memory at a time.
@@ -168,7 +225,7 @@ def transcribe(
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     wanted = Wanted(times, lattices)
-    model = speaker_model(recognizer)
+    model = speaker_model(recognizer) or network_speakers(recognizer)
     if model and one_speaker:
         recognizer, model = _adapted(model, (part for path in files for part in _parts_of(recognizer, path))), None
     for path in files:
@@ -221,7 +278,7 @@ def _adapted(
     known: KnownSpeakers | None = None,
 ) -> TrainedModel:
     """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used."""
-    recognizer, feats, seconds = model.recognizer, dict[str, np.ndarray](), 0.0
+    feats, seconds = dict[str, np.ndarray](), 0.0
     for wave_S, rate_hz in parts:
         if seconds >= _ADAPT_S:
             break
@@ -230,16 +287,16 @@ def _adapted(
             continue
         name = f"part {len(feats) + 1}"
         try:
-            feats[name] = _features_of(recognizer, name, wave_S, rate_hz)
+            feats[name] = _features_of(model.recognizer, name, wave_S, rate_hz)
         except Speech3Error:  # said again when it is recognised
             continue
     if not feats:
-        return recognizer
+        return model.recognizer_of(None)
     try:
         return adapt(model, feats, speaker, known)
     except Speech3Error as error:  # such as no path through the graph: the words of the first pass are kept
         say(f"not adapted to the speaker: {error}")
-        return recognizer
+        return model.recognizer_of(None)
 
 
 def transcribe_samples(
@@ -277,7 +334,7 @@ def transcribe_samples(
     else:
         wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
         parts = [Cut(0.0, wave_S)]
-    if model := speaker_model(recognizer):
+    if model := speaker_model(recognizer) or network_speakers(recognizer):
         heard = ((cut.wave_S, rate_hz) for cut in parts)
         using = _adapted(model, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
@@ -387,7 +444,7 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
 
 
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:
-    if recognizer.features.kind == "given":
+    if not recognizer.features.from_audio:
         raise MismatchError(
             f"{name}: this model takes its features from a file (feats.scp) and does not compute them from audio; make"
             " a data directory with the recording's features and use speech3 decode"
@@ -395,6 +452,13 @@ def _refuse_given(recognizer: TrainedModel, name: str) -> None:
 
 
 def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
+    if model := network_speakers(recognizer):
+        unadapted_TD = model.projection(_features_of(model.recognizer, name, wave_S, rate_hz))
+        adapted_TD = unadapted_TD if recognizer.transform is None else applied(recognizer.transform, unadapted_TD)
+        if recognizer.features.kind == "given":
+            return adapted_TD
+        own = replace(recognizer, features=recognizer.features.model_copy(update={"adapted": 0}), sat=None)
+        return np.concatenate([_features_of(own, name, wave_S, rate_hz), adapted_TD], 1)
     config = recognizer.features
     samples_S = torch.from_numpy(wave_S)
     feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)

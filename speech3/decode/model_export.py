@@ -88,6 +88,8 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         raise DataError(f"{model}: exported already; pass the model directory that it was exported from")
     if not isinstance(recognizer.scorer, NetworkScorer):
         raise MismatchError(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
+    if recognizer.sat:
+        raise MismatchError(f"{model}: its features are adapted to speakers by GMMs; export a network without them")
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")

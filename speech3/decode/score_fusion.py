@@ -7,7 +7,7 @@ rate; their networks and features may differ.
 Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.data import DataDir
-from speech3.decode.apply import features_for
+from speech3.decode.apply import SideBySide, features_for
 from speech3.decode.recognizer import Recognizer
 from speech3.errors import MismatchError
 from speech3.hmm import Gmm, ProjectedGmm, Scorer, output_difference
@@ -41,29 +41,6 @@ class MeanScorer:
         scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
         mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
         return mean_KP
-
-
-class SideBySide(Mapping[str, np.ndarray]):
-    """The features of several models for the same utterances, (T, D); read when they are needed."""
-
-    def __init__(self, parts: Sequence[Mapping[str, np.ndarray]]) -> None:
-        self.parts = parts
-        self.keys_ = [key for key in parts[0] if all(key in part for part in parts[1:])]
-
-    def __getitem__(self, utterance: str) -> np.ndarray:
-        feats = [part[utterance] for part in self.parts]
-        if len({len(feats_TF) for feats_TF in feats}) > 1:
-            raise MismatchError(
-                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of"
-                " the models; only models whose features have the same number of frames can score together"
-            )
-        return np.concatenate(feats, 1)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys_)
-
-    def __len__(self) -> int:
-        return len(self.keys_)
 
 
 def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:

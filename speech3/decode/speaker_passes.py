@@ -17,7 +17,7 @@ from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.output import write_hypotheses
 from speech3.decode.search import Decoding, without_words
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
-from speech3.errors import MismatchError, listed
+from speech3.errors import FormatError, MismatchError, listed
 from speech3.hmm import (
     ADAPTED,
     Adapted,
@@ -96,10 +96,14 @@ class KnownSpeakers:
 
 @dataclass(frozen=True, eq=False)
 class SpeakerModel:
-    """A model of `hmm.sat` for decoding in passes; `recognizer` is its twin, as it was loaded."""
+    """A model of `hmm.sat` for decoding in passes; `recognizer` is its twin, as it was loaded.
+
+    `network`: the one that reads the features adapted by this model, and makes the last pass; None: the model itself.
+    """
 
     recognizer: TrainedModel
     adapted: Adapted
+    network: TrainedModel | None = None
 
     @property
     def _scorer(self) -> ProjectedGmm:
@@ -118,7 +122,9 @@ class SpeakerModel:
         return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
 
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
-        """The recogniser of one speaker, for features as they are; None: the twin."""
+        """The recogniser of one speaker; without a transform the twin, or the network on features not adapted."""
+        if self.network:
+            return replace(self.network, transform=transform_DV)
         if transform_DV is None:
             return self.recognizer
         scorer = ProjectedGmm(self.adapted.gmm, self.projection, transform_DV)
@@ -208,6 +214,21 @@ def speaker_model(recognizer: TrainedModel) -> SpeakerModel | None:
     """The model for decoding in passes; None if the recogniser's model does not adapt to speakers."""
     adapted = recognizer.adapted
     return None if adapted is None else SpeakerModel(recognizer, adapted)
+
+
+def network_speakers(recognizer: TrainedModel) -> SpeakerModel | None:
+    """The model that adapts a network's features to speakers; None if it reads no such features.
+
+    Raises
+    ------
+    Speech3Error
+        The model directory has no such model.
+    """
+    if recognizer.sat is None:
+        return None
+    if recognizer.sat.adapted is None:
+        raise FormatError(f"{recognizer.sat.directory}: does not adapt to speakers; restore the recipe's model sat")
+    return SpeakerModel(recognizer.sat, recognizer.sat.adapted, recognizer)
 
 
 def say_speakers(speaker_of: Mapping[str, str], found: Estimated) -> None:
@@ -328,7 +349,7 @@ def adapt(
     """The recogniser adapted to the one speaker of these utterances, to whose statistics they are added."""
     passes = list(passes_before_last(model, feats, dict.fromkeys(feats, speaker), known=known))
     if not passes:
-        return model.recognizer
+        return model.recognizer_of(None)
     if known is not None:
         known.add(passes[-1].stats, passes[-1].estimated.transforms)
     return model.recognizer_of(passes[-1].estimated.transforms.get(speaker))

@@ -183,6 +183,11 @@ class Stream:
                 f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
                 " it cannot process a stream; use a model whose features are computed from audio"
             )
+        if features.adapted:
+            raise MismatchError(
+                f"{recognizer.directory}: adapts its features to the speaker of a whole recording, so it cannot process"
+                " a stream; use sat, or a network that does not adapt"
+            )
         model, self._speaker = speaker_model(recognizer), None
         if model and model.adapted.passes > 1:
             self._speaker = _OnlineSpeaker(model, speaker, known)

@@ -4,6 +4,7 @@ A model directory is self-contained, however it was trained:
 
     model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
     lda.safetensors, adapted/   of GMMs with transforms (`speech3.hmm.sat`)
+    sat/                the model directory of such GMMs, if the network reads the features that they adapt to speakers
     hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decode.graph`)
@@ -76,6 +77,7 @@ PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
 # the same for LF-MMI: its scores, at a third of the frames and scale 1, differ by about as much per second of speech as
 # other scores at scale 0.1.
 BEAM, RETRY_BEAM = 15.0, 60.0
+SAT = "sat"  # in the model directory of a network
 _Parts = tuple[Path, Hmm | PdfsOnly, FeatureConfig, Scorer]
 
 
@@ -113,6 +115,9 @@ class TrainedModel:
 
     `chosen_graph`, if given, replaces the model's own graph. Recognised words with a confidence below `min_confidence`
     are replaced by `<unk>`. Results of recordings have up to `nbest` word sequences.
+
+    `sat` are the GMMs of a network that reads features adapted to speakers, and `transform` (D, D + 1) is that of the
+    speaker of the recordings; without one their features are not adapted.
     """
 
     directory: Path
@@ -122,6 +127,8 @@ class TrainedModel:
     chosen_graph: Graph | None = None
     min_confidence: float = 0.0
     nbest: int = 0
+    sat: "TrainedModel | None" = None
+    transform: np.ndarray | None = None
 
     def with_min_confidence(self, least: float) -> Self:
         if not 0 <= least <= 1:
@@ -137,7 +144,8 @@ class TrainedModel:
         Speech3Error
             A file is missing, or the files do not belong together.
         """
-        return cls(*_read(model))
+        found = cls(*_read(model))
+        return replace(found, sat=TrainedModel.load(found.directory / SAT)) if found.features.adapted else found
 
     @property
     def hmm(self) -> Hmm:
@@ -388,7 +396,8 @@ def _read_exported(path: Path) -> _Parts:
 
 
 def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> None:
-    dim = static_dim(features) * (features.deltas + 1) * (features.left_context + 1 + features.right_context)
+    own = static_dim(features) * (features.deltas + 1) * (features.left_context + 1 + features.right_context)
+    dim = own + features.adapted
     if features.kind != "given" and dim != feat_dim:
         raise MismatchError(
             f"{directory / 'features.yaml'}: {dim} values per frame, but {directory / 'model.safetensors'} was trained"

@@ -38,16 +38,15 @@ class MelColumns:
         return self.before + self.bins + self.after
 
 
-def mel_columns(config: FeatureConfig, dim: int, key: str, adapted: int = 0) -> MelColumns:
+def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
     """Where the mel bins are in features of `dim` values per frame; `config` as an extraction wrote it (with its rate).
 
-    `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``. `adapted`: how many
-    values after the bins are adapted to speakers; these features are given.
+    `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``.
     """
-    after = config.pitch.dim if config.pitch else adapted
+    after = (config.pitch.dim if config.pitch else 0) + config.adapted
     columns = MelColumns(config.num_mel_bins, int(config.use_energy), after)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
-    if config.kind != ("given" if adapted else "fbank") or not config.sample_frequency or dim != columns.block * blocks:
+    if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
         raise SettingError(
             f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values per frame;"
             " switch it off (0, or [] for speeds)"
@@ -90,9 +89,9 @@ class FrequencyWarp:
         return torch.cat(warped)
 
 
-def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "", adapted: int = 0) -> FrequencyWarp:
+def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "") -> FrequencyWarp:
     """The warp for features of `config` by at most `most`; other parameters and errors as `mel_columns`."""
-    columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}", adapted)
+    columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}")
     return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns)
 
 
@@ -164,19 +163,15 @@ def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, s
     return inside_BKX.any(axis=1)
 
 
-def spec_augment(
-    training: TrainingConfig, features: FeatureConfig | None, mean_F: Tensor, adapted: int = 0
-) -> SpecAugment | None:
+def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_F: Tensor) -> SpecAugment | None:
     """The masks that a training config asks for, or None.
 
     Parameters
     ----------
     features
-        The config of the features; needed for frequency masks only.
+        The config of the features; needed for frequency masks, and if some are adapted to speakers: these are kept.
     mean_F
         Mean of the features over all frames.
-    adapted
-        How many values at the end of a frame are adapted to speakers: these are not masked.
 
     Raises
     ------
@@ -186,7 +181,7 @@ def spec_augment(
     columns = None
     if training.frequency_masks:
         assert features is not None
-        columns = mel_columns(features, len(mean_F), f"training.frequency_masks={training.frequency_masks}", adapted)
+        columns = mel_columns(features, len(mean_F), f"training.frequency_masks={training.frequency_masks}")
         if training.frequency_mask_bins >= columns.bins:
             raise SettingError(
                 f"training.frequency_mask_bins={training.frequency_mask_bins}: there are {columns.bins} bins, and a"
@@ -196,4 +191,4 @@ def spec_augment(
         return None
     time = training.time_masks, training.time_mask_frames
     frequency = training.frequency_masks, training.frequency_mask_bins
-    return SpecAugment(mean_F.float(), *time, *frequency, columns, adapted)
+    return SpecAugment(mean_F.float(), *time, *frequency, columns, features.adapted if features else 0)

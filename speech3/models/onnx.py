@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from speech3.errors import MachineError, MismatchError
+from speech3.errors import MachineError
 from speech3.hmm import LARGEST_PSEUDO
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn, Convolution
@@ -212,8 +212,6 @@ def _affine_front(front: AffineFront, graph: Graph, x_KF: str) -> str:
 
 
 def _convolutions(front: Any, graph: Graph, x_KF: str) -> str:
-    if front.adapted:
-        raise MismatchError("a network beside whose convolutions are features adapted to speakers cannot be exported")
     x_1CKB = graph.op("Unsqueeze", x_KF, graph.constant("first axes", [0, 1]))
     for number, each in enumerate(front.convolutions):
         weights = folded(each.norm, each.convolution.weight, each.convolution.bias)

@@ -73,7 +73,7 @@ from speech3.recipe.language import error_rate, spoken
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
 from speech3.runtime import read_json, read_metrics, say, write_json, write_text
-from speech3.train import share_graphs
+from speech3.train import include_model, share_graphs
 
 _MOST_EXAMINED_S = 7200.0  # seconds of test that are examined for suspicious transcripts: about a minute of work
 _LEAST_WORDS = 2  # of an utterance of which no word was recognised, to be suspicious
@@ -237,6 +237,8 @@ def decode_system(e: Experiment, system: str) -> None:
     """
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
+    if system in e.adapted:
+        include_model(e.model(system), e.model(SAT))
     recognizer: TrainedModel = load_recognizer(e.model(system))
     dev, test = (e.feats(system, split) for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}

@@ -242,7 +242,8 @@ def pack_adapted(e: Experiment) -> None:
     labels = {split: IntArkReader(e.alignment(SAT, split) / "ali.ark") for split in (e.train, "dev")}
     num_pdfs = load_hmm(e.model(SAT)).num_pdfs
     _pack_twice(e, SAT_DNN, labels, num_pdfs, e.training.dtype, {"alignment": SAT})
-    shutil.copyfile(e.features(SAT, e.train) / "features.yaml", e.frames(SAT_DNN) / "features.yaml")
+    given = {"kind": "given", "pitch": None, "deltas": 0, "cmvn": "none", "norm_vars": False, "global_stats": None}
+    _write_features(e, SAT_DNN, e.recipe.hmm.features, given)
 
 
 def pack_adapted_lfmmi(e: Experiment) -> None:
@@ -252,10 +253,15 @@ def pack_adapted_lfmmi(e: Experiment) -> None:
     info = {"alignment": e.bootstrap, "labels": "phones"}
     dtype, left_out = e.recipe.lfmmi.training.dtype, read_json(e.model(LFMMI_HMM) / TOO_SHORT)
     _pack_twice(e, SAT_LFMMI, labels, num_phone_labels(e), dtype, info, e.feature_preset(LFMMI), left_out)
-    path = e.features(e.feature_preset(LFMMI), e.train) / "features.yaml"
+    _write_features(e, SAT_LFMMI, e.feature_preset(LFMMI), {})
+
+
+def _write_features(e: Experiment, network: str, preset: str, changes: Mapping[str, Any]) -> None:
+    """Write the features of a network: those of a preset, changed, and the adapted ones after them."""
+    path = e.features(preset, e.train) / "features.yaml"
     config = parse(FeatureConfig, read_yaml(path), path)
-    config = config.model_copy(update={"kind": "given", "cmvn": "none", "global_stats": None})
-    write_text(e.frames(SAT_LFMMI) / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
+    config = config.model_copy(update={**changes, "adapted": _projection(e.model(SAT)).dim})
+    write_text(e.frames(network) / "features.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
 def _pack_twice(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from speech3.train.init import FREE_KEYS
     from speech3.train.neural_lm import TrainedNeural, train_neural
     from speech3.train.run import train, with_workers
-    from speech3.train.rundir import copy_model_files, share_graphs
+    from speech3.train.rundir import copy_model_files, include_model, share_graphs
     from speech3.train.simulation import (
         BYTES_PER_GIGABIT,
         MeasuredNetwork,
@@ -56,6 +56,7 @@ __all__ = [
     "asynchrony",
     "copy_model_files",
     "curve_of",
+    "include_model",
     "make_table",
     "own_methods",
     "preset_methods",

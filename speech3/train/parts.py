@@ -366,7 +366,7 @@ def _chunks(config: TrainConfig, frames: PackedFrames, **drawn: Any) -> Chunks:
 def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:
     """The augmentation in the config, if any; errors as for `frequency_warp` and `spec_augment`."""
     training, features, adapted = config.training, None, getattr(config.model, "adapted", 0)
-    if training.frequency_warp or training.frequency_masks or training.speeds:
+    if training.frequency_warp or training.frequency_masks or training.speeds or adapted:
         path = Path(config.frames) / "features.yaml"
         if not path.exists():
             raise MissingError(
@@ -377,5 +377,5 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
     warp = None
     if features and (training.frequency_warp or training.speeds):
         key = "" if training.frequency_warp else f"training.speeds={list(training.speeds)}"
-        warp = frequency_warp(features, frames.dim, training.frequency_warp, key, adapted)
-    return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()), adapted)
+        warp = frequency_warp(features, frames.dim, training.frequency_warp, key)
+    return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

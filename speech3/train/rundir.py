@@ -57,6 +57,15 @@ def share_graphs(model: Path, hmm: Path) -> None:
             _copy_graph(hmm / graph, model / graph)
 
 
+def include_model(network: Path, model: Path) -> None:
+    """Give `network` the model directory `model`, whose outcome it reads, as a directory of the same name."""
+    own = network / model.name
+    shutil.rmtree(own, ignore_errors=True)
+    # Without what is only training's: alignments, the transforms of its speakers.
+    left_out = shutil.ignore_patterns("align", "metrics.jsonl", "trans.*", "spk2utt", "graph_own")
+    shutil.copytree(model, own, ignore=left_out, copy_function=_share)
+
+
 def _copy_graph(graph: Path, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)  # it may be an old tuning graph, which this HMM no longer has
     if (graph / GRAPH[-1]).exists():
@@ -66,8 +75,8 @@ def _copy_graph(graph: Path, out: Path) -> None:
                 _share(graph / name, out / name)
 
 
-def _share(source: Path, copy: Path) -> None:
-    """Make a hard link if the file system can, else copy: graphs are large and never written to."""
+def _share(source: Path | str, copy: Path | str) -> None:
+    """Make a hard link if the file system can, else copy: graphs and models are large and never written to."""
     try:
         os.link(source, copy)
     except OSError:  # another file system, or one without links

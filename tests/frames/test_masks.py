@@ -54,19 +54,19 @@ def test_derivatives_are_hidden_with_their_bins_and_energy_and_pitch_never() -> 
 
 
 def test_features_adapted_to_speakers_are_neither_masked_nor_warped() -> None:
-    config = FBANK.model_copy(update={"kind": "given", "deltas": 0})
+    config = FBANK.model_copy(update={"deltas": 0, "adapted": 3})
     training = TrainingConfig(frequency_masks=2, frequency_mask_bins=10, time_masks=2, time_mask_frames=3)
     feats_BTF, mean_F = torch.randn(20, 11, 43), torch.ones(43)
-    masks = spec_augment(training, config, mean_F, adapted=3)
+    masks = spec_augment(training, config, mean_F)
     assert masks is not None
     after_BTF = masks(feats_BTF, *masks.draw(np.random.default_rng(2), 20))
     assert torch.equal(after_BTF[..., 40:], feats_BTF[..., 40:])
     changed_BT40 = after_BTF[..., :40] != feats_BTF[..., :40]
     assert changed_BT40.all(2).any() and changed_BT40.all(1).any()
-    warped = frequency_warp(config, 43, 0.1, adapted=3)(feats_BTF, np.array([0.9]))
+    warped = frequency_warp(config, 43, 0.1)(feats_BTF, np.array([0.9]))
     assert torch.equal(warped[..., 40:], feats_BTF[..., 40:]) and (warped != feats_BTF)[..., 5:35].all(0).all()
-    with pytest.raises(SettingError, match="not for given of 43 values"):
-        frequency_warp(config, 43, 0.1)
+    with pytest.raises(SettingError, match="not for fbank of 43 values"):
+        frequency_warp(config.model_copy(update={"adapted": 0}), 43, 0.1)
 
 
 def test_time_masks_need_no_mel_bins_and_nothing_asked_for_is_nothing_done() -> None:

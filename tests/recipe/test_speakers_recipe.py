@@ -105,3 +105,19 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     assert wrong.returncode == 1 and "has transforms of other speakers" in wrong.stderr
     wrong = speech3("decode", mine / "tri", test, tmp_path / "wrong", "--transforms", mine / "sat")
     assert wrong.returncode == 1 and "does not adapt to speakers" in wrong.stderr
+    # Networks on adapted features read recordings, too: the GMMs beside them make the earlier passes.
+    waves = [test / path for path in sorted((test / "wav.scp").read_text().split()[1::2])[:2]]
+    for system in ("sat_dnn", "sat_lfmmi"):
+        decoded = speech3("decode", mine / system, test, tmp_path / system)
+        assert decoded.returncode == 0, decoded.stderr
+        words = (mine / "decode" / system / "test" / "hyp.txt").read_text()
+        assert (tmp_path / system / "hyp.txt").read_text() == words
+        heard = speech3("transcribe", mine / system, *waves)  # each file is of a speaker of its own, as in the corpus
+        assert heard.returncode == 0, heard.stderr
+        assert [line.split()[1:] for line in heard.stdout.splitlines()] == [
+            line.split()[1:] for line in words.splitlines()[:2]
+        ]
+    stream = speech3("transcribe", "--stream", mine / "sat_lfmmi", waves[0])
+    assert stream.returncode == 1 and "cannot process a stream" in stream.stderr
+    exported = speech3("export", mine / "sat_dnn", tmp_path / "net.onnx")
+    assert exported.returncode == 1 and "adapted to speakers by GMMs" in exported.stderr

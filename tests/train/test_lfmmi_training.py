@@ -89,9 +89,10 @@ AUGMENTED = {"frequency_warp": 0.1, "speeds": (0.9, 1.1), "time_masks": 1, "freq
 
 @pytest.mark.parametrize(("model", "training"), [({}, {}), (ADAPTED, AUGMENTED)], ids=["tdnn", "adapted"])
 def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp_path, monkeypatch, model, training):
-    (corpus / "frames" / "features.yaml").write_text("{kind: given, num_mel_bins: 4, sample_frequency: 16000}")
+    features = corpus / "frames" / "features.yaml"
+    features.write_text("{kind: fbank, num_mel_bins: 4, sample_frequency: 16000, adapted: 4}")
     first = both_runs(config_of(corpus, model, **training), tmp_path, monkeypatch, 2)
-    (corpus / "frames" / "features.yaml").unlink()
+    features.unlink()
     assert not first["log_prior"].any()
     epochs = [record for record in read_metrics(next(tmp_path.glob("*/metrics.jsonl"))) if record["event"] == "epoch"]
     assert epochs[-1]["heldout_loss"] < epochs[0]["heldout_loss"] < 0.9
