@@ -174,7 +174,7 @@ def decode(
     others: _Others = None,
     transforms: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...) for sat."),
+        typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...)."),
     ] = None,
     hot: _Hot = None,
     min_confidence: _Doubt = 0.0,
@@ -195,7 +195,8 @@ def decode(
 
     A model that adapts to speakers, such as `exp/digits/sat`, decodes in passes: `pass1`, `pass2` in OUT have the words
     of the earlier ones and the transforms of the speakers from them; OUT has those of the last pass, which
-    `--transforms OUT` uses again. Who speaks is read from DIR/utt2spk.
+    `--transforms OUT` uses again. For a network on adapted features, such as `exp/minilibri/sat_lfmmi`, these are in
+    OUT/sat. Who speaks is read from DIR/utt2spk.
 
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
@@ -228,12 +229,13 @@ def decode(
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = not all(each.features.from_audio for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
-    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out)
+    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, transforms)
     # All passes but the last, if the model adapts to speakers.
     last: TrainedModel = recognizer
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
-    if (adapting := speaker_model(recognizer) if not more else None) is None and transforms:
+    adapting = speaker_model(recognizer) if not more else None
+    if transforms and not (adapting or any(each.sat for each in (recognizer, *more))):
         raise SettingError(f"--transforms {transforms}: {model} does not adapt to speakers; remove the option")
     if adapting and transforms:
         last, searched = with_transforms(adapting, feats, speaker_of, transforms)

@@ -26,6 +26,7 @@ from speech3.decode.speaker_passes import (
     passes_before_last,
     say_speakers,
     speaker_model,
+    with_transforms,
     write_speakers,
 )
 from speech3.decode.trained_model import (
@@ -95,13 +96,19 @@ class SideBySide(Mapping[str, np.ndarray]):
 
 
 def features_for(
-    recognizer: TrainedModel, data: DataDir, jobs: int, out: Path, most_bad: float = MOST_BAD
+    recognizer: TrainedModel,
+    data: DataDir,
+    jobs: int,
+    out: Path,
+    most_bad: float = MOST_BAD,
+    transforms: Path | None = None,
 ) -> tuple[Mapping[str, np.ndarray], dict[str, str]]:
     """Extract the features that the model needs into ``out/feats``; also return why utterances have none.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
     is refused unless the model's own features.yaml mixes them. For features adapted to speakers, the GMMs beside the
-    network recognise all utterances first; their features, words and transforms are in ``out/sat``.
+    network recognise all utterances first, unless `transforms` has those of the speakers; ``out/sat`` then has the
+    features of the GMMs and the transforms.
 
     Raises
     ------
@@ -109,7 +116,7 @@ def features_for(
         More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on.
     """
     if (model := network_speakers(recognizer)) and data.recordings:
-        adapted, skipped = _adapted_features(model, data, jobs, out / SAT, most_bad)
+        adapted, skipped = _adapted_features(model, data, jobs, out / SAT, most_bad, transforms)
         if recognizer.features.kind == "given":
             return adapted, skipped
         own = replace(recognizer, features=recognizer.features.model_copy(update={"adapted": 0}), sat=None)
@@ -129,11 +136,15 @@ def features_for(
 
 
 def _adapted_features(
-    model: SpeakerModel, data: DataDir, jobs: int, out: Path, most_bad: float
+    model: SpeakerModel, data: DataDir, jobs: int, out: Path, most_bad: float, given: Path | None
 ) -> tuple[Projected, dict[str, str]]:
     """The features of all utterances, adapted to the speakers by the words of all passes of the GMMs but the last."""
     feats, skipped = features_for(model.recognizer, data, jobs, out, most_bad)
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+    if given:
+        projected = with_transforms(model, feats, speaker_of, given)[1].projected
+        write_speakers(out, projected.transforms, speaker_of)
+        return projected, skipped
     transforms: Mapping[str, np.ndarray] = {}
     say(f"adapting to speakers, with {model.recognizer.directory}")
     for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent_in(out / "feats")):

@@ -65,7 +65,12 @@ def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims:
 
 
 def features_of_all(
-    recognizer: Recognizer, others: Sequence[Recognizer], data: DataDir, jobs: int, out: Path
+    recognizer: Recognizer,
+    others: Sequence[Recognizer],
+    data: DataDir,
+    jobs: int,
+    out: Path,
+    transforms: Path | None = None,
 ) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
     """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
 
@@ -74,7 +79,7 @@ def features_of_all(
     """
     for other in others:
         _check(recognizer, other)
-    feats, skipped = features_for(recognizer, data, jobs, out)
+    feats, skipped = features_for(recognizer, data, jobs, out, transforms=transforms)
     if all(same_features(recognizer, other) for other in others):
         return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
     parts: list[Mapping[str, np.ndarray]] = [feats]
@@ -82,7 +87,7 @@ def features_of_all(
         if same_features(recognizer, other):
             parts.append(feats)
             continue
-        found, bad = features_for(other, data, jobs, out / f"with{number}")
+        found, bad = features_for(other, data, jobs, out / f"with{number}", transforms=transforms)
         parts.append(found)
         skipped = {**bad, **skipped}
     dims = [next(iter(part.values())).shape[1] for part in parts]

@@ -374,7 +374,7 @@ def along_transcripts(
 
 def with_transforms(
     model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], path: Path
-) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
+) -> tuple[TrainedModel, Marked]:
     """The recogniser and the features of a pass with transforms from a file or directory (`read_speakers`)."""
     transforms = read_speakers(path, model.projection.dim)
     speakers = set(speaker_of.values())

@@ -117,6 +117,9 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
         assert [line.split()[1:] for line in heard.stdout.splitlines()] == [
             line.split()[1:] for line in words.splitlines()[:2]
         ]
+    given = ("--transforms", tmp_path / "sat_lfmmi" / "sat")
+    again = speech3("decode", mine / "lfmmi", test, tmp_path / "both", "--with", mine / "sat_lfmmi", *given)
+    assert again.returncode == 0 and "adapting to speakers" not in again.stderr, again.stderr
     stream = speech3("transcribe", "--stream", mine / "sat_lfmmi", waves[0])
     assert stream.returncode == 1 and "cannot process a stream" in stream.stderr
     exported = speech3("export", mine / "sat_dnn", tmp_path / "net.onnx")
