@@ -157,6 +157,11 @@ class LfmmiSystemConfig(Config):
     longer_histories: int = Field(
         2000, ge=0, description="number of three-phone histories of the phone language model, besides all phone pairs"
     )
+    adapted: bool = Field(
+        False,
+        description="also train sat_lfmmi, which reads features adapted to speakers as well; for a cnn_tdnn, with"
+        " hmm.sat and without init",
+    )
 
     @model_validator(mode="before")
     @classmethod

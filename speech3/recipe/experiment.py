@@ -168,10 +168,8 @@ class Experiment:
         """The networks on SAT's adapted features: of the recipe's model, if that is a DNN, and with LF-MMI."""
         if SAT not in self.gmms:
             return ()
-        lfmmi = self.recipe.lfmmi
-        # A trained network, with which LF-MMI could start, has no weights for adapted features.
-        beside = lfmmi and isinstance(lfmmi.model, CnnTdnnConfig) and LFMMI not in self.starts
         dnn = self.networks and self.recipe.model.system == "dnn"
+        beside = self.recipe.lfmmi and self.recipe.lfmmi.adapted
         return (*((SAT_DNN,) if dnn else ()), *((SAT_LFMMI,) if beside else ()))
 
     @property
@@ -452,6 +450,14 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     pretrain = recipe.pretrain.recordings if recipe.pretrain else None
     sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain}
     check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
+    if recipe.lfmmi and recipe.lfmmi.adapted:
+        needs = {
+            "lfmmi.model=cnn_tdnn": isinstance(recipe.lfmmi.model, CnnTdnnConfig),
+            "no init": LFMMI not in starts,
+            "hmm.sat": recipe.hmm.lda and recipe.hmm.sat and recipe.hmm.flat_start != LFMMI,
+        }
+        if missing := [need for need, met in needs.items() if not met]:
+            raise SettingError(f"lfmmi.adapted=true: needs {', '.join(missing)}; change that, or remove it")
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise SettingError(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"

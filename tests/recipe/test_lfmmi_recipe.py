@@ -39,7 +39,7 @@ def test_keys_of_the_group_change_its_presets():
 
 def test_its_steps_come_after_what_they_need(tmp_path: Path):
     plain = open_experiment("digits", tmp_path, None, ["lfmmi=null"], "")
-    with_it = open_experiment("digits", tmp_path, None, ["lfmmi={}"], "")
+    with_it = open_experiment("digits", tmp_path, None, ["lfmmi.adapted=true"], "")
     names = [step.name for step in planned_steps(with_it)]
     for step in planned_steps(with_it):
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
@@ -58,8 +58,13 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     assert with_it.systems == (*plain.systems, "sat_lfmmi", "lfmmi")
     # It has the senones and the graph of lfmmi; there is none without SAT, or with a network to start from.
     assert with_it.hmm_of("sat_lfmmi") == "lfmmi_hmm" and with_it.feature_preset("sat_lfmmi") == "fbank40_utt"
-    for keys in (["hmm.sat=null"], ["lfmmi.model=tdnn"]):
-        assert "sat_lfmmi" not in open_experiment("digits", tmp_path, None, ["lfmmi={}", *keys], "").systems
+    for key, need in (
+        ("hmm.sat=null", "hmm.sat"),
+        ("lfmmi.model=tdnn", "lfmmi.model=cnn_tdnn"),
+        ("hmm.flat_start=lfmmi", "hmm.sat"),
+    ):
+        with pytest.raises(SettingError, match=f"lfmmi.adapted=true: needs {need};"):
+            open_experiment("digits", tmp_path, None, ["lfmmi.adapted=true", key], "")
     costs = expected_costs(with_it, Speech(1.0, 0.1, 0.1))
     assert costs["adapted/sat_lfmmi"].seconds == costs["train/lfmmi"].seconds
     assert costs["adapted/sat_lfmmi.frames"].size == 2.1 * 360_000 * 80 * 4
@@ -96,9 +101,6 @@ def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path
         "adapted/sat_dnn.frames",
         "adapted/sat_dnn",
         "adapted/sat_dnn.decode",
-        "adapted/sat_lfmmi.frames",
-        "adapted/sat_lfmmi",
-        "adapted/sat_lfmmi.decode",
     }
     assert experiment.alignment(experiment.bootstrap, "dev") == tmp_path / "flat" / "align" / "dev"
 
