@@ -1,13 +1,11 @@
 """Base class of the acoustic models: normalises the input, knows its context, scores whole utterances.
 
-After it, frame cross-entropy over senones with its gradient and the number of correctly classified frames, in few
-passes, and the spans of an utterance that a recurrent model scores one by one, carrying its state along.
+After it the losses on frames, in few passes: with their gradient they return the number of correctly classified frames.
 
-Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, B minibatch, S senones, D
-values of a window, H units of the last hidden layer.
+Axes: T frames of an utterance, F feature bins, B minibatch, S senones, D values of a window, H units of the last hidden
+layer, N hidden frames.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,28 +181,3 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
         (difference_BS,) = ctx.saved_tensors
         return difference_BS * (grad / len(difference_BS)), None
-
-
-@dataclass(frozen=True)
-class Span:
-    """Consecutive steps of an utterance, each with the frames of an output; steps after the last repeat its last frame.
-
-    Steps from `start` to `stop` include those that serve only as lookahead; the first `own` have scores and change the
-    state. The last of these return the scores of the outputs from `begin` to `end`; those before fall within the
-    initial delay.
-    """
-
-    start: int
-    stop: int
-    own: int
-    begin: int
-    end: int
-
-
-def spans(outputs: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Span]:
-    """Yield the spans of an utterance, of `at_a_time` own steps and `beyond` lookahead steps; `delay` is in steps."""
-    steps = outputs + delay if outputs else 0
-    for start in range(0, steps, at_a_time):
-        own = min(at_a_time, steps - start)
-        begin, end = (max(0, step - delay) for step in (start, start + own))
-        yield Span(start, min(start + own + beyond, steps), own, begin, end)

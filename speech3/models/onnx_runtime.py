@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from speech3.errors import FormatError, MachineError, MismatchError, MissingError
-from speech3.models.base import check_features, spans
+from speech3.models.base import check_features
+from speech3.models.online import spans
 from speech3.models.onnx import FORMAT
 
 OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the graph's inputs
